@@ -1,0 +1,68 @@
+"""The words of the domain and the promises between the parts. Standard library only."""
+
+from gradus.core.errors import (
+    ConfigError,
+    ContextLengthError,
+    EnvironmentFault,
+    GradingError,
+    GradusError,
+    PolicyError,
+    StorageError,
+)
+from gradus.core.protocols import Environment, EpisodeStart, GradeFunction, Policy, Renderer, Request, Session
+from gradus.core.records import (
+    Action,
+    Episode,
+    Failure,
+    Grade,
+    Group,
+    Observation,
+    RewardTerm,
+    Span,
+    StopReason,
+    Task,
+    Turn,
+    TurnTokens,
+    Usage,
+)
+from gradus.core.seeds import child_rng, child_seed
+from gradus.core.spec import Condition, EnvironmentSpec, EpisodeView, Grader, Panel, ViewPanel, Vocabulary
+
+__all__ = [
+    "Action",
+    "Condition",
+    "ConfigError",
+    "ContextLengthError",
+    "Environment",
+    "EnvironmentFault",
+    "EnvironmentSpec",
+    "Episode",
+    "EpisodeStart",
+    "EpisodeView",
+    "Failure",
+    "Grade",
+    "GradeFunction",
+    "Grader",
+    "GradingError",
+    "GradusError",
+    "Group",
+    "Observation",
+    "Panel",
+    "Policy",
+    "PolicyError",
+    "Renderer",
+    "Request",
+    "RewardTerm",
+    "Session",
+    "Span",
+    "StopReason",
+    "StorageError",
+    "Task",
+    "Turn",
+    "TurnTokens",
+    "Usage",
+    "ViewPanel",
+    "Vocabulary",
+    "child_rng",
+    "child_seed",
+]

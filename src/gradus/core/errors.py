@@ -1,0 +1,44 @@
+"""Errors, named by the boundary that was crossed when they happened.
+
+Every message says what was expected, what came, and the way out.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "ContextLengthError",
+    "EnvironmentFault",
+    "GradingError",
+    "GradusError",
+    "PolicyError",
+    "StorageError",
+]
+
+
+class GradusError(Exception):
+    """Root of all errors that Gradus raises on purpose. The command line shows it without a traceback."""
+
+
+class ConfigError(GradusError, ValueError):
+    """A recipe, an option or an argument cannot be used as given."""
+
+
+class StorageError(GradusError):
+    """A file could not be read or written as what it should be."""
+
+
+class EnvironmentFault(GradusError):
+    """An environment broke its contract or raised while resetting or stepping."""
+
+
+class PolicyError(GradusError):
+    """A policy could not produce an action."""
+
+
+class ContextLengthError(PolicyError):
+    """A prompt and its completion do not fit into the model's context. Both lengths stand in the message."""
+
+
+class GradingError(GradusError):
+    """A grader could not grade an episode."""

@@ -1,0 +1,112 @@
+"""What the parts promise each other. Anything with these methods fits; nothing needs to inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from gradus.core.records import Action, Episode, Grade, Observation, Task
+
+__all__ = ["Environment", "EpisodeStart", "GradeFunction", "Policy", "Renderer", "Request", "Session"]
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """The text layer of an environment; one instance plays one episode at a time.
+
+    The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time.
+    """
+
+    @property
+    def system_prompt(self) -> str:
+        """The rules, said once. Valid after ``reset``."""
+        ...
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Public state, JSON values: at least ``episode_id`` and ``step_count``. Never hidden state."""
+        ...
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin an episode. The same seed and options give the same episode."""
+        ...
+
+    def step(self, action: str) -> Observation:
+        """Take a policy's answer as text. An answer that cannot be parsed is a counted invalid action, not an error."""
+        ...
+
+    def outcome(self) -> Mapping[str, Any]:
+        """What may be known after the end, hidden truth included, JSON values; graders and reports read it."""
+        ...
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeStart:
+    """What a policy learns of an episode before its first turn.
+
+    ``key`` are the seed keys of this member: ``child_seed(*key, ...)`` is all the randomness a policy may use.
+    ``environment`` is for privileged policies only (a clairvoyant asks it for hidden state); no other may touch it.
+    """
+
+    task: Task
+    system_prompt: str
+    key: tuple[int | str, ...]
+    group: int
+    member: int
+    environment: Environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """``row`` is the episode's index in the list that ``Policy.start`` was given."""
+
+    row: int
+    observation: Observation
+
+
+class Session(Protocol):
+    """A policy in the middle of many episodes at once; it keeps what it needs of each (caches, posteriors)."""
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        """Answer all requests, in order. A row that fails says so in its Action; the others are answered."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Policy(Protocol):
+    """Something that answers observations."""
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        """Open a session for episodes that are played in lockstep, members of a group next to each other."""
+        ...
+
+
+class Renderer(Protocol):
+    """Turns conversation into token ids, so that a later prompt extends the earlier tokens exactly."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]: ...
+
+    def first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
+        """Ids of the whole prompt of a training sequence, up to where the model speaks."""
+        ...
+
+    def following(self, observation: str) -> tuple[int, ...]:
+        """Ids between the last sampled stop token and where the model speaks again."""
+        ...
+
+    def decode(self, action_ids: Sequence[int]) -> str:
+        """The text of an action, stop token left out."""
+        ...
+
+
+GradeFunction = Callable[[Sequence[Episode]], Sequence[Grade]]

@@ -1,0 +1,218 @@
+"""The words of the domain: what a policy did, what came of it, and what it was paid.
+
+All records are frozen. They hold plain Python values, so that core depends on nothing and every record can be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import fsum
+from typing import Any
+
+__all__ = [
+    "Action",
+    "Episode",
+    "Failure",
+    "Grade",
+    "Group",
+    "Observation",
+    "RewardTerm",
+    "Span",
+    "StopReason",
+    "Task",
+    "Turn",
+    "TurnTokens",
+    "Usage",
+]
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. Exactly one holds; only ``TERMINATED`` is a finished episode."""
+
+    TERMINATED = "terminated"  # the environment reached its own end
+    TRUNCATED = "truncated"  # the environment was cut by its own limit
+    TURN_LIMIT = "turn_limit"  # cut by the rollout's turn budget
+    TOKEN_LIMIT = "token_limit"  # cut by a token budget or by the model's context
+    FAILED = "failed"  # an error was captured; see Episode.failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be solved: an environment, a condition's name, a seed, and what reset is told besides."""
+
+    environment: str
+    seed: int
+    condition: str = "train"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A named stretch of an action's text: characters ``start`` to ``end``, end exclusive."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What an environment shows.
+
+    ``text`` is what a language model reads; ``data`` is the same in structured form (JSON values only, public: no hidden
+    state), for scripted policies, graders and people. ``reward`` is the environment's own reward for the action just taken,
+    None after a reset or where it has none. ``restart`` says that the policy must not see its earlier turns again: the
+    prompt starts anew with the system prompt and this text.
+
+    The last four fields say what became of the action just taken: whether it was valid, what was wrong, its spans, and
+    the typed action that was understood.
+    """
+
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    restart: bool = False
+    action_valid: bool = True
+    action_error: str | None = None
+    action_spans: tuple[Span, ...] = ()
+    action_data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnTokens:
+    """The exact tokens of one turn.
+
+    ``context_ids``: tokens that the model read before this action and that no earlier turn of the same training sequence
+    holds (system prompt and first observation at a restart, the new observation and its frame otherwise).
+    ``action_ids``: what was sampled, the stop token included. ``logprobs``: of each action token, in nats, under the
+    distribution it was really drawn from (temperature, top-k, top-p and grammar applied).
+    ``restart``: this turn opens a new training sequence; always true for the first turn.
+    ``legal``: where a grammar was in force, the ids that were legal at each action token; None where none was.
+    """
+
+    context_ids: tuple[int, ...]
+    action_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    restart: bool = False
+    legal: tuple[tuple[int, ...] | None, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What an action cost. Money is in US dollars, None if the price is unknown."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error captured at a boundary. ``stage`` is reset, act, step, grade or truncate."""
+
+    stage: str
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """A policy's answer. ``failure`` set means that this row could not act; its episode ends, the others go on.
+
+    ``stop`` is ``TOKEN_LIMIT`` if the answer was cut by a budget before its stop token, else None.
+    """
+
+    text: str = ""
+    tokens: TurnTokens | None = None
+    usage: Usage | None = None
+    stop: StopReason | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardTerm:
+    """One payment: the weighted amount ``value`` that ``component`` adds to the grade, for a turn or for a span of it."""
+
+    component: str
+    value: float
+    span: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One exchange: what was observed, what was answered, and what the environment made of it."""
+
+    index: int
+    observation: str
+    action: str
+    data: Mapping[str, Any] = field(default_factory=dict)  # the structured observation that was answered
+    reward: float | None = None  # the environment's own reward
+    valid: bool = True
+    error: str | None = None
+    spans: tuple[Span, ...] = ()
+    action_data: Mapping[str, Any] = field(default_factory=dict)
+    restart: bool = False
+    cut: bool = False  # the answer was cut by a token budget
+    tokens: TurnTokens | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grade:
+    """What a grader says of one episode.
+
+    ``value`` is None if it could not be computed, and ``error`` says why; it is never silently 0.
+    ``components`` are unweighted; ``terms`` are the weighted payments, one tuple per turn, and their sum is ``value``.
+    """
+
+    grader: str
+    value: float | None
+    components: Mapping[str, float | None] = field(default_factory=dict)
+    terms: tuple[tuple[RewardTerm, ...], ...] = ()
+    error: str | None = None
+
+    @property
+    def turn_rewards(self) -> tuple[float, ...]:
+        """The payment of each turn, (K,)."""
+        return tuple(fsum(term.value for term in turn) for turn in self.terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """One playing of one task by one policy. ``outcome`` holds what may be known once it is over, hidden truth included."""
+
+    task: Task
+    policy: str
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    system_prompt: str = ""
+    group: int = 0
+    member: int = 0
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    final: Observation | None = None  # the last observation, which nobody answered
+    grade: Grade | None = None
+    failure: Failure | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    seconds: float | None = None
+
+    @property
+    def environment_return(self) -> float | None:
+        """Sum of the environment's own rewards; None if it gave none."""
+        rewards = [turn.reward for turn in self.turns if turn.reward is not None]
+        return fsum(rewards) if rewards else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Episodes of one task that share everything but what the policy did."""
+
+    task: Task
+    episodes: tuple[Episode, ...]
+
+    def values(self) -> Sequence[float | None]:
+        """Grades of the members, (G,)."""
+        return [episode.grade.value if episode.grade else None for episode in self.episodes]
