@@ -45,7 +45,7 @@ class Task:
     environment: str
     seed: int
     condition: str = "train"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Observation:
     """
 
     text: str
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reward: float | None = None
     terminated: bool = False
     truncated: bool = False
@@ -79,7 +79,7 @@ class Observation:
     action_valid: bool = True
     action_error: str | None = None
     action_spans: tuple[Span, ...] = ()
-    action_data: Mapping[str, Any] = field(default_factory=dict)
+    action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +149,12 @@ class Turn:
     index: int
     observation: str
     action: str
-    data: Mapping[str, Any] = field(default_factory=dict)  # the structured observation that was answered
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the structured observation that was answered
     reward: float | None = None  # the environment's own reward
     valid: bool = True
     error: str | None = None
     spans: tuple[Span, ...] = ()
-    action_data: Mapping[str, Any] = field(default_factory=dict)
+    action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     restart: bool = False
     cut: bool = False  # the answer was cut by a token budget
     tokens: TurnTokens | None = None
@@ -171,7 +171,7 @@ class Grade:
 
     grader: str
     value: float | None
-    components: Mapping[str, float | None] = field(default_factory=dict)
+    components: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     terms: tuple[tuple[RewardTerm, ...], ...] = ()
     error: str | None = None
 
@@ -192,11 +192,11 @@ class Episode:
     system_prompt: str = ""
     group: int = 0
     member: int = 0
-    outcome: Mapping[str, Any] = field(default_factory=dict)
+    outcome: Mapping[str, Any] = field(default_factory=dict[str, Any])
     final: Observation | None = None  # the last observation, which nobody answered
     grade: Grade | None = None
     failure: Failure | None = None
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     seconds: float | None = None
 
     @property

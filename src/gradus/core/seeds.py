@@ -27,7 +27,7 @@ def child_seed(seed: int, *keys: Key) -> int:
     """
     digest = hashlib.blake2b(digest_size=16)
     for key in (seed, *keys):
-        if isinstance(key, bool) or not isinstance(key, int | str):
+        if isinstance(key, bool) or not isinstance(key, int | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"seed keys must be int or str, got {type(key).__name__}: {key!r}")
         raw = f"i{key}" if isinstance(key, int) else f"s{key}"
         data = raw.encode()

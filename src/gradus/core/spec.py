@@ -36,7 +36,7 @@ class Condition:
     name: str
     seeds: Sequence[int]
     summary: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cluster: Callable[[Episode], str] | None = None
 
 
@@ -73,8 +73,8 @@ class ViewPanel:
 
     kind: str
     title: str
-    series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    truth: Mapping[str, float] = field(default_factory=dict)
+    series: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
+    truth: Mapping[str, float] = field(default_factory=dict[str, float])
     limits: tuple[float, float] | None = None
     labels: Sequence[str] = ()
     columns: Sequence[str] = ()
@@ -88,7 +88,7 @@ class EpisodeView:
 
     title: str
     panels: Sequence[ViewPanel]
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class EnvironmentSpec:
     random_answers: Callable[[int], str] | None = None  # seed -> some legal answer, for search and hygiene
     hidden: Sequence[str] = ()
     recipe: str | None = None  # file name under gradus/recipes
-    reference: Mapping[str, Any] = field(default_factory=dict)  # published figures to show beside ours
+    reference: Mapping[str, Any] = field(default_factory=dict[str, Any])  # published figures to show beside ours
 
     def grader(self, name: str | None = None) -> Grader:
         """The grader called ``name``, or the default one."""

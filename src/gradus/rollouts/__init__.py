@@ -1,0 +1,18 @@
+"""Playing groups of episodes with a policy, grading them, storing and reading them. Never imports torch."""
+
+from gradus.rollouts.grading import grade_episodes, regrade
+from gradus.rollouts.play import PlayResult, play
+from gradus.rollouts.storage import EpisodeFile, EpisodeWriter, decode, encode, read_episodes, write_episodes
+
+__all__ = [
+    "EpisodeFile",
+    "EpisodeWriter",
+    "PlayResult",
+    "decode",
+    "encode",
+    "grade_episodes",
+    "play",
+    "read_episodes",
+    "regrade",
+    "write_episodes",
+]

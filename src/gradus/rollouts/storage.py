@@ -1,0 +1,223 @@
+"""Episodes as JSON lines: a header, then one episode a line, readable by eye and by any tool.
+
+Fields that hold their default are left out. Floats are written so that they read back as the same number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from gradus.core import (
+    Episode,
+    Failure,
+    Grade,
+    Observation,
+    RewardTerm,
+    Span,
+    StopReason,
+    StorageError,
+    Task,
+    Turn,
+    TurnTokens,
+    Usage,
+)
+
+__all__ = ["SCHEMA", "EpisodeFile", "EpisodeWriter", "decode", "encode", "read_episodes", "write_episodes"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeFile:
+    """What a file held. ``problems`` says, a sentence each, what could not be read; the rest is here."""
+
+    environment: str
+    episodes: Sequence[Episode]
+    problems: Sequence[str] = ()
+    note: str | None = None
+
+
+def encode(record: Any) -> Any:
+    """A record as plain JSON values; fields that hold their default are left out."""
+    if is_dataclass(record) and not isinstance(record, type):
+        found: dict[str, Any] = {}
+        for each in fields(record):
+            value = getattr(record, each.name)
+            default = each.default_factory() if each.default_factory is not MISSING else each.default
+            if default is MISSING or value != default:
+                found[each.name] = encode(value)
+        return found
+    if isinstance(record, Mapping):
+        return {str(key): encode(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [encode(value) for value in record]
+    return record
+
+
+def decode(data: Mapping[str, Any]) -> Episode:
+    """The episode that :func:`encode` wrote."""
+    found = dict(data)
+    found["task"] = Task(**found["task"])
+    found["turns"] = tuple(_turn(turn) for turn in found.get("turns", ()))
+    found["stop"] = StopReason(found["stop"])
+    if found.get("failure") is not None:
+        found["failure"] = Failure(**found["failure"])
+    if found.get("grade") is not None:
+        found["grade"] = _grade(found["grade"])
+    if found.get("final") is not None:
+        final = dict(found["final"])
+        final["action_spans"] = _spans(final.get("action_spans", ()))
+        found["final"] = Observation(**final)
+    return Episode(**found)
+
+
+def _turn(data: Mapping[str, Any]) -> Turn:
+    found = dict(data)
+    found["spans"] = _spans(found.get("spans", ()))
+    if found.get("tokens") is not None:
+        tokens = dict(found["tokens"])
+        for name in ("context_ids", "action_ids", "logprobs"):
+            tokens[name] = tuple(tokens[name])
+        if tokens.get("legal") is not None:
+            tokens["legal"] = tuple(None if row is None else tuple(row) for row in tokens["legal"])
+        found["tokens"] = TurnTokens(**tokens)
+    if found.get("usage") is not None:
+        found["usage"] = Usage(**found["usage"])
+    return Turn(**found)
+
+
+def _spans(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
+    return tuple(Span(**span) for span in data)
+
+
+def _grade(data: Mapping[str, Any]) -> Grade:
+    found = dict(data)
+    found["terms"] = tuple(tuple(RewardTerm(**term) for term in turn) for turn in found.get("terms", ()))
+    return Grade(**found)
+
+
+def _header(environment: str, note: str | None) -> str:
+    return _line({"schema": SCHEMA, "kind": "gradus episodes", "environment": environment, "note": note})
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+class EpisodeWriter:
+    """Appends episodes to a file, each line flushed to disk before :meth:`write` returns. A context manager."""
+
+    def __init__(self, path: Path | str, *, environment: str, note: str | None = None) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not self.path.exists() or self.path.stat().st_size == 0
+        if not fresh:
+            _cut_torn_line(self.path)
+        self._file: IO[str] = self.path.open("a", encoding="utf-8")
+        if fresh:
+            self._file.write(_header(environment, note))
+            self._sync()
+
+    def write(self, episodes: Iterable[Episode]) -> None:
+        """Append episodes; they are on disk when this returns."""
+        for episode in episodes:
+            self._file.write(_line(encode(episode)))
+        self._sync()
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop what a killed writer left after the last whole line, so that appending does not glue two lines together."""
+    raw = path.read_bytes()
+    end = raw.rfind(b"\n") + 1
+    if end < len(raw):
+        with path.open("r+b") as file:
+            file.truncate(end)
+
+
+def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment: str, note: str | None = None) -> None:
+    """Write a whole file at once: aside first, then renamed, so that a reader never sees half of it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    aside = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(_header(environment, note))
+            for episode in episodes:
+                file.write(_line(encode(episode)))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.chmod(0o644)
+        os.replace(aside, path)
+    except OSError as error:
+        raise StorageError(
+            f"could not write {path}: {error.strerror or error}; nothing was changed there. Free space or choose another folder"
+        ) from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read_episodes(path: Path | str) -> EpisodeFile:
+    """Read a file of episodes. Lines that cannot be read are named in ``problems``; the others are returned."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --save` writes one") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"could not read {path} as UTF-8 text: {error}") from error
+    header = _read_header(path, lines[0] if lines else "")
+    episodes: list[Episode] = []
+    problems: list[str] = []
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        try:
+            episodes.append(decode(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            last = number == len(lines)
+            kind = (
+                "is cut off (the writer was stopped?)" if last else f"cannot be read ({type(error).__name__}: {error})"
+            )
+            problems.append(
+                f"{path.name} line {number} {kind}; it was left out, {len(episodes)} episodes before it are whole"
+            )
+    return EpisodeFile(environment=header["environment"], episodes=episodes, problems=problems, note=header.get("note"))
+
+
+def _read_header(path: Path, line: str) -> dict[str, Any]:
+    try:
+        header = json.loads(line)
+        kind = header["kind"]
+        schema = header["schema"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError(
+            f"{path} is not a file of episodes: its first line should be a header with schema and kind, it is {line[:80]!r}"
+        ) from error
+    if kind != "gradus episodes":
+        raise StorageError(f"{path} holds {kind!r}, expected 'gradus episodes'")
+    if schema != SCHEMA:
+        raise StorageError(
+            f"{path} has schema {schema}, this version of Gradus reads schema {SCHEMA}; "
+            "read it with the version that wrote it, or write it again with `gradus teach`"
+        )
+    return header
