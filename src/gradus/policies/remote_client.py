@@ -1,0 +1,291 @@
+"""One chat completion over the OpenAI protocol, asked until it is answered or cannot be.
+
+The official client's own retries are switched off: they cover neither a reply that is no chat completion nor a server that
+keeps a connection alive without ever answering, and they let every caller find out about a rate limit on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from gradus.core import Usage, child_rng
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, AsyncOpenAI
+
+__all__ = ["CallError", "ChatClient", "Price", "RemoteUsage", "Reply"]
+
+LONGEST_WAIT = 120.0  # seconds; a server that asks for more is out of quota, and waiting for it would look like a hang
+LONGEST_BACKOFF = 30.0  # seconds
+OUT_OF_SERVICE = frozenset(
+    {401, 402, 404}
+)  # key, account or address: no other row will fare better; 403 may be one prompt's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """US dollars per million tokens."""
+
+    prompt: float
+    completion: float
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """US dollars of one call."""
+        return (self.prompt * prompt_tokens + self.completion * completion_tokens) / 1e6
+
+
+@dataclass(kw_only=True)
+class RemoteUsage:
+    """What a policy's calls have used up so far, failed and repeated ones included where the server said so.
+
+    ``cost`` is in US dollars and None if no price was given or a reply did not say how many tokens it took.
+    """
+
+    calls: int = 0
+    retries: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    unmetered: int = 0  # replies without a token count
+    price: Price | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars."""
+        if self.price is None or self.unmetered:
+            return None
+        return self.price.cost(self.prompt_tokens, self.completion_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """An answer, what all attempts at it cost, and whether ``max_tokens`` cut it."""
+
+    text: str
+    usage: Usage
+    cut: bool
+
+
+class CallError(Exception):
+    """A call that finally failed. ``lasting``: the next row would fail in the same way."""
+
+    def __init__(self, message: str, *, kind: str, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.lasting = lasting
+
+
+class _Unanswered(Exception):
+    """One attempt failed and another may succeed; ``wait`` is what the server asked for, in seconds."""
+
+    def __init__(self, message: str, *, kind: str, wait: float | None = None, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.kind, self.wait, self.lasting = kind, wait, lasting
+
+
+@dataclass(kw_only=True)
+class _Meter:
+    """Tokens of all attempts at one answer."""
+
+    prompt: int = 0
+    completion: int = 0
+    unmetered: int = 0
+
+
+@dataclass(kw_only=True)
+class ChatClient:
+    """Asks ``model`` of one server, at most ``concurrency`` calls at a time; lives in one event loop.
+
+    A rate limit that one call meets holds back all others for the time that the server asked for.
+    """
+
+    client: AsyncOpenAI
+    model: str
+    concurrency: int
+    retries: int
+    timeout: float  # seconds for one whole answer
+    backoff: float  # seconds before the first retry; doubles with each
+    options: Mapping[str, Any]  # sent with every request
+    usage: RemoteUsage
+    _slots: asyncio.Semaphore = field(init=False)
+    _quiet_until: float = field(init=False, default=0.0)
+    _budget_key: str = field(init=False, default="max_tokens")
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.concurrency)
+
+    async def ask(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        key: tuple[int | str, ...],
+        *,
+        seed: int | None = None,
+        outage: list[CallError] | None = None,
+    ) -> Reply:
+        """One answer to a conversation, or :class:`CallError`. ``key`` seeds the jitter of the waits.
+
+        ``outage`` is shared by the rows of one turn: the first lasting failure lands there, and rows still waiting fail with it.
+        """
+        outage = [] if outage is None else outage
+        async with self._slots:
+            try:
+                return await self._persist(messages, key, seed, outage)
+            except CallError as error:
+                self.usage.failures += 1
+                if error.lasting and not outage:
+                    outage.append(error)
+                raise
+
+    async def _persist(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        key: tuple[int | str, ...],
+        seed: int | None,
+        outage: list[CallError],
+    ) -> Reply:
+        meter = _Meter()
+        for attempt in range(self.retries + 1):
+            await self._hold_back()
+            if outage:
+                raise outage[0]
+            try:
+                return await self._attempt(messages, seed, meter)
+            except _Unanswered as problem:
+                if attempt == self.retries:
+                    message = f"{problem}, after {attempt + 1} attempts"
+                    raise CallError(message, kind=problem.kind, lasting=problem.lasting) from None
+                self.usage.retries += 1
+                await self._wait(problem, attempt, key)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _hold_back(self) -> None:
+        while (left := self._quiet_until - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+
+    async def _wait(self, problem: _Unanswered, attempt: int, key: tuple[int | str, ...]) -> None:
+        if problem.wait is not None:
+            self._quiet_until = max(self._quiet_until, time.monotonic() + problem.wait)
+        jitter = child_rng(0, *key, "backoff", attempt).uniform(0.5, 1.0)
+        pause = min(self.backoff * 2**attempt, LONGEST_BACKOFF) * jitter
+        # After a limit is lifted, the jitter keeps all waiting rows from coming back in the same instant.
+        await asyncio.sleep(pause if problem.wait is None else problem.wait + pause / 4)
+
+    async def _attempt(self, messages: Sequence[Mapping[str, str]], seed: int | None, meter: _Meter) -> Reply:
+        import openai
+
+        self.usage.calls += 1
+        try:
+            async with asyncio.timeout(self.timeout):
+                raw = await self._create(messages, seed)
+        except (TimeoutError, openai.APITimeoutError):
+            raise _Unanswered(f"no answer within {self.timeout:g} s", kind="Timeout") from None
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            refused = type(cause).__name__ == "ConnectError"  # as against a connection lost during one row's answer
+            raise _Unanswered(f"no connection to the server ({cause})", kind="Connection", lasting=refused) from None
+        except openai.APIStatusError as error:
+            raise _status_problem(error) from None
+        except (ValueError, openai.APIResponseValidationError):
+            raise _Unanswered("the reply is not JSON", kind="MalformedReply") from None
+        return self._read(raw, meter)
+
+    async def _create(self, messages: Sequence[Mapping[str, str]], seed: int | None) -> object:
+        """The reply as parsed by the client; newer models want the token budget under another name, and say so."""
+        import openai
+
+        body: dict[str, Any] = {name: value for name, value in self.options.items() if value is not None}
+        if "max_tokens" in body:
+            body[self._budget_key] = body.pop("max_tokens")
+        if seed is not None:
+            body["seed"] = seed
+        # The client wants its own TypedDicts; what goes out is the conversation as it stands.
+        conversation: Any = [dict(message) for message in messages]
+        try:
+            return await self.client.chat.completions.create(model=self.model, messages=conversation, extra_body=body)
+        except openai.BadRequestError as error:
+            if self._budget_key == "max_tokens" and "max_completion_tokens" in str(error):
+                self._budget_key = "max_completion_tokens"
+                return await self._create(messages, seed)
+            raise
+
+    def _read(self, raw: object, meter: _Meter) -> Reply:
+        self._count(raw, meter)
+        choices = getattr(raw, "choices", None)
+        if not isinstance(choices, list) or not choices:
+            raise _Unanswered(f"the reply is no chat completion: {_brief(raw)}", kind="MalformedReply")
+        message = getattr(choices[0], "message", None)
+        reason = getattr(choices[0], "finish_reason", None)
+        text = getattr(message, "content", None) or getattr(message, "refusal", None)
+        if not isinstance(text, str):
+            if reason == "length":
+                raise CallError("the answer reached max_tokens before its first word; raise max_tokens", kind="Length")
+            raise _Unanswered(f"the reply has no content (finish_reason {reason!r})", kind="MalformedReply")
+        price = self.usage.price
+        cost = None if price is None or meter.unmetered else price.cost(meter.prompt, meter.completion)
+        usage = Usage(prompt_tokens=meter.prompt, completion_tokens=meter.completion, cost=cost)
+        return Reply(text=text, usage=usage, cut=reason == "length")
+
+    def _count(self, raw: object, meter: _Meter) -> None:
+        said = getattr(raw, "usage", None)
+        prompt, completion = getattr(said, "prompt_tokens", None), getattr(said, "completion_tokens", None)
+        if not isinstance(prompt, int) or not isinstance(completion, int):
+            meter.unmetered += 1
+            self.usage.unmetered += 1
+            return
+        meter.prompt += prompt
+        meter.completion += completion
+        self.usage.prompt_tokens += prompt
+        self.usage.completion_tokens += completion
+
+
+def _status_problem(error: APIStatusError) -> Exception:
+    """What an HTTP error means for this row and for the others."""
+    status, said = error.status_code, _said(error)
+    wait = _retry_after(error.response.headers)
+    if status == 429 and (error.code == "insufficient_quota" or (wait or 0.0) > LONGEST_WAIT):
+        return CallError(f"the account's quota is used up (HTTP 429: {said})", kind="Quota", lasting=True)
+    if status in (408, 409, 425, 429) or status >= 500:
+        return _Unanswered(f"the server answered HTTP {status} ({said})", kind=f"HTTP{status}", wait=wait)
+    if error.code == "context_length_exceeded" or "context length" in said.lower():
+        return CallError(said, kind="ContextLengthError")
+    return CallError(
+        f"the server refused with HTTP {status}: {said}", kind=f"HTTP{status}", lasting=status in OUT_OF_SERVICE
+    )
+
+
+def _said(error: APIStatusError) -> str:
+    """The server's own words, without the client's wrapping."""
+    body = error.body
+    if isinstance(body, dict):
+        words = body.get("message") or body.get("detail") or body.get("error")
+        if words:
+            return _brief(words)
+    return _brief(error.response.text or error.message)
+
+
+def _brief(value: object, length: int = 200) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asked for, from ``retry-after-ms`` or ``Retry-After`` (seconds or a date); RFC 9110, 10.2.3."""
+    for name, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) / divisor
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(value).timestamp() - time.time()
+            except ValueError:
+                continue
+        if seconds >= 0 and seconds == seconds:
+            return seconds
+    return None

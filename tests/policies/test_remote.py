@@ -1,0 +1,312 @@
+"""The remote policy against a real HTTP server that speaks the OpenAI protocol, well and badly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
+from gradus.policies.remote import Price, RemotePolicy
+
+Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None
+
+
+def completion(text: str | None, *, reason: str = "stop", usage: bool = True) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text}}
+    body: dict[str, Any] = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    if usage:
+        body["usage"] = {"prompt_tokens": 1000, "completion_tokens": 10, "total_tokens": 1010}
+    return body
+
+
+def error(status: int, message: str, *, headers: dict[str, str] | None = None, code: str | None = None) -> Response:
+    body = {"error": {"message": message, "type": "server", "code": code}}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+class Server:
+    """Echoes the last user message, unless ``faults`` has something else for it."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, Fault] = {}
+        self.delay = 0.0
+        self.bodies: list[dict[str, Any]] = []
+        self.attempts: Counter[str] = Counter()
+        self.in_flight = 0
+        self.most_in_flight = 0
+
+    async def answer(self, http: HttpRequest) -> Response:
+        body = await http.json()
+        self.bodies.append(body)
+        text = body["messages"][-1]["content"]
+        self.attempts[text] += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.delay)
+            fault = self.faults.get(text, lambda _: None)(self.attempts[text])
+            if isinstance(fault, float):
+                await asyncio.sleep(fault)
+                fault = None
+            return fault or JSONResponse(completion(f"echo {text}"))
+        finally:
+            self.in_flight -= 1
+
+    def said(self) -> list[dict[str, Any]]:
+        """The requests without the first probe."""
+        return [body for body in self.bodies if body["messages"][-1]["content"] != "Answer with the word ready."]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Server, str]]:
+    server = Server()
+    app = Starlette(routes=[Route("/v1/chat/completions", server.answer, methods=["POST"])])
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none", timeout_graceful_shutdown=1)
+    http = uvicorn.Server(config)
+    thread = threading.Thread(target=http.run, daemon=True)
+    thread.start()
+    while not http.started:
+        time.sleep(0.01)
+    port = http.servers[0].sockets[0].getsockname()[1]
+    yield server, f"http://127.0.0.1:{port}/v1"
+    http.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def server(running: tuple[Server, str], monkeypatch: pytest.MonkeyPatch) -> Server:
+    server, url = running
+    server.__init__()
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_API_KEY", "test-key")
+    return server
+
+
+def policy(**settings: Any) -> RemotePolicy:
+    return RemotePolicy("m", **{"backoff": 0.01, "timeout": 5.0, **settings})
+
+
+def starts(rows: int, system_prompt: str = "Rules.") -> list[EpisodeStart]:
+    task = Task(environment="e", seed=0)
+    return [
+        EpisodeStart(task=task, system_prompt=system_prompt, key=(7, row), group=0, member=row, environment=None)  # type: ignore[arg-type]
+        for row in range(rows)
+    ]
+
+
+def ask(remote: RemotePolicy, *texts: str) -> list[Action]:
+    session = remote.start(starts(len(texts)))
+    try:
+        return list(
+            session.act([Request(row=row, observation=Observation(text=text)) for row, text in enumerate(texts)])
+        )
+    finally:
+        session.close()
+
+
+def test_answers_come_in_order_with_their_usage(server: Server) -> None:
+    remote = policy(price=Price(prompt=2.0, completion=10.0))
+    actions = ask(remote, *(f"t{i}" for i in range(12)))
+    assert [action.text for action in actions] == [f"echo t{i}" for i in range(12)]
+    assert all(action.usage and action.usage.cost == pytest.approx(0.0021) for action in actions)
+    assert remote.usage.prompt_tokens == 13_000  # twelve answers and the probe
+    assert remote.usage.cost == pytest.approx(13 * 0.0021)
+
+
+def test_a_row_keeps_its_conversation_and_a_restart_forgets_it(server: Server) -> None:
+    session = policy().start(starts(2))
+    session.act(
+        [Request(row=0, observation=Observation(text="one")), Request(row=1, observation=Observation(text="x"))]
+    )
+    session.act([Request(row=0, observation=Observation(text="two"))])
+    session.act([Request(row=0, observation=Observation(text="three", restart=True))])
+    session.close()
+    spoken = [[message["content"] for message in body["messages"]] for body in server.said()]
+    assert ["Rules.", "one", "echo one", "two"] in spoken
+    assert ["Rules.", "three"] in spoken
+    assert [message["role"] for message in server.said()[-2]["messages"]] == ["system", "user", "assistant", "user"]
+
+
+def test_seeds_differ_by_member_and_turn_and_repeat(server: Server) -> None:
+    def seeds() -> list[int]:
+        server.bodies.clear()
+        session = policy().start(starts(3))
+        for _ in range(2):
+            session.act([Request(row=row, observation=Observation(text=f"r{row}")) for row in range(3)])
+        session.close()
+        return sorted(body["seed"] for body in server.said())
+
+    first = seeds()
+    assert len(set(first)) == 6
+    assert seeds() == first
+
+
+def test_no_more_calls_in_flight_than_allowed(server: Server) -> None:
+    server.delay = 0.05
+    ask(policy(concurrency=3), *(f"t{i}" for i in range(9)))
+    assert server.most_in_flight == 3
+
+
+def test_a_rate_limit_is_waited_out_by_all(server: Server) -> None:
+    server.faults["limited"] = lambda n: error(429, "slow down", headers={"Retry-After": "0.3"}) if n == 1 else None
+    remote = policy(concurrency=1, backoff=0.001)
+    begin = time.monotonic()
+    actions = ask(remote, "limited", "other")
+    assert time.monotonic() - begin >= 0.3
+    assert [action.text for action in actions] == ["echo limited", "echo other"]
+    assert remote.usage.retries == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: error(500, "boom"),
+        lambda: PlainTextResponse("{not json", media_type="application/json"),
+        lambda: PlainTextResponse("<html>gateway</html>", media_type="text/html"),
+        lambda: JSONResponse({"choices": []}),
+        lambda: JSONResponse({"choices": None}),
+        lambda: JSONResponse(["a list"]),
+        lambda: JSONResponse(completion(None)),
+    ],
+    ids=["500", "broken json", "html", "no choices", "null choices", "list", "null content"],
+)
+def test_a_bad_reply_is_asked_again_and_then_a_failure_of_its_row_alone(
+    server: Server, bad: Callable[[], Response]
+) -> None:
+    server.faults["flaky"] = lambda n: bad() if n < 3 else None
+    server.faults["broken"] = lambda _: bad()
+    actions = ask(policy(retries=2), "flaky", "broken", "good")
+    assert [action.text for action in actions] == ["echo flaky", "", "echo good"]
+    failure = actions[1].failure
+    assert failure is not None
+    assert failure.stage == "act"
+    assert "after 3 attempts" in failure.message
+    assert server.attempts["broken"] == 3
+
+
+def test_a_hung_connection_is_given_up_on_while_slow_answers_are_awaited(server: Server) -> None:
+    server.faults["hung"] = lambda _: 30.0
+    server.faults["slow"] = lambda _: 0.2
+    begin = time.monotonic()
+    hung, slow = ask(policy(timeout=0.5, retries=1), "hung", "slow")
+    assert time.monotonic() - begin < 5
+    assert slow.text == "echo slow"
+    assert hung.failure is not None
+    assert hung.failure.type == "TimeoutError"
+    assert "no answer within 0.5 s" in hung.failure.message
+
+
+def test_a_refusal_is_not_asked_again(server: Server) -> None:
+    server.faults["long"] = lambda _: error(
+        400, "maximum context length is 10 tokens, got 20", code="context_length_exceeded"
+    )
+    server.faults["bad"] = lambda _: error(400, "temperature must be 1")
+    long, bad, good = ask(policy(), "long", "bad", "good")
+    assert long.failure is not None
+    assert long.failure.type == "ContextLengthError"
+    assert bad.failure is not None
+    assert "temperature must be 1" in bad.failure.message
+    assert good.text == "echo good"
+    assert server.attempts["long"] == server.attempts["bad"] == 1
+
+
+def test_a_used_up_quota_stops_the_rows_that_wait(server: Server) -> None:
+    texts = [f"t{i}" for i in range(20)]
+    for text in texts:
+        server.faults[text] = lambda _: error(429, "you exceeded your quota", code="insufficient_quota")
+    actions = ask(policy(concurrency=2), *texts)
+    assert all(action.failure and "quota is used up" in action.failure.message for action in actions)
+    assert len(server.said()) <= 2
+
+
+def test_an_answer_cut_by_its_budget_says_so(server: Server) -> None:
+    server.faults["cut"] = lambda _: JSONResponse(completion("half an ans", reason="length"))
+    server.faults["mute"] = lambda _: JSONResponse(completion(None, reason="length"))
+    cut, mute = ask(policy(), "cut", "mute")
+    assert (cut.text, cut.stop) == ("half an ans", StopReason.TOKEN_LIMIT)
+    assert mute.failure is not None
+    assert "raise max_tokens" in mute.failure.message
+    assert server.attempts["mute"] == 1
+
+
+def test_costs_are_unknown_without_a_price_or_a_token_count(server: Server) -> None:
+    remote = policy()
+    (action,) = ask(remote, "a")
+    assert action.usage is not None
+    assert action.usage.cost is None
+    assert remote.usage.cost is None
+    server.faults["b"] = lambda _: JSONResponse(completion("b", usage=False))
+    priced = policy(price=Price(prompt=1, completion=1))
+    (action,) = ask(priced, "b")
+    assert action.usage is not None
+    assert action.usage.cost is None
+    assert priced.usage.cost is None
+
+
+def test_a_server_that_wants_the_budget_under_its_new_name_gets_it(server: Server) -> None:
+    wrong = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+
+    def choosy(_: int) -> Response | None:
+        return error(400, wrong) if "max_tokens" in server.bodies[-1] else None
+
+    server.faults["new"] = choosy
+    (action,) = ask(policy(max_tokens=77, temperature=None, options={"top_p": 0.5}), "new")
+    assert action.text == "echo new"
+    sent = server.bodies[-1]
+    assert sent["max_completion_tokens"] == 77
+    assert sent["top_p"] == 0.5
+    assert "temperature" not in sent
+
+
+def test_an_unreachable_server_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(PolicyError, match=r"http://127\.0\.0\.1:9/v1 did not answer.*no connection"):
+        policy(base_url="http://127.0.0.1:9/v1", retries=1).start(starts(100))
+
+
+def test_a_wrong_key_is_one_clear_error_and_never_shown(server: Server) -> None:
+    server.faults["Answer with the word ready."] = lambda _: error(401, "bad key")
+    with pytest.raises(PolicyError, match="401: bad key") as caught:
+        policy().start(starts(100))
+    assert "test-key" not in str(caught.value)
+    assert server.attempts.total() == 1
+
+
+def test_a_missing_key_is_said_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(PolicyError, match="set OPENAI_API_KEY"):
+        policy().start(starts(1))
+
+
+@pytest.mark.parametrize("settings", [{"concurrency": 0}, {"retries": -1}, {"timeout": 0}, {"max_tokens": 0}])
+def test_settings_out_of_range_name_themselves(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        RemotePolicy("m", **settings)
+
+
+def test_it_works_inside_a_running_loop(server: Server) -> None:
+    async def notebook() -> str:
+        return ask(policy(), "cell")[0].text
+
+    assert asyncio.run(notebook()) == "echo cell"
+
+
+def test_the_probe_is_sent_once(server: Server) -> None:
+    remote = policy()
+    ask(remote, "a")
+    ask(remote, "b")
+    assert len(server.bodies) == 3
+    assert json.dumps(server.bodies[0]["messages"]).count("ready") == 1
