@@ -60,7 +60,7 @@ class Server:
             if isinstance(fault, float):
                 await asyncio.sleep(fault)
                 fault = None
-            return fault or JSONResponse(completion(f"echo {text}"))
+            return fault if isinstance(fault, Response) else JSONResponse(completion(f"echo {text}"))
         finally:
             self.in_flight -= 1
 
