@@ -84,12 +84,14 @@ def play(
     grader: Grader | None = None,
     max_turns: int | None = None,
     lockstep: int = 256,
+    first_group: int = 0,
     progress: Progress | None = None,
 ) -> PlayResult:
     """Play ``group_size`` episodes of every task and grade them.
 
     The randomness of a member is keyed by (seed, *key, group, member) and by nothing else, so a group can be played again
-    alone. At most ``lockstep`` episodes run at once, whole groups only. ``progress`` is told (episodes done, all).
+    alone or in another call: ``first_group`` is the number of the first one here. At most ``lockstep`` episodes run at
+    once, whole groups only. ``progress`` is told (episodes done, all).
     """
     if group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
@@ -105,7 +107,7 @@ def play(
     total = len(tasks) * group_size
     batch = max(1, lockstep // group_size)
     for first in range(0, len(tasks), batch):
-        numbered = list(enumerate(tasks))[first : first + batch]
+        numbered = [(first_group + index, tasks[index]) for index in range(first, min(first + batch, len(tasks)))]
         rows = _open(spec, numbered, group_size, clock)
 
         def tell(done: int, before: int = first * group_size) -> None:

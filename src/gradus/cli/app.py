@@ -1,0 +1,53 @@
+"""The `gradus` command and what happens when something goes wrong.
+
+Exit codes: 0 done (or healthy, or pass), 1 a verdict of fail or warnings, 2 wrong usage or a verdict of stop,
+3 an error that the message explains, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from gradus import __version__
+from gradus.core import GradusError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="gradus",
+    help="Train language-model agents with GRPO on the machine you have, and prove that they got better.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"gradus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Audit the grader, prime from a teacher, train, watch, and prove the gain."""
+
+
+def main() -> None:
+    """Entry point of the `gradus` command."""
+    from gradus.cli import commands
+
+    commands.attach(app)
+    try:
+        app()
+    except GradusError as error:
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(str(error), err=True)
+        sys.exit(3)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(130)

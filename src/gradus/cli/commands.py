@@ -1,0 +1,46 @@
+"""Which command lives in which file. The files import nothing heavy before they run."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+
+__all__ = ["attach"]
+
+_GROUPS = {
+    "Start here": {"run": "run", "envs": "envs", "play": "play"},
+    "The five steps": {
+        "audit": "audit",
+        "teach": "teach",
+        "sft": "sft",
+        "grpo": "grpo",
+        "doctor": "doctor",
+        "eval": "evaluate",
+        "report": "report",
+    },
+    "Around them": {
+        "show": "show",
+        "regrade": "regrade",
+        "check": "check",
+        "plan": "plan",
+        "export": "export",
+        "chat": "chat",
+        "serve": "serve",
+        "serve-env": "serve_env",
+        "package-env": "package_env",
+        "push": "push",
+    },
+}
+_APPS = {"rewards": "rewards", "memory": "memory"}
+
+
+def attach(app: typer.Typer) -> None:
+    """Register every command whose file is there."""
+    for panel, found in _GROUPS.items():
+        for name, module in found.items():
+            loaded = importlib.import_module(f"gradus.cli.{module}")
+            app.command(name, rich_help_panel=panel)(loaded.command)
+    for name, module in _APPS.items():
+        loaded = importlib.import_module(f"gradus.cli.{module}")
+        app.add_typer(loaded.app, name=name, rich_help_panel="Around them")

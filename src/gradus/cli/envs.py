@@ -1,0 +1,78 @@
+"""`gradus envs`: what there is to train on."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    name: str | None = typer.Argument(None, help="Show everything about one environment."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+) -> None:
+    """List the environments, or show one: graders, conditions, policies."""
+    from gradus import environments
+
+    if name is not None:
+        _one(name, as_json)
+        return
+    rows = [{"name": each, "summary": _summary(each)} for each in environments.names()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="environments", box=None, pad_edge=False)
+    table.add_column("name", style="bold")
+    table.add_column("what it is")
+    for row in rows:
+        table.add_row(row["name"], row["summary"])
+    Console().print(table)
+    typer.echo("Your own: module:attribute, an EnvironmentSpec. More about one: gradus envs NAME")
+
+
+def _summary(name: str) -> str:
+    from gradus import environments
+    from gradus.core import GradusError
+
+    try:
+        return environments.load(name).summary
+    except GradusError as error:  # some want a file after the colon, and say so
+        return f"{name}:… — {error}"
+
+
+def _one(name: str, as_json: bool) -> None:
+    from gradus import environments
+
+    spec = environments.load(name)
+    found = {
+        "name": spec.name,
+        "summary": spec.summary,
+        "yardstick": spec.yardstick_name,
+        "turns": spec.max_turns,
+        "graders": {each.name: each.summary for each in spec.graders.values()},
+        "default_grader": spec.default_grader,
+        "conditions": {each.name: f"{len(each.seeds)} seeds; {each.summary}" for each in spec.conditions.values()},
+        "policies": [*spec.policies, "remote:MODEL", "a model folder or a run folder"],
+        "teacher": spec.teacher,
+    }
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(f"[bold]{spec.name}[/bold]  {spec.summary}", highlight=False)
+    console.print(
+        f"yardstick: {spec.yardstick_name}; at most {spec.max_turns} turns; teacher: {spec.teacher or 'none'}"
+    )
+    for title in ("graders", "conditions"):
+        console.print(f"[bold]{title}[/bold]")
+        for key, text in found[title].items():
+            console.print(f"  {key:<18}{text}", highlight=False, markup=False)
+    console.print("[bold]policies[/bold]")
+    console.print("  " + ", ".join(found["policies"]), highlight=False, markup=False)

@@ -1,0 +1,36 @@
+"""`gradus show`: read a stored episode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    file: Path = typer.Argument(..., help="A JSONL file of episodes."),
+    episode: int = typer.Option(0, "--episode", "-k", help="Which one, from 0; negative counts from the end."),
+    as_json: bool = typer.Option(False, "--json", help="Print the stored record."),
+) -> None:
+    """Show one stored episode: what was seen, answered, paid and believed."""
+    import json
+
+    from rich.console import Console
+
+    from gradus.core import ConfigError
+    from gradus.reports import show_episode
+    from gradus.rollouts import encode, read_episodes
+
+    found = read_episodes(file)
+    for problem in found.problems:
+        typer.secho(f"note: {problem}", fg="yellow", err=True)
+    count = len(found.episodes)
+    if not -count <= episode < count:
+        raise ConfigError(f"{file} holds {count} episodes, got --episode {episode}; use 0 to {count - 1}")
+    chosen = found.episodes[episode]
+    if as_json:
+        typer.echo(json.dumps(encode(chosen), ensure_ascii=False, indent=1))
+        return
+    Console().print(show_episode(chosen))

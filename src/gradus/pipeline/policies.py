@@ -1,0 +1,71 @@
+"""From a name on the command line to a policy: scripted, remote, or a model in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradus.core import ConfigError, EnvironmentSpec, Policy
+
+if TYPE_CHECKING:
+    from gradus.policies import SamplingConfig
+
+__all__ = ["find_model", "make_policy", "teacher_name"]
+
+_RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
+
+
+def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
+    """The teacher that was asked for, or the environment's own."""
+    found = name or spec.teacher
+    if found is None:
+        raise ConfigError(
+            f"{spec.name} brings no teacher; name one with --policy (or teach.policy), for example remote:MODEL"
+        )
+    return found
+
+
+def make_policy(
+    spec: EnvironmentSpec,
+    name: str,
+    *,
+    sampling: SamplingConfig | None = None,
+    label: str | None = None,
+) -> Policy:
+    """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder or a run folder."""
+    head, _, argument = name.partition(":")
+    if head in spec.policies:
+        return spec.policy(name)
+    if head == "remote":
+        from gradus.policies.remote import RemotePolicy
+
+        if not argument:
+            raise ConfigError(
+                "remote needs a model's name, as in remote:gpt-5-mini; set OPENAI_BASE_URL for another server"
+            )
+        return RemotePolicy(argument)
+    folder = find_model(name)
+    if folder is None:
+        known = ", ".join(spec.policies)
+        raise ConfigError(
+            f"unknown policy {name!r} for {spec.name}: it is none of {known}, not remote:MODEL, and no folder with a model"
+        )
+    return _local(spec, folder, sampling, label or name)
+
+
+def find_model(name: str) -> Path | None:
+    """The model folder that a path means: itself, or the best checkpoint of a run folder."""
+    path = Path(name).expanduser()
+    if (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
+        return path
+    for each in _RUN_MODELS:
+        if (path / each / "config.json").is_file() or (path / each / "adapter_config.json").is_file():
+            return path / each
+    return None
+
+
+def _local(spec: EnvironmentSpec, folder: Path, sampling: SamplingConfig | None, label: str) -> Policy:
+    from gradus.policies import LocalPolicy, SamplingConfig, load_model
+
+    config = sampling or SamplingConfig(max_new_tokens=64)
+    return LocalPolicy(load_model(str(folder)), config, name=label)

@@ -1,0 +1,45 @@
+"""One progress bar for everything that takes long: done, rate, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+__all__ = ["progress_bar"]
+
+
+class _Rate(ProgressColumn):
+    """Things per second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        """As text, or a dash before anything is known."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:.1f} {self.unit}/s" if speed else f"– {self.unit}/s", style="dim")
+
+
+@contextmanager
+def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error; the function it gives takes (done, total). Silent where nobody watches."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        _Rate(unit),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+
+        def advance(done: int, of: int) -> None:
+            progress.update(task, completed=done, total=of)
+
+        yield advance

@@ -1,0 +1,42 @@
+"""The root and the help stay light."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = ("torch", "transformers", "scipy", "matplotlib", "numpy")
+
+
+def _modules_after(code: str) -> set[str]:
+    script = f"import sys, json\n{code}\nprint(json.dumps([name for name in sys.modules]))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+def test_importing_gradus_and_its_words_imports_nothing_heavy():
+    assert not _modules_after("import gradus, gradus.core").intersection(HEAVY)
+
+
+def test_the_help_of_the_command_line_imports_nothing_heavy():
+    code = """
+from gradus.cli import app, commands
+commands.attach(app)
+from typer.testing import CliRunner
+result = CliRunner().invoke(app, ["--help"])
+assert result.exit_code == 0, result.output
+"""
+    assert not _modules_after(code).intersection(HEAVY)
+
+
+def test_every_public_name_exists():
+    import importlib
+    import pkgutil
+
+    import gradus
+
+    for found in pkgutil.walk_packages(gradus.__path__, "gradus."):
+        if not found.ispkg:
+            continue
+        module = importlib.import_module(found.name)
+        for name in getattr(module, "__all__", ()):
+            assert hasattr(module, name), f"{found.name} promises {name}"
