@@ -1,0 +1,27 @@
+"""Intervals, paired comparison, bootstrap, power and rank correlation. One definition each; numpy and scipy only.
+
+Undefined is None, never 0: an interval needs two values (or two clusters), a correlation needs two that differ.
+"""
+
+from gradus.stats.bootstrap import bca_bounds, bca_interval
+from gradus.stats.intervals import Interval, Proportion, mean_interval, wilson
+from gradus.stats.multiple import holm
+from gradus.stats.paired import Paired, paired_difference
+from gradus.stats.power import episodes_needed, paired_power
+from gradus.stats.ranks import spearman, spearman_within
+
+__all__ = [
+    "Interval",
+    "Paired",
+    "Proportion",
+    "bca_bounds",
+    "bca_interval",
+    "episodes_needed",
+    "holm",
+    "mean_interval",
+    "paired_difference",
+    "paired_power",
+    "spearman",
+    "spearman_within",
+    "wilson",
+]

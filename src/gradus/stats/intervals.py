@@ -1,0 +1,78 @@
+"""Intervals of a mean (Student's t) and of a share (Wilson)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradus.stats.clusters import Labels, cluster_index, standard_error
+from gradus.stats.distributions import normal_quantile, student_quantile
+
+__all__ = ["Interval", "Proportion", "mean_interval", "wilson"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean with its confidence bounds. ``n`` values were used; bounds are None below two values (or two clusters)."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proportion:
+    """A share with its confidence bounds, all None if nothing was counted."""
+
+    share: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = None, level: float = 0.95) -> Interval:
+    """Mean of ``values`` with Student's t interval; None entries are left out.
+
+    ``clusters``: one label per value; bounds are then cluster-robust with one degree of freedom less than clusters.
+
+    >>> interval = mean_interval([1.0, 2.0, 3.0, 4.0])
+    >>> interval.mean, round(interval.low, 4), round(interval.high, 4)
+    (2.5, 0.4457, 4.5543)
+    >>> mean_interval([1.0])
+    Interval(mean=1.0, low=None, high=None, n=1)
+    """
+    index = cluster_index(clusters, len(values))
+    kept = [i for i, value in enumerate(values) if value is not None]
+    x = np.array([values[i] for i in kept], dtype=np.float64)
+    if not x.size:
+        return Interval(mean=None, low=None, high=None, n=0)
+    mean = float(x.mean())
+    error = standard_error(x, np.unique(index[kept], return_inverse=True)[1])
+    if error is None:
+        return Interval(mean=mean, low=None, high=None, n=x.size)
+    half = student_quantile(0.5 + level / 2, error[1]) * error[0]
+    return Interval(mean=mean, low=mean - half, high=mean + half, n=x.size)
+
+
+def wilson(successes: float, n: int, *, level: float = 0.95) -> Proportion:
+    """Wilson's score interval of a share. Source: Wilson, JASA 22, 1927.
+
+    >>> found = wilson(10, 10)
+    >>> found.share, round(found.low, 4), round(found.high, 4)
+    (1.0, 0.7225, 1.0)
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"expected 0 <= successes <= n, got successes = {successes}, n = {n}")
+    if n == 0:
+        return Proportion(share=None, low=None, high=None, n=0)
+    z = float(normal_quantile(0.5 + level / 2))
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
+    # At 0 and 1 the bound equals the share exactly; rounding must not put it on the wrong side.
+    return Proportion(
+        share=share, low=min(share, max(0.0, centre - half)), high=max(share, min(1.0, centre + half)), n=n
+    )

@@ -1,0 +1,157 @@
+"""Paired differences, several tests at once, power and rank correlation against known values."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as reference
+
+from gradus.stats import (
+    episodes_needed,
+    holm,
+    mean_interval,
+    paired_difference,
+    paired_power,
+    spearman,
+    spearman_within,
+)
+
+A = [0.52, 0.61, 0.33, 0.47, 0.80, 0.55, 0.41, 0.66]
+B = [0.48, 0.60, 0.35, 0.40, 0.71, 0.55, 0.33, 0.60]
+finite = st.floats(-10, 10, allow_subnormal=False).map(lambda x: round(x, 3))
+
+
+def test_paired_difference_is_the_paired_t_test():
+    found = paired_difference(A, B)
+    expected = reference.ttest_rel(A, B)
+    bounds = expected.confidence_interval(0.95)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-12)
+    assert (found.wins, found.ties, found.n) == (6, 1, 8)
+    assert found.sd == pytest.approx(np.std(np.subtract(A, B), ddof=1))
+    assert found.bca_low <= found.mean <= found.bca_high
+
+
+def test_pairing_sees_what_two_separate_intervals_hide():
+    rng = np.random.default_rng(2)
+    person = rng.normal(0, 1, 40)
+    a, b = list(person + 0.1 + rng.normal(0, 0.1, 40)), list(person + rng.normal(0, 0.1, 40))
+    apart_a, apart_b = mean_interval(a), mean_interval(b)
+    assert apart_a.low < apart_b.high
+    assert paired_difference(a, b).low > 0
+
+
+def test_a_pair_with_a_missing_side_is_left_out():
+    found = paired_difference([*A, None, 0.9], [*B, 0.1, None])
+    assert found == paired_difference(A, B)
+
+
+def test_swapping_sides_mirrors_the_result():
+    there, back = paired_difference(A, B), paired_difference(B, A)
+    assert (back.mean, back.low, back.high) == pytest.approx((-there.mean, -there.high, -there.low))
+    assert back.p == pytest.approx(there.p)
+
+
+def test_too_few_pairs_are_undefined():
+    for found in (paired_difference([], []), paired_difference([1.0], [0.5])):
+        assert (found.low, found.bca_low, found.p, found.sd) == (None, None, None, None)
+    with pytest.raises(ValueError, match="same seeds"):
+        paired_difference([1.0], [])
+
+
+def test_clusters_widen_the_interval_and_withhold_the_win_rate():
+    rng = np.random.default_rng(0)
+    labels = [f"person {i // 4}" for i in range(40)]
+    a = list(np.repeat(rng.normal(0.2, 1, 10), 4) + rng.normal(0, 0.1, 40))
+    plain, clustered = paired_difference(a, [0.0] * 40), paired_difference(a, [0.0] * 40, labels)
+    assert clustered.high - clustered.low > 1.5 * (plain.high - plain.low)
+    assert clustered.p > plain.p
+    assert plain.win_low is not None
+    assert clustered.win_low is None
+
+
+def test_no_difference_at_all_is_no_evidence_and_a_constant_one_is_certain():
+    same = paired_difference(A, A)
+    assert (same.mean, same.low, same.p) == (0.0, 0.0, 1.0)
+    assert paired_difference([2.0, 3.0, 4.0], [1.0, 2.0, 3.0]).p == 0.0
+
+
+def test_p_is_uniform_where_nothing_differs():
+    rng = np.random.default_rng(4)
+    hits = [
+        paired_difference(list(rng.normal(size=15)), list(rng.normal(size=15)), resamples=50).p < 0.05
+        for _ in range(1500)
+    ]
+    assert np.mean(hits) == pytest.approx(0.05, abs=0.015)
+
+
+# By hand: 5 x 0.01, 4 x 0.02, 3 x 0.03, then the running maximum.
+def test_holm_known_values():
+    assert holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+    assert holm([0.04, None, 0.01]) == [0.04, None, 0.02]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_never_helps_never_exceeds_bonferroni_and_keeps_order(p):
+    adjusted = holm(p)
+    for raw, corrected in zip(p, adjusted, strict=True):
+        assert raw <= corrected <= min(1.0, len(p) * raw) + 1e-12
+    assert [adjusted[i] for i in np.argsort(p, kind="stable")] == sorted(adjusted)
+
+
+# By direct search with scipy.stats.nct, two-sided, alpha 0.05.
+@pytest.mark.parametrize(
+    ("effect", "power", "expected"), [(0.5, 0.8, 34), (0.2, 0.8, 199), (0.8, 0.8, 15), (0.5, 0.95, 54), (0.1, 0.8, 787)]
+)
+def test_episodes_needed_known_values(effect, power, expected):
+    assert episodes_needed(effect, 1.0, power=power) == expected
+
+
+def test_episodes_needed_is_the_smallest_number_that_has_the_power():
+    n = episodes_needed(0.02, 0.07)
+    assert paired_power(0.02, 0.07, n) >= 0.8 > paired_power(0.02, 0.07, n - 1)
+
+
+def test_the_large_sample_shortcut_meets_the_exact_search():
+    n = episodes_needed(0.049, 1.0)
+    assert n > 3000
+    assert paired_power(0.049, 1.0, n) >= 0.8 > paired_power(0.049, 1.0, n - 4)
+
+
+def test_power_is_what_a_simulation_finds():
+    rng = np.random.default_rng(8)
+    x = rng.normal(0.5, 1.0, size=(4000, 20))
+    found = np.mean(reference.ttest_1samp(x, 0, axis=1).pvalue < 0.05)
+    assert paired_power(0.5, 1.0, 20) == pytest.approx(found, abs=0.025)
+
+
+def test_no_episodes_show_no_difference():
+    with pytest.raises(ValueError, match="other than 0"):
+        episodes_needed(0.0, 1.0)
+    assert episodes_needed(0.1, 0.0) == 2
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=3, max_size=20))
+def test_spearman_is_scipys(pairs):
+    x, y = [a for a, _ in pairs], [b for _, b in pairs]
+    found = spearman(x, y)
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(reference.spearmanr(x, y).statistic, abs=1e-9)
+
+
+def test_spearman_leaves_missing_pairs_out_and_can_be_undefined():
+    assert spearman([1.0, None, 2.0, 3.0], [1.0, 5.0, 2.0, 3.0]) == 1.0
+    assert spearman([1.0], [1.0]) is None
+
+
+def test_within_is_blind_to_differences_between_groups():
+    rng = np.random.default_rng(3)
+    groups = [g for g in "abc" for _ in range(30)]
+    level = np.repeat([0.0, 10.0, 20.0], 30)
+    x, y = list(level + rng.normal(size=90)), list(level + rng.normal(size=90))
+    assert spearman(x, y) > 0.8
+    assert abs(spearman_within(x, y, groups)) < 0.3
+    rising = list(-level + np.array(x))
+    assert spearman_within(x, rising, groups) == 1.0

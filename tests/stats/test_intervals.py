@@ -1,0 +1,134 @@
+"""Intervals against known values, and what they promise in repetition."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as reference
+
+from gradus.stats import bca_bounds, bca_interval, mean_interval, wilson
+
+SKEWED = [1.5, 0.2, 0.3, 4.7, 0.9, 2.2, 0.4, 1.1, 0.6, 3.1, 0.8, 1.9]
+
+
+def test_student_interval_is_scipys():
+    found = mean_interval(SKEWED)
+    expected = reference.ttest_1samp(SKEWED, 0).confidence_interval(0.95)
+    assert found.mean == pytest.approx(np.mean(SKEWED))
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_bca_agrees_with_scipys_bootstrap():
+    expected = reference.bootstrap(
+        (SKEWED,), np.mean, method="BCa", n_resamples=60_000, rng=np.random.default_rng(1)
+    ).confidence_interval
+    found = bca_interval(SKEWED, resamples=60_000)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.02)
+    # A percentile interval would not do: on skewed data BCa lies further right on both sides.
+    assert found.high - np.mean(SKEWED) > 1.2 * (np.mean(SKEWED) - found.low)
+
+
+def test_bca_columns_equal_each_column_alone():
+    columns = np.random.default_rng(0).gamma(2.0, size=(20, 5))
+    bounds = bca_bounds(columns)
+    assert bounds is not None
+    for j in range(5):
+        alone = bca_interval(list(columns[:, j]))
+        assert (alone.low, alone.high) == pytest.approx((bounds[0][j], bounds[1][j]), abs=1e-12)
+
+
+def test_the_same_call_gives_the_same_bounds_and_another_seed_does_not():
+    assert bca_interval(SKEWED) == bca_interval(SKEWED)
+    assert bca_interval(SKEWED, seed=1) != bca_interval(SKEWED)
+
+
+@pytest.mark.parametrize("interval", [mean_interval, bca_interval])
+def test_undefined_is_none_and_missing_values_are_left_out(interval):
+    assert interval([]).mean is None
+    alone = interval([0.3])
+    assert (alone.mean, alone.low, alone.high, alone.n) == (0.3, None, None, 1)
+    assert interval([0.3, None]).low is None
+    assert interval([1.0, None, 2.0, 4.0]) == interval([1.0, 2.0, 4.0])
+    assert interval([1.0, 2.0, 3.0], clusters=["a", "a", "a"]).low is None
+
+
+@pytest.mark.parametrize("interval", [mean_interval, bca_interval])
+def test_a_constant_has_an_interval_without_width(interval):
+    found = interval([0.25] * 7)
+    assert (found.low, found.high) == (0.25, 0.25)
+
+
+# As scipy.stats.binomtest(...).proportion_ci(method="wilson") gives them.
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [(0, 10, 0.0, 0.277533), (3, 10, 0.107789, 0.603222), (57, 100, 0.472154, 0.662667)],
+)
+def test_wilson_known_values(successes, n, low, high):
+    found = wilson(successes, n)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-5)
+
+
+@given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_share_and_stays_in_range(case):
+    found = wilson(*case)
+    assert 0 <= found.low <= found.share <= found.high <= 1
+
+
+def test_wilson_refuses_more_successes_than_trials_and_nothing_is_undefined():
+    with pytest.raises(ValueError, match="successes = 4, n = 3"):
+        wilson(4, 3)
+    assert wilson(0, 0).low is None
+
+
+def test_clustered_interval_is_the_sandwich():
+    x = [1.0, 1.2, 3.0, 3.1, 2.0, 2.4, 2.2]
+    labels = ["a", "a", "b", "b", "c", "c", "c"]
+    mean = np.mean(x)
+    sums = [np.sum(np.array(x)[[i for i, label in enumerate(labels) if label == c]] - mean) for c in "abc"]
+    error = np.sqrt(3 / 2 * np.sum(np.square(sums))) / 7
+    half = reference.t.ppf(0.975, 2) * error
+    found = mean_interval(x, clusters=labels)
+    assert (found.low, found.high) == pytest.approx((mean - half, mean + half))
+
+
+def test_one_value_per_cluster_is_no_clustering():
+    labels = list(range(len(SKEWED)))
+    plain, clustered = mean_interval(SKEWED), mean_interval(SKEWED, clusters=labels)
+    assert clustered.low == pytest.approx(plain.low, abs=1e-12)
+    assert bca_interval(SKEWED, clusters=labels) == bca_interval(SKEWED)
+
+
+def _coverage(draw, interval, truth, runs=600):
+    rng = np.random.default_rng(11)
+    hits = [low <= truth <= high for low, high in (interval(draw(rng)) for _ in range(runs))]
+    return np.mean(hits)
+
+
+def test_student_covers_as_often_as_it_says():
+    coverage = _coverage(lambda rng: list(rng.normal(0.4, 1.0, 12)), lambda x: _bounds(mean_interval(x)), 0.4, 2000)
+    assert coverage == pytest.approx(0.95, abs=0.015)
+
+
+def test_bca_covers_skewed_data_nearly_as_often_as_it_says():
+    coverage = _coverage(
+        lambda rng: list(rng.gamma(2.0, 1.0, 40)), lambda x: _bounds(bca_interval(x, resamples=1000)), 2.0
+    )
+    assert 0.90 < coverage < 0.97
+
+
+def test_clustered_bounds_cover_where_plain_ones_do_not():
+    labels = [i // 5 for i in range(100)]
+
+    def draw(rng):
+        return list(np.repeat(rng.normal(0, 1, 20), 5) + rng.normal(0, 0.3, 100))
+
+    plain = _coverage(draw, lambda x: _bounds(mean_interval(x)), 0.0)
+    clustered = _coverage(draw, lambda x: _bounds(mean_interval(x, clusters=labels)), 0.0)
+    bootstrap = _coverage(draw, lambda x: _bounds(bca_interval(x, clusters=labels, resamples=600)), 0.0, 300)
+    assert plain < 0.75
+    assert clustered == pytest.approx(0.95, abs=0.03)
+    assert bootstrap > 0.88
+
+
+def _bounds(interval):
+    return interval.low, interval.high
