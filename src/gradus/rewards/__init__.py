@@ -1,0 +1,59 @@
+"""Reward functions with TRL's signature, composed, tried, scheduled and turned into graders."""
+
+from gradus.rewards.answers import AnswerReading, gold_answer, read_answer, same_answer
+from gradus.rewards.catalogue import BUILT_IN, RewardConfig, find_reward, load_rewards, parse_reward
+from gradus.rewards.compose import Completion, RewardFunction, Rewards, ScoredCompletion, completion_text, reward_name
+from gradus.rewards.functions import (
+    correctness,
+    debug,
+    incremental_format,
+    is_strict_format,
+    json_schema,
+    length,
+    repetition,
+    strict_format,
+    style,
+)
+from gradus.rewards.grading import grader_of, reweigh
+from gradus.rewards.numbers import NumberReading, read_number
+from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, StepPlan, adapt
+from gradus.rewards.tryout import Tryout, read_completions, try_rewards
+
+__all__ = [
+    "BUILT_IN",
+    "AdaptiveConfig",
+    "AnswerReading",
+    "Completion",
+    "NumberReading",
+    "RewardConfig",
+    "RewardFunction",
+    "RewardSchedule",
+    "Rewards",
+    "ScoredCompletion",
+    "StageConfig",
+    "StepPlan",
+    "Tryout",
+    "adapt",
+    "completion_text",
+    "correctness",
+    "debug",
+    "find_reward",
+    "gold_answer",
+    "grader_of",
+    "incremental_format",
+    "is_strict_format",
+    "json_schema",
+    "length",
+    "load_rewards",
+    "parse_reward",
+    "read_answer",
+    "read_completions",
+    "read_number",
+    "repetition",
+    "reward_name",
+    "reweigh",
+    "same_answer",
+    "strict_format",
+    "style",
+    "try_rewards",
+]

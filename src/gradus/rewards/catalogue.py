@@ -1,0 +1,111 @@
+"""Naming rewards in a recipe: ``"correctness"``, ``"my_module:function"``, or a record with a weight and settings."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gradus.core import ConfigError
+from gradus.rewards import functions
+from gradus.rewards.compose import RewardFunction, Rewards
+
+__all__ = ["BUILT_IN", "RewardConfig", "find_reward", "load_rewards", "parse_reward"]
+
+BUILT_IN: dict[str, Callable[..., Any]] = {
+    "correctness": functions.correctness,
+    "format": functions.strict_format,
+    "incremental_format": functions.incremental_format,
+    "length": functions.length,
+    "repetition": functions.repetition,
+    "style": functions.style,
+    "json_schema": functions.json_schema,
+    "debug": functions.debug,
+}
+_FACTORIES = {"length", "repetition", "style", "json_schema"}
+
+
+class RewardConfig(BaseModel):
+    """One line of a recipe's rewards. ``settings`` go to the built-in's maker (``length``: limit; ``style``: pattern)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    function: str
+    weight: float = 1.0
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def parse_reward(text: str) -> RewardConfig:
+    """``NAME[=WEIGHT]`` as typed at a command line, for example ``correctness=2`` or ``my_rewards:tone=0.5``."""
+    name, _, weight = text.partition("=")
+    try:
+        return RewardConfig(function=name, weight=float(weight) if weight else 1.0)
+    except ValueError as error:
+        raise ConfigError(f"a reward is NAME or NAME=WEIGHT, got {text!r}") from error
+
+
+def load_rewards(
+    entries: Sequence[RewardConfig | Mapping[str, Any] | Sequence[Any] | str], *, messages: bool = False
+) -> Rewards:
+    """Rewards from a recipe: each entry a RewardConfig or mapping, a pair ``[name, weight]``, or ``"name=weight"``."""
+    configs = [_config(entry) for entry in entries]
+    return Rewards(
+        [(find_reward(config.function, config.settings), config.weight) for config in configs], messages=messages
+    )
+
+
+def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardFunction:
+    """A built-in by name, or ``module:function`` or ``file.py:function`` for one's own."""
+    settings = settings or {}
+    if name in BUILT_IN:
+        if name not in _FACTORIES:
+            if settings:
+                raise ConfigError(f"reward {name!r} takes no settings, got {', '.join(settings)}")
+            return BUILT_IN[name]
+        try:
+            return BUILT_IN[name](**settings)
+        except TypeError as error:
+            raise ConfigError(f"reward {name!r}: {error}") from error
+    module, _, attribute = name.rpartition(":")
+    if not module:
+        raise ConfigError(f"unknown reward {name!r}; known are {', '.join(BUILT_IN)}, or give module:function")
+    found = getattr(_module(module), attribute, None)
+    if not callable(found):
+        raise ConfigError(f"{module} has no function {attribute!r}")
+    return found(**settings) if settings else found
+
+
+def _module(path: str) -> Any:
+    if not path.endswith(".py"):
+        try:
+            return importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"no module {path!r} to take a reward from; is it on PYTHONPATH?") from error
+    file = Path(path)
+    if not file.exists():
+        raise ConfigError(f"no file {path} to take a reward from")
+    name = f"_gradus_rewards_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _config(entry: RewardConfig | Mapping[str, Any] | Sequence[Any] | str) -> RewardConfig:
+    if isinstance(entry, RewardConfig):
+        return entry
+    if isinstance(entry, str):
+        return parse_reward(entry)
+    if isinstance(entry, Mapping):
+        return RewardConfig(**entry)
+    if len(entry) != 2:
+        raise ConfigError(f"a reward is a pair of name and weight, got {list(entry)!r}")
+    return RewardConfig(function=entry[0], weight=entry[1])

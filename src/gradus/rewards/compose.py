@@ -1,0 +1,224 @@
+"""Composing reward functions that have TRL's signature.
+
+A reward function is ``f(prompts, completions, **columns) -> list[float | None]``, one number a completion, plain or async.
+Prompts and completions are strings, or lists of chat messages; ``answer=...`` and every other column of the data set come by
+name, as do ``completion_ids``, ``trainer_state``, ``log_extra`` and ``log_metric``. None means "does not apply here".
+Source of the convention: TRL 1.16, GRPOTrainer, "Using a custom reward function".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from gradus.core import ConfigError
+
+__all__ = ["Completion", "RewardFunction", "Rewards", "ScoredCompletion", "completion_text", "reward_name"]
+
+Messages = list[dict[str, Any]]
+RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What reward functions are asked about. ``columns`` are the data set's, ``answer`` among them."""
+
+    prompt: str
+    completion: str
+    system_prompt: str = ""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    completion_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredCompletion:
+    """``components`` are unweighted, None where a function does not apply or failed; ``payments`` weighted, only what counts.
+
+    ``value`` is the sum of the payments; None if a function failed or none applied, and ``error`` says which and why.
+    """
+
+    value: float | None
+    components: Mapping[str, float | None]
+    payments: Mapping[str, float]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    value: float | None = None
+    error: str | None = None
+
+
+class Rewards:
+    """Reward functions and their weights. Calling it scores completions.
+
+    ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
+    A function that raises on a batch is asked again one completion at a time; those that raise again are errors of that
+    completion, counted in ``errors`` under ``name: ExceptionType``. Raises ConfigError for names that meet twice.
+    """
+
+    def __init__(
+        self, functions: Sequence[tuple[RewardFunction, float] | RewardFunction], *, messages: bool = False
+    ) -> None:
+        pairs = [pair if isinstance(pair, tuple) else (pair, 1.0) for pair in functions]
+        if not pairs:
+            raise ConfigError("Rewards needs at least one reward function, got none")
+        names = [reward_name(function) for function, _ in pairs]
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise ConfigError(
+                f"reward components need different names, got {twice[0]!r} twice; set function.component_name"
+            )
+        for name, (_, weight) in zip(names, pairs, strict=True):
+            if not math.isfinite(weight):
+                raise ConfigError(f"the weight of reward {name!r} must be finite, got {weight}")
+        self._functions = {name: function for name, (function, _) in zip(names, pairs, strict=True)}
+        self.weights: dict[str, float] = {name: float(weight) for name, (_, weight) in zip(names, pairs, strict=True)}
+        self.messages = messages
+        self.errors: Counter[str] = Counter()
+        self.extras: dict[str, list[Any]] = {}  # what functions gave to log_extra in the last call
+        self.metrics: dict[str, list[float]] = {}  # and to log_metric
+        self.trainer_state = SimpleNamespace(global_step=0, max_steps=0, epoch=0.0)
+
+    def with_weights(self, weights: Mapping[str, float]) -> Rewards:
+        """The same functions under other weights; a component that is not named keeps its own."""
+        unknown = set(weights) - set(self.weights)
+        if unknown:
+            raise ConfigError(f"no reward component {sorted(unknown)[0]!r}; there are {', '.join(self.weights)}")
+        merged = {**self.weights, **weights}
+        return Rewards([(self._functions[name], merged[name]) for name in merged], messages=self.messages)
+
+    def __call__(self, completions: Sequence[Completion]) -> list[ScoredCompletion]:
+        """Score completions, in order."""
+        if not completions:
+            return []
+        self.extras, self.metrics = {}, {}
+        outcomes = self._ask_all(list(completions))
+        return [
+            self._combine({name: found[row] for name, found in outcomes.items()}) for row in range(len(completions))
+        ]
+
+    def _combine(self, found: Mapping[str, _Outcome]) -> ScoredCompletion:
+        components = {name: outcome.value for name, outcome in found.items()}
+        failures = [f"reward {name!r} {outcome.error}" for name, outcome in found.items() if outcome.error]
+        payments = {name: self.weights[name] * value for name, value in components.items() if value is not None}
+        if failures:
+            return ScoredCompletion(value=None, components=components, payments={}, error="; ".join(failures))
+        if not payments:
+            return ScoredCompletion(value=None, components=components, payments={}, error="no reward function applies")
+        return ScoredCompletion(value=math.fsum(payments.values()), components=components, payments=payments)
+
+    def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
+        found = {
+            name: self._ask(name, rows)
+            for name, function in self._functions.items()
+            if not inspect.iscoroutinefunction(_unwrapped(function))
+        }
+        waiting = [name for name in self._functions if name not in found]
+        if waiting:
+
+            async def together() -> list[list[_Outcome]]:
+                return list(await asyncio.gather(*(self._ask_async(name, rows) for name in waiting)))
+
+            found.update(zip(waiting, _run(together), strict=True))
+        return {name: found[name] for name in self._functions}
+
+    def _ask(self, name: str, rows: list[Completion]) -> list[_Outcome]:
+        function = self._functions[name]
+        try:
+            return _checked(function(**self._arguments(function, rows)), len(rows))
+        except Exception as error:
+            if len(rows) == 1:
+                return [self._failed(name, error)]
+        return [self._ask(name, [row])[0] for row in rows]
+
+    async def _ask_async(self, name: str, rows: list[Completion]) -> list[_Outcome]:
+        function = self._functions[name]
+        try:
+            answer = function(**self._arguments(function, rows))
+            return _checked(await answer if inspect.isawaitable(answer) else answer, len(rows))
+        except Exception as error:
+            if len(rows) == 1:
+                return [self._failed(name, error)]
+        return [(await self._ask_async(name, [row]))[0] for row in rows]
+
+    def _failed(self, name: str, error: Exception) -> _Outcome:
+        self.errors[f"{name}: {type(error).__name__}"] += 1
+        return _Outcome(error=f"raised {type(error).__name__}: {error}")
+
+    def _arguments(self, function: RewardFunction, rows: list[Completion]) -> dict[str, Any]:
+        """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
+        columns = dict.fromkeys(key for row in rows for key in row.columns)
+        arguments: dict[str, Any] = {key: [row.columns.get(key) for row in rows] for key in columns}
+        arguments |= {
+            "prompts": [_prompt(row, self.messages) for row in rows],
+            "completions": [_completion(row, self.messages) for row in rows],
+            "completion_ids": [list(row.completion_ids) for row in rows],
+            "trainer_state": self.trainer_state,
+            "log_extra": lambda column, values: self.extras.update({column: list(values)}),
+            "log_metric": lambda metric, value: self.metrics.setdefault(metric, []).append(float(value)),
+        }
+        parameters = inspect.signature(function).parameters.values()
+        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            return arguments
+        return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
+
+
+def reward_name(function: RewardFunction) -> str:
+    """The component's name: the attribute ``component_name`` if there is one, else the function's own."""
+    plain = _unwrapped(function)
+    return getattr(function, "component_name", None) or getattr(plain, "__name__", None) or type(plain).__name__
+
+
+def completion_text(completion: str | Messages) -> str:
+    """The text of a completion in either format; of chat messages, what the assistant said."""
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(str(message.get("content") or "") for message in completion if message.get("role") != "system")
+
+
+def _unwrapped(function: Any) -> Any:
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    if not inspect.isroutine(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        return function.__call__
+    return function
+
+
+def _prompt(row: Completion, messages: bool) -> str | Messages:
+    if not messages:
+        return row.prompt
+    system = [{"role": "system", "content": row.system_prompt}] if row.system_prompt else []
+    return [*system, {"role": "user", "content": row.prompt}]
+
+
+def _completion(row: Completion, messages: bool) -> str | Messages:
+    return [{"role": "assistant", "content": row.completion}] if messages else row.completion
+
+
+def _checked(values: Any, rows: int) -> list[_Outcome]:
+    """What a function returned, as one finite number or None a row. Raises ValueError otherwise."""
+    listed = list(values)
+    if len(listed) != rows:
+        raise ValueError(f"returned {len(listed)} rewards for {rows} completions; return one per completion")
+    numbers = [None if value is None else float(value) for value in listed]
+    if any(number is not None and not math.isfinite(number) for number in numbers):
+        raise ValueError("returned a reward that is not finite; return None where it does not apply")
+    return [_Outcome(value=number) for number in numbers]
+
+
+def _run(work: Callable[[], Any]) -> Any:
+    """Run a coroutine to its end, also where an event loop is already running (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()

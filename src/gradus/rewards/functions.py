@@ -1,0 +1,179 @@
+"""The built-in reward functions. All have TRL's signature and take strings as well as chat messages.
+
+Those with settings are made by a function (``length(limit=200)``); ``component_name`` is what the grade calls them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gradus.core import ConfigError
+from gradus.rewards.answers import gold_answer, read_answer, same_answer
+from gradus.rewards.compose import RewardFunction, completion_text
+
+__all__ = [
+    "correctness",
+    "debug",
+    "incremental_format",
+    "is_strict_format",
+    "json_schema",
+    "length",
+    "repetition",
+    "strict_format",
+    "style",
+]
+
+_TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+_STRICT = re.compile(r"\s*<reasoning>(.+?)</reasoning>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
+
+
+def _named(name: str) -> Callable[[Any], Any]:
+    def rename(function: Any) -> Any:
+        function.component_name = name
+        return function
+
+    return rename
+
+
+@_named("correct")
+def correctness(
+    prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[Any], **columns: Any
+) -> list[float | None]:
+    """1 if the marked answer states the gold value, else 0; None where the data set has no answer."""
+    return [_correct(completion_text(text), gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def _correct(text: str, gold: Any) -> float | None:
+    expected = "" if gold is None else gold_answer(str(gold))
+    if not expected:
+        return None
+    found = read_answer(text)
+    return float(found.text is not None and same_answer(found.text, expected))
+
+
+@_named("format")
+def strict_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+    """1 if the completion is one reasoning block and one answer block, neither empty, and nothing else."""
+    return [float(is_strict_format(completion_text(text))) for text in completions]
+
+
+def is_strict_format(text: str) -> bool:
+    """Whether ``text`` is exactly ``<reasoning>...</reasoning> <answer>...</answer>``, every tag once.
+
+    >>> is_strict_format("<reasoning> 1 + 1 = 2 </reasoning> <answer> 2 </answer>")
+    True
+    >>> is_strict_format("<reasoning> hm </reasoning> <answer> 2 </answer> there!")
+    False
+    """
+    match = _STRICT.fullmatch(text)
+    return bool(match and all(text.count(tag) == 1 for tag in _TAGS) and match[1].strip() and match[2].strip())
+
+
+@_named("incremental_format")
+def incremental_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+    """0.25 for each of the four tags that stands exactly once; minus 0.01 a character after the end, 0.5 at most."""
+    return [_incremental(completion_text(text)) for text in completions]
+
+
+def _incremental(text: str) -> float:
+    earned = 0.25 * sum(text.count(tag) == 1 for tag in _TAGS)
+    after = len(text.rpartition(_TAGS[-1])[2].strip()) if _TAGS[-1] in text else 0
+    return earned - min(0.01 * after, 0.5)
+
+
+def length(*, limit: int, margin: int | None = None) -> RewardFunction:
+    """0 up to ``limit - margin`` tokens, falling to -1 at ``limit`` and beyond (words, where no token ids are known).
+
+    ``margin`` is a fifth of the limit unless given. Source: arXiv 2503.14476, soft overlong punishment.
+    """
+    margin = max(limit // 5, 1) if margin is None else margin
+    if not 0 < margin <= limit:
+        raise ConfigError(f"length margin must be between 1 and the limit of {limit}, got {margin}")
+
+    @_named("length")
+    def too_long(
+        prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] = (), **columns: Any
+    ) -> list[float]:
+        ids = completion_ids or [()] * len(completions)
+        sizes = [len(row) or len(completion_text(text).split()) for row, text in zip(ids, completions, strict=True)]
+        return [-min(max(size - (limit - margin), 0) / margin, 1.0) for size in sizes]
+
+    return too_long
+
+
+def repetition(*, ngram: int = 3) -> RewardFunction:
+    """Minus the share of n-grams of words that are repeats, in (-1, 0]. Source: arXiv 2502.03373, app. C.2."""
+    if ngram < 1:
+        raise ConfigError(f"repetition ngram must be at least 1, got {ngram}")
+
+    @_named("repetition")
+    def repeats(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        return [_repeated_share(completion_text(text).lower().split(), ngram) for text in completions]
+
+    return repeats
+
+
+def _repeated_share(words: Sequence[str], ngram: int) -> float:
+    grams = [tuple(words[place : place + ngram]) for place in range(len(words) - ngram + 1)]
+    return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
+
+
+def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: float = 0.0) -> RewardFunction:
+    """``present`` if the regular expression is found in the completion, else ``absent``. Raises ConfigError on a bad pattern."""
+    try:
+        compiled = re.compile(pattern, re.DOTALL | re.MULTILINE)
+    except re.error as error:
+        raise ConfigError(f"style pattern {pattern!r} is no regular expression: {error}") from error
+
+    @_named(name)
+    def matches(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        return [present if compiled.search(completion_text(text)) else absent for text in completions]
+
+    return matches
+
+
+def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -> RewardFunction:
+    """1 if the answer (the marked one, else the whole completion) is JSON that fits the schema, else 0.
+
+    ``schema`` is a JSON schema or the path of a file that holds one. Needs the package jsonschema.
+    """
+    try:
+        from jsonschema import validators  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise ConfigError("the reward json_schema needs the package jsonschema; install it with pip") from error
+    if isinstance(schema, str):
+        with open(schema, encoding="utf-8") as file:
+            schema = json.load(file)
+    kind = validators.validator_for(schema)
+    kind.check_schema(schema)
+    validator = kind(schema)
+
+    @_named(name)
+    def fits(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        return [float(_is_valid(completion_text(text), validator)) for text in completions]
+
+    return fits
+
+
+def _is_valid(text: str, validator: Any) -> bool:
+    body = read_answer(text).text or text
+    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", body, re.DOTALL)
+    try:
+        value = json.loads(fenced[1] if fenced else body)
+    except ValueError:
+        return False
+    return bool(validator.is_valid(value))
+
+
+@_named("debug")
+def debug(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+    """Print the first prompt, completion and columns of each call, and pay 1 to all."""
+    told = {key: value[0] for key, value in columns.items() if isinstance(value, list) and value}
+    print(
+        f"prompt: {completion_text(prompts[0])}\ncompletion: {completion_text(completions[0])}\ncolumns: {told}",
+        flush=True,
+    )
+    return [1.0] * len(completions)

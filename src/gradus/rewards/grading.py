@@ -1,0 +1,93 @@
+"""From composed rewards to a core Grader over one-turn episodes, and a grader under other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import fsum
+
+from gradus.core import ConfigError, Episode, Grade, Grader, RewardTerm
+from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
+
+__all__ = ["grader_of", "reweigh"]
+
+
+def grader_of(rewards: Rewards, *, name: str, summary: str = "", range: tuple[float, float] | None = None) -> Grader:
+    """A grader that pays what ``rewards`` say of each episode's one answer.
+
+    The columns come from ``episode.outcome["columns"]``, or from the outcome itself where it has none. An episode without
+    an answer, or with more than one, is an error of that episode.
+    """
+
+    def grade(episodes: Sequence[Episode]) -> list[Grade]:
+        rows = {place: _completion(episode) for place, episode in enumerate(episodes) if len(episode.turns) == 1}
+        scored = dict(zip(rows, rewards(list(rows.values())), strict=True))
+        return [
+            _grade(name, scored[place])
+            if place in scored
+            else Grade(grader=name, value=None, error=f"expected an episode of one turn, got {len(episode.turns)}")
+            for place, episode in enumerate(episodes)
+        ]
+
+    return Grader(name=name, summary=summary, weights=dict(rewards.weights), grade=grade, per_turn=True, range=range)
+
+
+def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
+    """``grader`` under other weights; a component that is not named keeps its own, one with weight 0 is paid nothing.
+
+    Payments are scaled where they stand. A component whose weight was 0 left no payment to scale; it can be switched on
+    for episodes of one turn, where its payment is weight times value. Raises ConfigError for a component it does not have.
+    """
+    for component in weights:
+        if component not in grader.weights:
+            raise ConfigError(
+                f"grader {grader.name!r} has no component {component!r}; it has {', '.join(grader.weights)}"
+            )
+    scale = {name: weight / grader.weights[name] for name, weight in weights.items() if grader.weights[name]}
+    fresh = {name: weight for name, weight in weights.items() if weight and not grader.weights[name]}
+
+    def grade(episodes: Sequence[Episode]) -> list[Grade]:
+        return [_reweighed(found, scale, fresh) for found in grader.grade(episodes)]
+
+    return replace(grader, weights={**grader.weights, **weights}, grade=grade, range=None)
+
+
+def _reweighed(found: Grade, scale: Mapping[str, float], fresh: Mapping[str, float]) -> Grade:
+    if found.value is None:
+        return found
+    terms = [
+        tuple(
+            replace(term, value=term.value * scale.get(term.component, 1.0))
+            for term in turn
+            if term.component not in fresh
+        )
+        for turn in found.terms
+    ]
+    if fresh:
+        if len(terms) != 1:
+            names = ", ".join(fresh)
+            return replace(
+                found, value=None, terms=(), error=f"{names} had weight 0 and cannot be paid over {len(terms)} turns"
+            )
+        known = {name: found.components.get(name) for name in fresh}
+        terms[0] += tuple(
+            RewardTerm(component=name, value=fresh[name] * value) for name, value in known.items() if value is not None
+        )
+    return replace(found, terms=tuple(terms), value=fsum(term.value for turn in terms for term in turn))
+
+
+def _completion(episode: Episode) -> Completion:
+    turn = episode.turns[0]
+    columns = episode.outcome.get("columns")
+    return Completion(
+        prompt=turn.observation,
+        completion=turn.action,
+        system_prompt=episode.system_prompt,
+        columns=columns if isinstance(columns, Mapping) else episode.outcome,
+        completion_ids=turn.tokens.action_ids if turn.tokens else (),
+    )
+
+
+def _grade(name: str, scored: ScoredCompletion) -> Grade:
+    terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.payments.items())
+    return Grade(grader=name, value=scored.value, components=scored.components, terms=(terms,), error=scored.error)

@@ -1,0 +1,179 @@
+"""What is paid when: stages that follow each other, and weights that adapt to success.
+
+Both are state machines over the step number: no clock, no randomness, and a state of plain JSON values, so that a run which
+is killed and resumed pays exactly what the unbroken one paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gradus.core import ConfigError
+
+__all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt"]
+
+
+class StageConfig(BaseModel):
+    """One ``[[stage]]``. ``weights``: component -> weight, the others are paid nothing; empty keeps the grader's own.
+
+    ``carry_optimiser``: whether the optimiser's moments survive the beginning of this stage.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    steps: int = Field(ge=1)
+    weights: dict[str, float] = Field(default_factory=dict)
+    learning_rate: float | None = Field(default=None, gt=0)
+    carry_optimiser: bool = True
+
+
+class AdaptiveConfig(BaseModel):
+    """Weights that follow success: raised by ``up`` while a component's mean is below ``low``, lowered by ``down`` above ``high``.
+
+    ``components``: those that adapt; empty means all with a weight other than 0. A weight stays within ``least`` and ``most``
+    times its starting value.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    components: tuple[str, ...] = ()
+    low: float = 0.3
+    high: float = 0.8
+    up: float = Field(default=1.2, ge=1)
+    down: float = Field(default=0.8, gt=0, le=1)
+    least: float = Field(default=0.25, gt=0, le=1)
+    most: float = Field(default=4.0, ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AdaptiveConfig:
+        if not self.low < self.high:
+            raise ValueError(f"adaptive.low must be below adaptive.high, got {self.low} and {self.high}")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What holds for one optimiser step. ``learning_rate`` None: as configured. ``reset_optimiser``: forget its moments first."""
+
+    stage: str | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    learning_rate: float | None = None
+    reset_optimiser: bool = False
+
+
+def adapt(weight: float, success: float | None, start: float, config: AdaptiveConfig) -> float:
+    """The weight after a step with this success rate; unchanged where success is not known.
+
+    >>> adapt(1.0, 0.1, 1.0, AdaptiveConfig()), adapt(1.0, 0.9, 1.0, AdaptiveConfig()), adapt(1.0, 0.5, 1.0, AdaptiveConfig())
+    (1.2, 0.8, 1.0)
+    """
+    if success is None:
+        return weight
+    factor = config.up if success < config.low else config.down if success > config.high else 1.0
+    bounds = sorted((config.least * start, config.most * start))
+    return min(max(weight * factor, bounds[0]), bounds[1])
+
+
+class RewardSchedule:
+    """Stages and adaptive weights together. ``plan(step)`` says what holds, ``observe(step, components)`` what came of it.
+
+    ``weights`` are the grader's own. Steps count from 1, as in the metrics. Call ``observe`` once after every step, in order;
+    ``state()`` is JSON and ``restore`` takes it back. At a new stage the adaptive weights start anew from that stage's.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        *,
+        stages: Sequence[StageConfig] = (),
+        adaptive: AdaptiveConfig | None = None,
+    ) -> None:
+        self._base = dict(weights)
+        self._stages = tuple(stages)
+        self._adaptive = adaptive
+        _check(self._base, self._stages, adaptive)
+        self._step = 0
+        self._weights = self._starting(1)
+
+    @property
+    def steps(self) -> int | None:
+        """Length of all stages together; None where there are none."""
+        return sum(stage.steps for stage in self._stages) or None
+
+    def plan(self, step: int) -> StepPlan:
+        """What holds for ``step``, which must be the one after the last observed."""
+        if step != self._step + 1:
+            raise ConfigError(
+                f"the schedule stands before step {self._step + 1}, got step {step}; restore its state first"
+            )
+        stage, first = self._stage(step)
+        if stage is None:
+            return StepPlan(weights=dict(self._weights))
+        return StepPlan(
+            stage=stage.name,
+            weights=dict(self._weights),
+            learning_rate=stage.learning_rate,
+            reset_optimiser=first and step > 1 and not stage.carry_optimiser,
+        )
+
+    def observe(self, step: int, components: Mapping[str, float | None]) -> None:
+        """Take note of a step's mean component values (unweighted) and move on."""
+        self.plan(step)
+        self._step = step
+        if self._stage(step + 1)[1]:
+            self._weights = self._starting(step + 1)
+        elif self._adaptive is not None:
+            start = self._starting(step)
+            self._weights = {
+                name: adapt(weight, components.get(name), start[name], self._adaptive)
+                if self._adapts(name, start)
+                else weight
+                for name, weight in self._weights.items()
+            }
+
+    def state(self) -> dict[str, Any]:
+        """JSON values that ``restore`` understands."""
+        return {"step": self._step, "weights": dict(self._weights)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Stand where ``state`` was taken. Raises ConfigError if it belongs to another schedule."""
+        if set(state["weights"]) != set(self._base):
+            raise ConfigError(
+                f"the stored schedule weighs {', '.join(sorted(state['weights']))}, this one {', '.join(sorted(self._base))}"
+            )
+        self._step = int(state["step"])
+        self._weights = {name: float(state["weights"][name]) for name in self._base}
+
+    def _stage(self, step: int) -> tuple[StageConfig | None, bool]:
+        """The stage that ``step`` belongs to and whether it opens it; beyond the end the last one goes on."""
+        before = 0
+        for stage in self._stages:
+            if step <= before + stage.steps:
+                return stage, step == before + 1
+            before += stage.steps
+        return (self._stages[-1], False) if self._stages else (None, False)
+
+    def _starting(self, step: int) -> dict[str, float]:
+        stage, _ = self._stage(step)
+        if stage is None or not stage.weights:
+            return dict(self._base)
+        return {name: float(stage.weights.get(name, 0.0)) for name in self._base}
+
+    def _adapts(self, name: str, start: Mapping[str, float]) -> bool:
+        assert self._adaptive is not None
+        return start[name] != 0 and (not self._adaptive.components or name in self._adaptive.components)
+
+
+def _check(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive: AdaptiveConfig | None) -> None:
+    named = {name for stage in stages for name in stage.weights} | set(adaptive.components if adaptive else ())
+    unknown = sorted(named - set(weights))
+    if unknown:
+        raise ConfigError(f"the schedule names reward component {unknown[0]!r}; the grader has {', '.join(weights)}")
+    names = [stage.name for stage in stages]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"stages need different names, got {', '.join(names)}")

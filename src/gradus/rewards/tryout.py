@@ -1,0 +1,98 @@
+"""Trying reward functions on completions before anything is trained on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from gradus.core import StorageError
+from gradus.rewards.answers import read_answer
+from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
+
+__all__ = ["Tryout", "read_completions", "try_rewards"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tryout:
+    """Scores of all completions, in order, and what went wrong on the way."""
+
+    completions: Sequence[Completion]
+    scored: Sequence[ScoredCompletion]
+    errors: Mapping[str, int]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean value over what could be scored."""
+        values = [each.value for each in self.scored if each.value is not None]
+        return fsum(values) / len(values) if values else None
+
+    def component_means(self) -> dict[str, float | None]:
+        """Mean unweighted value of each component where it applies."""
+        found: dict[str, list[float]] = {}
+        for each in self.scored:
+            for name, value in each.components.items():
+                found.setdefault(name, []).extend([] if value is None else [value])
+        return {name: fsum(values) / len(values) if values else None for name, values in found.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One JSON record a completion: what was read as the answer, each component, the value, the error."""
+        return [
+            {
+                "completion": completion.completion,
+                "read": read_answer(completion.completion).text,
+                "components": dict(scored.components),
+                "value": scored.value,
+                "error": scored.error,
+            }
+            for completion, scored in zip(self.completions, self.scored, strict=True)
+        ]
+
+
+def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
+    """Score completions and gather the errors."""
+    rewards.errors.clear()
+    scored = rewards(completions)
+    return Tryout(completions=completions, scored=scored, errors=dict(rewards.errors))
+
+
+def read_completions(path: str | Path) -> list[Completion]:
+    """Completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored one-turn episodes.
+
+    Raises StorageError that names the line.
+    """
+    found: list[Completion] = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise StorageError(f"{path} line {number} is not JSON: {error}") from error
+        if number == 1 and "completion" not in record and "turns" not in record:
+            continue  # the header of an episode file
+        found.append(_completion(record, f"{path} line {number}"))
+    if not found:
+        raise StorageError(f"{path} holds no completions; expected one JSON object with a completion a line")
+    return found
+
+
+def _completion(record: Mapping[str, Any], where: str) -> Completion:
+    if record.get("turns"):
+        turn, outcome = record["turns"][0], record.get("outcome") or {}
+        return Completion(
+            prompt=turn["observation"],
+            completion=turn["action"],
+            system_prompt=record.get("system_prompt") or "",
+            columns=outcome.get("columns") or outcome,
+        )
+    if not isinstance(record.get("completion"), str):
+        raise StorageError(f"{where} has no text under 'completion'; it has {', '.join(record) or 'nothing'}")
+    prompt = record.get("prompt") or record.get("question") or ""
+    columns = {key: value for key, value in record.items() if key not in ("prompt", "completion", "system_prompt")}
+    return Completion(
+        prompt=prompt, completion=record["completion"], system_prompt=record.get("system_prompt") or "", columns=columns
+    )
