@@ -1,0 +1,16 @@
+"""`gradus report`: one HTML file that a person can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(run: Path = typer.Argument(..., help="A run folder.")) -> None:
+    """Write RUN/report.html from what the run stored; it opens offline."""
+    from gradus.reports import write_report
+
+    typer.echo(f"report: {write_report(run)}")
