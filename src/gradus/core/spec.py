@@ -123,6 +123,7 @@ class EnvironmentSpec:
     )
     random_answers: Callable[[int], str] | None = None  # seed -> some legal answer, for search and hygiene
     hidden: Sequence[str] = ()
+    max_sessions: int | None = None  # episodes that may run at once, where something behind the environment limits them
     recipe: str | None = None  # file name under gradus/recipes
     reference: Mapping[str, Any] = field(default_factory=dict[str, Any])  # published figures to show beside ours
 

@@ -100,6 +100,12 @@ def play(
     limit = spec.max_turns if max_turns is None else max_turns
     if limit < 1:
         raise ConfigError(f"max_turns must be at least 1, got {limit}")
+    if spec.max_sessions is not None:
+        if group_size > spec.max_sessions:
+            raise ConfigError(
+                f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {spec.max_sessions}"
+            )
+        lockstep = min(lockstep, spec.max_sessions)
     grader = grader or spec.grader()
     started = time.perf_counter()
     clock = _Clock()
