@@ -1,0 +1,189 @@
+"""Playing policies on the same seeds, grading the episodes with one or more graders, and comparing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
+from gradus.evaluation.figures import SCHEMA, Figures, holm_over_conditions, pair_record, policy_record
+from gradus.rollouts import play, regrade
+
+__all__ = ["Evaluation", "Played", "Progress", "compare", "evaluate"]
+
+Progress = Callable[[str, int, int], None]
+Played = Mapping[str, Mapping[str, Sequence[Episode]]]
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What was played and what it came to. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
+
+    document: Mapping[str, Any]
+    episodes: Played
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema 1 (docs/evaluation.md); the same evaluation gives the same bytes."""
+        return dict(self.document)
+
+    def tables(self) -> list[Any]:
+        """Tables for a terminal, as rich renderables."""
+        from gradus.evaluation.tables import tables
+
+        return tables(self.document)
+
+
+def evaluate(
+    spec: EnvironmentSpec,
+    policies: Mapping[str, Policy],
+    *,
+    conditions: Sequence[str] | None = None,
+    graders: Sequence[str] | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    pairs: Sequence[Pair] | None = None,
+    power: float | None = None,
+    checkpoint: str | None = None,
+    lockstep: int = 256,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Play every policy on the same seeds of every condition and compare them.
+
+    ``policies``: the name shown -> the policy. ``conditions``: names, all of the environment's if None; the first is the
+    main one. ``graders``: names, the environment's default if None; the first is the main one and the others grade the
+    same episodes again. ``episodes``: seeds per condition; a condition that has fewer gives all it has, if another has
+    enough. ``pairs``: (a, b) for the difference a - b; by default each policy minus every one before it. ``power``: a
+    difference in grade, for which each pair then says how many episodes show it with 80 % power.
+
+    All randomness of a policy is keyed by (seed, "evaluate", condition, seed's index), the same for every policy.
+    Raises ConfigError for unknown names, GradusError where an environment breaks its contract.
+    """
+    if not policies:
+        raise ConfigError("expected at least one policy to evaluate, got none; name some with --policy a,b")
+    names = list(conditions) if conditions is not None else list(spec.conditions)
+    tasks = _tasks(spec, names, episodes)
+    chosen = _graders(spec, graders)
+    played: dict[str, dict[str, list[Episode]]] = {}
+    for condition in names:
+        played[condition] = {}
+        for name, policy in policies.items():
+            found = play(
+                spec,
+                policy,
+                tasks[condition],
+                seed=seed,
+                key=("evaluate", condition),
+                grader=chosen[0],
+                lockstep=lockstep,
+                progress=_labelled(progress, f"{condition} · {name}"),
+            )
+            played[condition][name] = [replace(episode, policy=name) for episode in found.episodes]
+    document = compare(spec, played, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True)
+    return Evaluation(document={**document, "seed": seed}, episodes=played)
+
+
+def compare(
+    spec: EnvironmentSpec,
+    played: Played,
+    *,
+    graders: Sequence[str] | None = None,
+    pairs: Sequence[Pair] | None = None,
+    power: float | None = None,
+    checkpoint: str | None = None,
+    graded: bool = False,
+) -> dict[str, Any]:
+    """The document for episodes that are there already; nothing is played.
+
+    ``graded``: the episodes carry the first grader's grades, so only the others have to grade them.
+    """
+    chosen = _graders(spec, graders)
+    names = list(dict.fromkeys(name for policies in played.values() for name in policies))
+    compared = _pairs(names, pairs)
+    by_grader: dict[str, dict[str, Any]] = {}
+    for index, grader in enumerate(chosen):
+        current = played if graded and index == 0 else _regraded(spec, played, grader)
+        by_grader[grader.name] = _conditions(spec, grader, current, compared, power)
+    first, *others = chosen
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "environment": spec.name,
+        "grader": first.name,
+        "checkpoint": checkpoint,
+        "yardstick_name": spec.yardstick_name,
+        "level": 0.95,
+        "conditions": by_grader[first.name],
+    }
+    if others:
+        document["graders"] = {grader.name: {"conditions": by_grader[grader.name]} for grader in others}
+    if power is not None:
+        document["power"] = {"difference": power, "power": 0.8, "alpha": 0.05}
+    return document
+
+
+def _conditions(
+    spec: EnvironmentSpec, grader: Grader, played: Played, pairs: Sequence[Pair], power: float | None
+) -> dict[str, Any]:
+    """Every condition's record under one grader."""
+    found: dict[str, Any] = {}
+    for condition, policies in played.items():
+        declared = spec.conditions.get(condition)
+        cluster = declared.cluster if declared else None
+        figures = {name: Figures.of(spec, grader, episodes, cluster) for name, episodes in policies.items()}
+        found[condition] = {
+            "episodes": max((len(episodes) for episodes in policies.values()), default=0),
+            "summary": declared.summary if declared else "",
+            "clustered": cluster is not None,
+            "policies": {name: policy_record(each) for name, each in figures.items()},
+            "pairs": {
+                f"{a} - {b}": pair_record(figures[a], figures[b], power)
+                for a, b in pairs
+                if a in figures and b in figures
+            },
+        }
+    holm_over_conditions(found)
+    return found
+
+
+def _regraded(spec: EnvironmentSpec, played: Played, grader: Grader) -> Played:
+    return {
+        condition: {name: regrade(spec, episodes, grader) for name, episodes in policies.items()}
+        for condition, policies in played.items()
+    }
+
+
+def _tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | None) -> dict[str, list[Task]]:
+    """Tasks per condition; ``episodes`` may exceed a condition's seeds only if another condition has as many."""
+    for name in conditions:
+        if name not in spec.conditions:
+            spec.tasks(name)  # raises, naming the conditions there are
+    sizes = {name: len(spec.conditions[name].seeds) for name in conditions}
+    if episodes is not None and sizes and episodes > max(sizes.values()):
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise ConfigError(
+            f"condition {largest!r} has {sizes[largest]} seeds, got episodes = {episodes}; ask for no more"
+        )
+    return {name: spec.tasks(name, None if episodes is None else min(episodes, sizes[name])) for name in conditions}
+
+
+def _graders(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[Grader]:
+    return [spec.grader(name) for name in dict.fromkeys(names or [spec.default_grader])]
+
+
+def _pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pair]:
+    if pairs is None:
+        return [(later, earlier) for i, later in enumerate(names) for earlier in names[:i]]
+    for pair in pairs:
+        for name in pair:
+            if name not in names:
+                raise ConfigError(
+                    f"pair {pair[0]!r} - {pair[1]!r}: {name!r} was not played; played are {', '.join(names)}"
+                )
+    return list(pairs)
+
+
+def _labelled(progress: Progress | None, label: str) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(label, done, total)

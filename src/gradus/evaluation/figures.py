@@ -1,0 +1,183 @@
+"""From graded episodes to the figures of the JSON document: one record a policy, one record a pair.
+
+A figure is a number per episode or None: ``grade``, ``yardstick``, the environment's own metrics, and the grader's components.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason
+from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference
+
+__all__ = ["SCHEMA", "Figures", "holm_over_conditions", "pair_record", "policy_record"]
+
+SCHEMA = 1
+_DIGITS = 6
+_RESERVED = frozenset({"grade", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})
+
+Values = list[float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The numbers of one policy under one condition and one grader. Lists run over the episodes."""
+
+    episodes: Sequence[Episode]
+    seeds: list[int]
+    plain: Mapping[str, Values]
+    components: Mapping[str, Values]
+    curves: Mapping[str, list[Values]]  # name -> points -> episodes
+    clusters: list[str] | None
+
+    @staticmethod
+    def of(
+        spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode], cluster: Callable[[Episode], str] | None
+    ) -> Figures:
+        """Read them off ``episodes``. An episode that failed has no figures; it is counted, and its seed stays in place."""
+        names = dict.fromkeys(name for episode in episodes for name in episode.metrics if name != "yardstick")
+        if clash := _RESERVED & set(names):
+            raise ConfigError(
+                f"{spec.name} has metrics called {', '.join(sorted(clash))}; these names are taken, rename them"
+            )
+        plain: dict[str, Values] = {
+            "grade": [episode.grade.value if episode.grade else None for episode in episodes],
+            "yardstick": [_number(episode.metrics.get("yardstick")) for episode in episodes],
+        }
+        for name in names:
+            plain[name] = [_number(episode.metrics.get(name)) for episode in episodes]
+        components = {
+            name: [_number(episode.grade.components.get(name)) if episode.grade else None for episode in episodes]
+            for name in grader.weights
+        }
+        whole = [None if episode.stop is StopReason.FAILED else episode for episode in episodes]
+        # The hidden unit of a failed episode may be unknown; it has no figures either, so its label is never read.
+        clusters = [cluster(each) if each else "" for each in whole] if cluster else None
+        return Figures(
+            episodes=episodes,
+            seeds=[episode.task.seed for episode in episodes],
+            plain=plain,
+            components=components,
+            curves=_curves(spec, whole),
+            clusters=clusters,
+        )
+
+
+def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode | None]) -> dict[str, list[Values]]:
+    """Curves transposed: name -> point -> one value per episode; shorter curves end in None."""
+    if spec.curves is None:
+        return {}
+    each = [spec.curves(episode) if episode else {} for episode in episodes]
+    names = dict.fromkeys(name for curves in each for name in curves)
+    found: dict[str, list[Values]] = {}
+    for name in names:
+        rows = [list(curves.get(name, ())) for curves in each]
+        length = max(len(row) for row in rows)
+        found[name] = [[_number(row[point]) if point < len(row) else None for row in rows] for point in range(length)]
+    return found
+
+
+def policy_record(figures: Figures) -> dict[str, Any]:
+    """What the document says of one policy."""
+    episodes = figures.episodes
+    failures = Counter(f"{e.failure.stage}: {e.failure.type}" for e in episodes if e.failure)
+    ungraded = [e for e in episodes if e.stop is not StopReason.FAILED and (e.grade is None or e.grade.value is None)]
+    cut = [e for e in episodes if e.stop not in (StopReason.TERMINATED, StopReason.FAILED)]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    invalid = sum(not turn.valid for turn in turns) / len(turns) if turns else None
+    record: dict[str, Any] = {name: _mean(values, figures) for name, values in figures.plain.items()}
+    record |= {
+        "components": {name: _mean(values, figures) for name, values in figures.components.items()},
+        "curves": {name: [_mean(values, figures) for values in points] for name, points in figures.curves.items()},
+        "episodes": len(episodes),
+        "failed": sum(e.stop is StopReason.FAILED for e in episodes),
+        "failures": dict(sorted(failures.items())),
+        "ungraded": len(ungraded),
+        "truncated": len(cut),
+        "invalid_actions": _rounded(invalid),
+    }
+    usage = [turn.usage for turn in turns if turn.usage is not None]
+    if usage:
+        costs = [each.cost for each in usage]
+        known = [cost for cost in costs if cost is not None]
+        record["usage"] = {
+            "prompt_tokens": sum(each.prompt_tokens for each in usage),
+            "completion_tokens": sum(each.completion_tokens for each in usage),
+            "cost": _rounded(sum(known)) if known and len(known) == len(costs) else None,
+        }
+    return record
+
+
+def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
+    """What the document says of a - b, over the seeds where both have the figure."""
+    place = {seed: index for index, seed in enumerate(b.seeds)}
+    shared = [(i, place[seed]) for i, seed in enumerate(a.seeds) if seed in place]
+    clusters = [a.clusters[i] or (b.clusters[j] if b.clusters else "") for i, j in shared] if a.clusters else None
+
+    def difference(left: Values | None, right: Values | None) -> Paired:
+        x = [left[i] if left else None for i, _ in shared]
+        y = [right[j] if right else None for _, j in shared]
+        return paired_difference(x, y, clusters)
+
+    record: dict[str, Any] = {}
+    for name in dict.fromkeys([*a.plain, *b.plain]):
+        found = difference(a.plain.get(name), b.plain.get(name))
+        record[name] = _pair(found)
+        if name == "grade" and power is not None:
+            record[name]["episodes_needed"] = episodes_needed(power, found.sd) if found.sd is not None else None
+    record["components"] = {
+        name: _pair(difference(a.components.get(name), b.components.get(name)))
+        for name in dict.fromkeys([*a.components, *b.components])
+    }
+    return record
+
+
+def holm_over_conditions(conditions: Mapping[str, dict[str, Any]]) -> None:
+    """Add ``p_holm`` to every pair's figures: the same comparison under several conditions is several tests."""
+    families: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for condition in conditions.values():
+        for pair, record in condition["pairs"].items():
+            for name, figure in record.items():
+                if name == "components":
+                    for component, inner in figure.items():
+                        families.setdefault((pair, name, component), []).append(inner)
+                else:
+                    families.setdefault((pair, name), []).append(figure)
+    for family in families.values():
+        for figure, adjusted in zip(family, holm([figure["p"] for figure in family]), strict=True):
+            figure["p_holm"] = _rounded(adjusted)
+
+
+def _mean(values: Values, figures: Figures) -> dict[str, float | None]:
+    found = mean_interval(values, clusters=figures.clusters)
+    return {"mean": _rounded(found.mean), "low": _rounded(found.low), "high": _rounded(found.high)}
+
+
+def _pair(found: Paired) -> dict[str, Any]:
+    return {
+        "mean": _rounded(found.mean),
+        "low": _rounded(found.low),
+        "high": _rounded(found.high),
+        "bca_low": _rounded(found.bca_low),
+        "bca_high": _rounded(found.bca_high),
+        "wins": found.wins,
+        "ties": found.ties,
+        "win_low": _rounded(found.win_low),
+        "win_high": _rounded(found.win_high),
+        "episodes": found.n,
+        "p": _rounded(found.p),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """A figure as a finite float; anything else is missing."""
+    return float(value) if value is not None and isfinite(value) else None
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six decimals: far below any interval, and above what a different order of summation can change."""
+    return None if value is None else round(float(value), _DIGITS) + 0.0

@@ -1,0 +1,172 @@
+"""The document as rows for people. The row functions know no terminal; :func:`tables` renders them with rich."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+__all__ = ["curve_rows", "pair_rows", "policy_rows", "tables"]
+
+Document = Mapping[str, Any]
+Rows = tuple[list[str], list[list[str]]]
+
+_COUNTS = (
+    "episodes",
+    "failed",
+    "ungraded",
+    "truncated",
+    "invalid_actions",
+    "failures",
+    "usage",
+    "components",
+    "curves",
+)
+_MOST_PAIRS = 15
+
+
+def policy_rows(document: Document, condition: str, grader: str | None = None) -> Rows:
+    """Header and one row a policy: grade, yardstick, metrics, components, counts of what is missing."""
+    policies = _condition(document, condition, grader)["policies"]
+    figures = _union(policies.values(), leave=_COUNTS)
+    components = _union([record["components"] for record in policies.values()])
+    header = ["policy", *[_title(document, name) for name in figures], *components, "episodes"]
+    rows: list[list[str]] = []
+    for name, record in policies.items():
+        cells = [_interval(record.get(figure)) for figure in figures]
+        cells += [_mean(record["components"].get(component)) for component in components]
+        rows.append([name, *cells, _count(record)])
+    return header, rows
+
+
+def pair_rows(document: Document, condition: str, grader: str | None = None, *, most: int | None = None) -> Rows:
+    """Header and one row a pair: differences with paired intervals, wins, Holm's p, and episodes needed if asked for.
+
+    ``most``: with more pairs than that, only neighbours and differences to the first policy are kept.
+    """
+    found = _condition(document, condition, grader)
+    names = list(found["policies"])
+    pairs: Mapping[str, Any] = found["pairs"]
+    if most is not None and len(pairs) > most:
+        kept = {f"{later} - {earlier}" for earlier, later in pairwise(names)}
+        kept |= {f"{name} - {names[0]}" for name in names[1:]}
+        pairs = {name: record for name, record in pairs.items() if name in kept}
+    figures = _union(pairs.values(), leave=("components",))
+    power = document.get("power")
+    header = ["difference", *[_title(document, name) for name in figures], "wins", "win rate", "p (Holm)"]
+    if power:
+        header.append(f"episodes for {power['difference']:g}")
+    rows: list[list[str]] = []
+    for name, record in pairs.items():
+        grade = record["grade"]
+        cells = [_interval(record.get(figure), sign=True) for figure in figures]
+        rate = f"[{_share(grade['win_low'])}, {_share(grade['win_high'])}]" if grade["win_low"] is not None else "-"
+        row = [name, *cells, f"{grade['wins']} of {grade['episodes']}", rate, _p(grade.get("p_holm"))]
+        rows.append([*row, str(grade.get("episodes_needed") or "-")] if power else row)
+    return header, rows
+
+
+def curve_rows(document: Document, condition: str, curve: str, grader: str | None = None) -> Rows:
+    """Header and one row a policy: the mean of ``curve`` at each of its points (for Rhythm, belief error by day)."""
+    policies = _condition(document, condition, grader)["policies"]
+    curves = {name: record["curves"][curve] for name, record in policies.items() if curve in record["curves"]}
+    length = max((len(points) for points in curves.values()), default=0)
+    header = ["policy", *[str(point + 1) for point in range(length)]]
+    rows = [
+        [name, *[_mean(points[i]) if i < len(points) else "-" for i in range(length)]]
+        for name, points in curves.items()
+    ]
+    return header, [row for row in rows if any(cell != "-" for cell in row[1:])]
+
+
+def tables(document: Document) -> list[Any]:
+    """Everything as rich renderables: per grader and condition the policies, the pairs and the curves."""
+    shown: list[Any] = []
+    for grader in [document["grader"], *document.get("graders", {})]:
+        for condition, found in _conditions(document, grader).items():
+            shown.append(_policy_table(document, condition, grader, found))
+            if found["pairs"]:
+                shown.append(_pair_table(document, condition, grader, found))
+    for condition, found in document["conditions"].items():
+        curves = _union([record["curves"] for record in found["policies"].values()])
+        shown += [
+            _rich(f"{curve} · {condition}", curve_rows(document, condition, curve))
+            for curve in curves
+            if curve_rows(document, condition, curve)[1]
+        ]
+    return shown
+
+
+def _policy_table(document: Document, condition: str, grader: str, found: Mapping[str, Any]) -> Any:
+    title = f"{document['environment']} · {condition} · grader {grader} · {found['episodes']} episodes"
+    caption = "mean and 95 % interval over episodes of these checkpoints"
+    if found.get("clustered"):
+        caption += ", clustered on the hidden unit that episodes share"
+    failures = {name: record["failures"] for name, record in found["policies"].items() if record["failures"]}
+    if failures:
+        told = "; ".join(f"{name} {kind} x {n}" for name, kinds in failures.items() for kind, n in kinds.items())
+        caption += f"\nfailed: {told}"
+    return _rich(title, policy_rows(document, condition, grader), caption)
+
+
+def _pair_table(document: Document, condition: str, grader: str, found: Mapping[str, Any]) -> Any:
+    rows = pair_rows(document, condition, grader, most=_MOST_PAIRS)
+    caption = "same seeds, mean difference and paired 95 % interval; a claim about an algorithm needs 5 training seeds"
+    if left := len(found["pairs"]) - len(rows[1]):
+        caption += f"\n{left} more pairs are in the JSON"
+    return _rich(f"differences · {condition} · grader {grader}", rows, caption)
+
+
+def _rich(title: str, rows: Rows, caption: str | None = None) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, caption=caption, box=None, pad_edge=False, title_justify="left", caption_justify="left")
+    for index, column in enumerate(rows[0]):
+        table.add_column(column, justify="left" if index == 0 else "right", style="bold" if index == 0 else None)
+    for row in rows[1]:
+        table.add_row(*row)
+    return table
+
+
+def _conditions(document: Document, grader: str | None) -> Mapping[str, Any]:
+    if grader is None or grader == document["grader"]:
+        return document["conditions"]
+    return document["graders"][grader]["conditions"]
+
+
+def _condition(document: Document, condition: str, grader: str | None) -> Mapping[str, Any]:
+    return _conditions(document, grader)[condition]
+
+
+def _union(records: Any, leave: Sequence[str] = ()) -> list[str]:
+    return list(dict.fromkeys(name for record in records for name in record if name not in leave))
+
+
+def _title(document: Document, figure: str) -> str:
+    return document["yardstick_name"] if figure == "yardstick" else figure.replace("_", " ")
+
+
+def _interval(figure: Mapping[str, Any] | None, *, sign: bool = False) -> str:
+    if not figure or figure["mean"] is None:
+        return "-"
+    form = "+.3f" if sign else ".3f"
+    bounds = f" [{figure['low']:{form}}, {figure['high']:{form}}]" if figure["low"] is not None else ""
+    return f"{figure['mean']:{form}}{bounds}"
+
+
+def _mean(figure: Mapping[str, Any] | None) -> str:
+    return "-" if not figure or figure["mean"] is None else f"{figure['mean']:.3f}"
+
+
+def _count(record: Mapping[str, Any]) -> str:
+    """How many were played, with what went missing: never silently."""
+    missing = [f"{record[kind]} {kind}" for kind in ("failed", "ungraded", "truncated") if record[kind]]
+    return f"{record['episodes']}" + (f" ({', '.join(missing)})" if missing else "")
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else ("<0.001" if value < 0.001 else f"{value:.3f}")

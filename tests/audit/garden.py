@@ -1,0 +1,242 @@
+"""A small real environment: eight days with a plant whose thirst is hidden.
+
+The answer is `D ACTION`: a digit 0-9 for the thirst one believes in, and feed, water or neglect. Watering helps a thirsty plant
+and drowns another; feeding always helps a little; neglect harms. A neglected plant recovers fast when fed, so that a bad
+start is followed by a good improvement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from gradus.core import (
+    Action,
+    Condition,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Grade,
+    Grader,
+    Observation,
+    Panel,
+    Request,
+    RewardTerm,
+    Span,
+    Task,
+    child_rng,
+)
+
+DAYS = 8
+ACTIONS = ("feed", "water", "neglect")
+
+
+class Garden:
+    """``leak`` puts the hidden thirst into the public data; ``shaky`` draws noise that the seed does not fix."""
+
+    system_prompt = "Answer D ACTION: thirst 0-9, then feed, water or neglect."
+
+    def __init__(self, *, leak: bool = False, shaky: bool = False) -> None:
+        self._leak, self._shaky, self._episodes = leak, shaky, 0
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        self._seed = seed or 0
+        self._thirst = options.get("thirst", child_rng(self._seed, "thirst").random())
+        self._day, self._health, self._last = 0, 0.5, 0.0
+        self._beliefs: list[float] = []
+        self._episodes += 1
+        return self._observe(reward=None)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": f"garden-{self._seed}", "step_count": self._day}
+
+    def step(self, action: str) -> Observation:
+        digit, _, name = action.partition(" ")
+        valid = len(digit) == 1 and digit.isdigit() and name in ACTIONS
+        before = self._health
+        if valid:
+            self._beliefs.append(int(digit) / 9)
+            effect = {
+                "feed": 0.04 + 0.2 * max(0.0, 0.4 - before),
+                "water": 0.3 * (self._thirst - 0.5),
+                "neglect": -0.15,
+            }
+            self._health += effect[name]
+        keys = ("noise", self._day, id(self)) if self._shaky else ("noise", self._day)
+        self._health = min(1.0, max(0.0, self._health + child_rng(self._seed, *keys).gauss(0, 0.01)))
+        self._day, self._last = self._day + 1, self._health - before
+        found = self._observe(reward=self._health - 0.5)
+        spans = (Span(name="belief", start=0, end=1), Span(name="action", start=2, end=len(action))) if valid else ()
+        return replace(
+            found,
+            action_valid=valid,
+            action_error=None if valid else "expected D ACTION",
+            action_spans=spans,
+            action_data={"belief": int(digit) / 9, "action": name} if valid else {},
+        )
+
+    def _observe(self, reward: float | None) -> Observation:
+        data: dict[str, Any] = {"day": self._day, "health": round(self._health, 4), "change": round(self._last, 4)}
+        if self._leak:
+            data["memo"] = {"inner": self._thirst}
+        text = f"day {self._day} health {self._health:.2f} change {self._last:+.2f}"
+        return Observation(text=text, data=data, reward=reward, terminated=self._day == DAYS)
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {"thirst": self._thirst, "beliefs": list(self._beliefs)}
+
+    def close(self) -> None:
+        pass
+
+
+class Scripted:
+    """A policy from a function of (start, observation, first observation's memory) to an answer."""
+
+    def __init__(self, name, answer):
+        self.name, self._answer = name, answer
+
+    def start(self, episodes: Sequence[EpisodeStart]):
+        return _Session(self._answer, episodes)
+
+
+class _Session:
+    def __init__(self, answer, episodes):
+        self._answer, self._episodes = answer, episodes
+        self._memory: list[dict[str, Any]] = [{} for _ in episodes]
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        return [Action(text=self._answer(self._episodes[r.row], r.observation, self._memory[r.row])) for r in requests]
+
+    def close(self) -> None:
+        pass
+
+
+def random_answer(seed: int) -> str:
+    rng = child_rng(seed, "answer")
+    return f"{rng.randrange(10)} {rng.choice(ACTIONS)}"
+
+
+def _random(start, observation, memory):
+    rng = child_rng(*start.key, observation.data["day"])
+    return f"{rng.randrange(10)} {rng.choice(ACTIONS)}"
+
+
+def _teacher(start, observation, memory):
+    """Water on the first day, read what it did, then do what helps."""
+    if observation.data["day"] == 0:
+        return "5 water"
+    if observation.data["day"] == 1:
+        memory["thirst"] = min(1.0, max(0.0, 0.5 + observation.data["change"] / 0.3))
+    action = "water" if memory["thirst"] > 0.65 else "feed"
+    return f"{round(9 * memory['thirst'])} {action}"
+
+
+def _clairvoyant(start, observation, memory):
+    thirst = start.environment._thirst
+    return f"{round(9 * thirst)} {'water' if thirst > 0.65 else 'feed'}"
+
+
+def _sandbagger(start, observation, memory):
+    return "5 neglect" if observation.data["day"] < DAYS // 2 else "5 feed"
+
+
+def yardstick(episode: Episode) -> float | None:
+    return episode.environment_return
+
+
+def _late_minus_early(episode: Episode) -> float:
+    rewards = [turn.reward or 0.0 for turn in episode.turns]
+    half = len(rewards) // 2
+    return (sum(rewards[half:]) - sum(rewards[:half])) / half
+
+
+def _graded(parts, weights, name, episodes: Sequence[Episode]) -> list[Grade]:
+    grades: list[Grade] = []
+    for episode in episodes:
+        components = parts(episode)
+        payments = tuple(RewardTerm(component=c, value=weights[c] * v) for c, v in components.items())
+        terms = (*[() for _ in episode.turns[1:]], payments)
+        grades.append(Grade(grader=name, value=sum(t.value for t in payments), components=components, terms=terms))
+    return grades
+
+
+def _grader(name, summary, weights, parts, bounds=None) -> Grader:
+    return Grader(
+        name=name, summary=summary, weights=weights, grade=partial(_graded, parts, weights, name), range=bounds
+    )
+
+
+def _belief_error(episode: Episode) -> float:
+    beliefs = episode.outcome["beliefs"]
+    return abs((beliefs[-1] if beliefs else 0.5) - episode.outcome["thirst"])
+
+
+def _honest(episode: Episode) -> dict[str, float]:
+    skill = 1 - _belief_error(episode) ** 2 / (1 / 12)
+    return {"wellbeing": 0.5 + (yardstick(episode) or 0.0) / 8, "belief": max(-1.0, skill)}
+
+
+def _gullible(episode: Episode) -> dict[str, float]:
+    return {"adaptation": 0.5 + _late_minus_early(episode), "belief": 1 - _belief_error(episode)}
+
+
+def _format(episode: Episode) -> dict[str, float]:
+    return {"format": sum(turn.valid for turn in episode.turns) / len(episode.turns)}
+
+
+HONEST = _grader("honest", "wellbeing and skill", {"wellbeing": 0.8, "belief": 0.2}, _honest, (-1.0, 1.2))
+GULLIBLE = _grader("gullible", "pays for a bad start", {"adaptation": 0.7, "belief": 0.3}, _gullible, (-1.0, 2.0))
+FORMAT = _grader("format", "pays for the form alone", {"format": 1.0}, _format, (0.0, 1.0))
+
+
+def metrics(episode: Episode) -> dict[str, float | None]:
+    return {"belief_mae": _belief_error(episode)}
+
+
+def curves(episode: Episode) -> dict[str, list[float | None]]:
+    truth = episode.outcome["thirst"]
+    return {"belief_error": [abs(belief - truth) for belief in episode.outcome["beliefs"]]}
+
+
+POLICIES = {
+    "random": lambda argument: Scripted("random", _random),
+    "constant": lambda argument: Scripted(f"constant:{argument}", lambda s, o, m: f"5 {argument or 'feed'}"),
+    "feeder": lambda argument: Scripted("feeder", lambda s, o, m: "0 feed"),
+    "sandbagger": lambda argument: Scripted("sandbagger", _sandbagger),
+    "silent": lambda argument: Scripted("silent", lambda s, o, m: "..."),
+    "teacher": lambda argument: Scripted("teacher", _teacher),
+    "clairvoyant": lambda argument: Scripted("clairvoyant", _clairvoyant),
+}
+
+SPEC = EnvironmentSpec(
+    name="garden",
+    summary="eight days with a plant",
+    make=Garden,
+    graders={"honest": HONEST, "gullible": GULLIBLE, "format": FORMAT},
+    default_grader="honest",
+    conditions={
+        "main": Condition(name="main", seeds=range(60)),
+        "thirsty": Condition(
+            name="thirsty", seeds=range(500, 520), options={"thirst": 0.9}, cluster=lambda e: str(e.task.seed % 5)
+        ),
+    },
+    train_task=lambda i: Task(environment="garden", seed=1_000_000 + i),
+    policies=POLICIES,
+    yardstick=yardstick,
+    yardstick_name="plant wellbeing",
+    max_turns=DAYS,
+    panel=Panel(
+        ladder=("random", "feeder", "teacher", "clairvoyant"),
+        reflexes=("feeder",),
+        exploits=("constant:feed", "constant:water", "silent", "sandbagger"),
+    ),
+    teacher="teacher",
+    metrics=metrics,
+    curves=curves,
+    grammar=(tuple("0123456789"), ACTIONS),
+    random_answers=random_answer,
+    hidden=("thirst",),
+)

@@ -1,0 +1,224 @@
+"""What an evaluation promises: the same seeds, nothing dropped in silence, the same bytes for the same call."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from garden import SPEC, Garden, Scripted
+from rich.console import Console
+
+from gradus.core import ConfigError, Observation
+from gradus.evaluation import compare, curve_rows, evaluate, pair_rows, policy_rows
+from gradus.stats import mean_interval, paired_difference
+
+
+def _policies(*names, spec=SPEC):
+    return {name: spec.policy(name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def small():
+    return evaluate(
+        SPEC, _policies("random", "feeder", "teacher"), episodes=30, graders=["honest", "gullible"], power=0.02
+    )
+
+
+def test_figures_are_those_of_the_episodes(small):
+    record = small.to_json()["conditions"]["main"]["policies"]["teacher"]
+    episodes = small.episodes["main"]["teacher"]
+    expected = mean_interval([episode.grade.value for episode in episodes])
+    assert record["grade"] == {
+        "mean": pytest.approx(expected.mean, abs=1e-6),
+        "low": pytest.approx(expected.low, abs=1e-6),
+        "high": pytest.approx(expected.high, abs=1e-6),
+    }
+    assert record["yardstick"]["mean"] == pytest.approx(np.mean([e.environment_return for e in episodes]), abs=1e-6)
+    assert record["components"]["wellbeing"]["mean"] == pytest.approx(
+        np.mean([e.grade.components["wellbeing"] for e in episodes]), abs=1e-6
+    )
+    assert len(record["curves"]["belief_error"]) == 8
+
+
+def test_pairs_are_differences_on_the_same_seeds(small):
+    document = small.to_json()["conditions"]["main"]
+    a, b = (small.episodes["main"][name] for name in ("teacher", "feeder"))
+    assert [e.task for e in a] == [e.task for e in b]
+    expected = paired_difference([e.grade.value for e in a], [e.grade.value for e in b])
+    found = document["pairs"]["teacher - feeder"]["grade"]
+    for key in ("mean", "low", "high", "bca_low", "bca_high", "p"):
+        assert found[key] == pytest.approx(getattr(expected, key), abs=1e-6)
+    assert (found["wins"], found["episodes"]) == (expected.wins, 30)
+    assert found["episodes_needed"] >= 2
+    assert set(document["pairs"]) == {"feeder - random", "teacher - random", "teacher - feeder"}
+
+
+def test_another_grader_grades_the_same_episodes_without_playing(small):
+    document = small.to_json()
+    again = document["graders"]["gullible"]["conditions"]["main"]["policies"]["random"]
+    first = document["conditions"]["main"]["policies"]["random"]
+    assert again["yardstick"] == first["yardstick"]
+    assert set(again["components"]) == {"adaptation", "belief"}
+    alone = evaluate(SPEC, _policies("random"), conditions=["main"], graders=["gullible"], episodes=30).to_json()
+    assert alone["conditions"]["main"]["policies"]["random"] == again
+
+
+def test_the_same_call_gives_the_same_bytes(small):
+    again = evaluate(
+        SPEC, _policies("random", "feeder", "teacher"), episodes=30, graders=["honest", "gullible"], power=0.02
+    )
+    assert json.dumps(again.to_json(), allow_nan=False) == json.dumps(small.to_json(), allow_nan=False)
+    other = evaluate(SPEC, _policies("random"), conditions=["main"], episodes=30, seed=1).to_json()
+    assert (
+        other["conditions"]["main"]["policies"]["random"]["grade"]
+        != (small.to_json()["conditions"]["main"]["policies"]["random"]["grade"])
+    )
+
+
+def test_what_a_policy_draws_does_not_depend_on_who_else_plays(small):
+    alone = evaluate(SPEC, _policies("random"), episodes=30).to_json()
+    assert (
+        alone["conditions"]["main"]["policies"]["random"] == small.to_json()["conditions"]["main"]["policies"]["random"]
+    )
+
+
+def test_a_condition_with_fewer_seeds_gives_all_it_has(small):
+    assert small.to_json()["conditions"]["main"]["episodes"] == 30
+    assert small.to_json()["conditions"]["thirsty"]["episodes"] == 20
+    with pytest.raises(ConfigError, match="has 60 seeds, got episodes = 61"):
+        evaluate(SPEC, _policies("random"), episodes=61)
+    with pytest.raises(ConfigError, match="has 20 seeds"):
+        evaluate(SPEC, _policies("random"), conditions=["thirsty"], episodes=21)
+
+
+def test_clusters_of_the_condition_reach_the_intervals(small):
+    document = small.to_json()["conditions"]
+    assert (document["thirsty"]["clustered"], document["main"]["clustered"]) == (True, False)
+    pair = document["thirsty"]["pairs"]["teacher - feeder"]["grade"]
+    assert pair["win_low"] is None
+    a, b = (small.episodes["thirsty"][name] for name in ("teacher", "feeder"))
+    labels = [str(e.task.seed % 5) for e in a]
+    expected = paired_difference([e.grade.value for e in a], [e.grade.value for e in b], labels)
+    assert (pair["low"], pair["high"]) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+def test_holm_runs_over_conditions(small):
+    document = small.to_json()["conditions"]
+    figures = [document[c]["pairs"]["feeder - random"]["yardstick"] for c in ("main", "thirsty")]
+    smaller, larger = sorted(figures, key=lambda figure: figure["p"])
+    assert smaller["p_holm"] == pytest.approx(min(1.0, 2 * smaller["p"]), abs=2e-6)
+    assert larger["p_holm"] == pytest.approx(max(larger["p"], smaller["p_holm"]), abs=2e-6)
+
+
+def test_one_episode_has_a_mean_and_no_interval():
+    document = evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=1).to_json()
+    record = document["conditions"]["main"]
+    assert record["policies"]["random"]["grade"]["low"] is None
+    assert record["policies"]["random"]["grade"]["mean"] is not None
+    assert record["pairs"]["feeder - random"]["grade"]["p"] is None
+    assert record["pairs"]["feeder - random"]["grade"]["p_holm"] is None
+
+
+class _Breaking(Garden):
+    """Breaks on the third day of every fourth seed."""
+
+    def step(self, action: str) -> Observation:
+        if self._seed % 4 == 0 and self._day == 2 and action.endswith("feed"):
+            raise RuntimeError("the watering can fell")
+        return super().step(action)
+
+
+def test_failed_episodes_are_counted_shown_and_leave_their_pair():
+    spec = replace(SPEC, make=_Breaking)
+    found = evaluate(spec, _policies("constant:water", "feeder", spec=spec), conditions=["main"], episodes=20)
+    record = found.to_json()["conditions"]["main"]
+    feeder = record["policies"]["feeder"]
+    assert (feeder["episodes"], feeder["failed"], feeder["failures"]) == (20, 5, {"step: RuntimeError": 5})
+    assert record["policies"]["constant:water"]["failed"] == 0
+    assert record["pairs"]["feeder - constant:water"]["grade"]["episodes"] == 15
+    header, rows = policy_rows(found.to_json(), "main")
+    assert rows[1][-1] == "20 (5 failed)"
+    assert header[0] == "policy"
+
+
+def test_a_grader_that_cannot_grade_is_counted_not_zero():
+    def grade(episodes):
+        if any(e.task.seed == 3 for e in episodes):
+            raise ValueError("no ink")
+        return SPEC.graders["honest"].grade(episodes)
+
+    spec = replace(SPEC, graders={"honest": replace(SPEC.graders["honest"], grade=grade)})
+    record = evaluate(spec, _policies("feeder"), conditions=["main"], episodes=10).to_json()["conditions"]["main"]
+    assert record["policies"]["feeder"]["ungraded"] == 1
+    whole = evaluate(SPEC, _policies("feeder"), conditions=["main"], episodes=10)
+    values = [e.grade.value for e in whole.episodes["main"]["feeder"] if e.task.seed != 3]
+    assert record["policies"]["feeder"]["grade"]["mean"] == pytest.approx(np.mean(values), abs=1e-6)
+
+
+def test_a_policy_is_shown_under_the_name_it_was_given():
+    found = evaluate(SPEC, {"mine": Scripted("whatever", lambda s, o, m: "5 feed")}, conditions=["main"], episodes=3)
+    assert list(found.to_json()["conditions"]["main"]["policies"]) == ["mine"]
+    assert {e.policy for e in found.episodes["main"]["mine"]} == {"mine"}
+
+
+def test_chosen_pairs_and_their_errors():
+    found = evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=5, pairs=[("random", "feeder")])
+    assert list(found.to_json()["conditions"]["main"]["pairs"]) == ["random - feeder"]
+    with pytest.raises(ConfigError, match="'teacher' was not played"):
+        compare(SPEC, found.episodes, pairs=[("teacher", "random")])
+    with pytest.raises(ConfigError, match="at least one policy"):
+        evaluate(SPEC, {})
+    with pytest.raises(ConfigError, match="unknown condition 'mars'"):
+        evaluate(SPEC, _policies("random"), conditions=["mars"])
+
+
+def test_stored_episodes_compare_to_the_same_document(small):
+    again = compare(SPEC, small.episodes, graders=["honest", "gullible"], power=0.02)
+    expected = small.to_json()
+    expected.pop("seed")
+    assert again == expected
+
+
+def test_progress_is_told_to_the_end():
+    told = []
+    evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=4, progress=lambda *a: told.append(a))
+    assert told[-1] == ("main · feeder", 4, 4)
+    assert ("main · random", 4, 4) in told
+
+
+def test_a_metric_may_not_take_a_reserved_name():
+    spec = replace(SPEC, metrics=lambda episode: {"failed": 1.0})
+    with pytest.raises(ConfigError, match="metrics called failed"):
+        evaluate(spec, _policies("random"), conditions=["main"], episodes=2)
+
+
+def test_tables_show_the_document(small):
+    out = io.StringIO()
+    console = Console(file=out, width=400)
+    for table in small.tables():
+        console.print(table)
+    shown = out.getvalue()
+    for wanted in (
+        "plant wellbeing",
+        "belief mae",
+        "grader gullible",
+        "teacher - feeder",
+        "episodes for 0.02",
+        "clustered",
+    ):
+        assert wanted in shown
+    header, rows = curve_rows(small.to_json(), "main", "belief_error")
+    assert header == ["policy", *"12345678"]
+    assert rows[2][0] == "teacher"
+    assert float(rows[2][8]) < float(rows[2][1])
+
+
+def test_many_pairs_are_cut_in_the_table_but_not_in_the_document():
+    names = ["random", "feeder", "teacher", "clairvoyant", "constant:feed", "constant:water", "silent"]
+    document = evaluate(SPEC, _policies(*names), conditions=["main"], episodes=3).to_json()
+    assert len(document["conditions"]["main"]["pairs"]) == 21
+    _, rows = pair_rows(document, "main", most=15)
+    assert [row[0] for row in rows if row[0].endswith("- random")] == [f"{name} - random" for name in names[1:]]
+    assert "silent - constant:water" in {row[0] for row in rows}
+    assert len(rows) == 11
