@@ -1,0 +1,168 @@
+"""The run folder: metrics that grow line by line, and files that are either whole or not there.
+
+::
+
+    metrics.jsonl            one JSON object a line, see docs/metrics.md
+    config.json              what the run was started with
+    checkpoints/step-000040/ everything a run needs to go on
+    best/, final/            ordinary Hugging Face folders
+    episodes/                samples of what was played
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from gradus.core import ConfigError, StorageError
+
+__all__ = ["RunFolder", "write_folder", "write_text"]
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file aside, then put it in place; raises StorageError and leaves the old file if the disk is full."""
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise _storage(path, error) from error
+
+
+def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let ``fill`` write into a folder aside, then put it in place of ``path``.
+
+    Raises StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is
+    cleared first.
+    """
+    aside = path.with_name(f".{path.name}.tmp")
+    old = path.with_name(f".{path.name}.old")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        fill(aside)
+        for file in aside.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        _sync(aside)
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(aside, path)
+        _sync(path.parent)
+    except Exception as error:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        raise _storage(path, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _storage(path: Path, error: Exception) -> StorageError:
+    return StorageError(
+        f"could not write {path}: {error}; nothing half-written was left there. Free some space, or choose another "
+        "folder, and go on with resume"
+    )
+
+
+class RunFolder:
+    """Metrics and settings of one training run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def metrics(self) -> Path:
+        """The metrics file."""
+        return self.path / METRICS
+
+    def open(self, config: BaseModel, *, resume: bool, context: Mapping[str, Any] | None = None) -> None:
+        """Begin a run here, or check that a resumed one was begun with the same settings.
+
+        ``context`` are further settings that must not change (the model, the environment, the grader). Raises ConfigError if
+        the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it.
+        """
+        now = {**json.loads(config.model_dump_json()), **(context or {})}
+        stored = self.path / CONFIG
+        if stored.exists() and not resume:
+            raise ConfigError(f"{self.path} holds a run already; resume it, or choose another folder")
+        if stored.exists():
+            _compare(json.loads(stored.read_text(encoding="utf-8")), now, self.path)
+            return
+        write_text(stored, json.dumps(now, indent=2) + "\n")
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one line to the metrics, whole or not at all. Undefined figures (NaN, infinities) become null."""
+        line = json.dumps(_finite(record), allow_nan=False) + "\n"
+        before = self.offset()
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            self.truncate(before)
+            raise _storage(self.metrics, error) from error
+
+    def offset(self) -> int:
+        """Length of the metrics file in bytes; 0 if there is none."""
+        return self.metrics.stat().st_size if self.metrics.exists() else 0
+
+    def truncate(self, offset: int) -> None:
+        """Cut the metrics back to what had been written at a checkpoint."""
+        if self.metrics.exists():
+            if self.metrics.stat().st_size < offset:
+                raise StorageError(
+                    f"{self.metrics} is shorter than the checkpoint remembers ({offset} bytes); it was changed by hand"
+                )
+            os.truncate(self.metrics, offset)
+        elif offset:
+            raise StorageError(f"{self.metrics} is missing, but the checkpoint remembers {offset} bytes of it")
+
+    def records(self) -> list[dict[str, Any]]:
+        """All metrics so far."""
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+
+
+def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    for key in sorted({*stored, *now}):
+        if stored.get(key) != now.get(key):
+            raise ConfigError(
+                f"cannot resume {path}: {key} was {json.dumps(stored.get(key))} and is now {json.dumps(now.get(key))}; "
+                "set it back, or begin a new run in another folder"
+            )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

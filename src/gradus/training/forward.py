@@ -1,0 +1,203 @@
+"""From a microbatch to the log-probs of its sampled tokens, with any causal transformer of Hugging Face's.
+
+The tree of shared prefixes is computed by an attention function that is registered with transformers; everything else of the
+model sees one long row with position ids. Models that bring their own attention take plain padded rows instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from gradus.policies.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
+from gradus.training.batches import MicroBatch, Tree
+
+__all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
+
+TREE = "gradus_tree"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScores:
+    """``logprobs`` (A,) of the sampled tokens under the sampling distribution, nats, with gradient.
+
+    ``entropy`` (A,) of that distribution, nats, with gradient if it was asked for. ``greedy`` (A,) bool, true where the token
+    is the most likely one.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None
+    greedy: Tensor | None
+
+
+def score_tokens(
+    model: nn.Module,
+    batch: MicroBatch,
+    sampling: SamplingConfig,
+    *,
+    entropy: bool = False,
+    greedy: bool = False,
+) -> TokenScores:
+    """Log-probs of the sampled tokens of a microbatch. Call inside ``tree_attention(model)``.
+
+    Only positions that predict a sampled token reach the language-model head. The distribution is made by the very function
+    that the sampler draws with (temperature, top-k, top-p and grammar).
+    """
+    causal = causal_model(model)
+    source, place = torch.unique(batch.labels.source, return_inverse=True)
+    if causal.config._attn_implementation == TREE:
+        output = causal(
+            input_ids=batch.input_ids,
+            position_ids=batch.positions,
+            use_cache=False,
+            logits_to_keep=source,
+            tree=batch.tree,
+        )
+        logits = output.logits[0]
+    else:
+        logits = _rows(causal, batch, source)
+    if len(source) != len(place):
+        logits = logits.index_select(0, place)
+    target, legal = batch.labels.target, batch.labels.legal
+    best = _greedy(logits, target, legal) if greedy else None
+    if not entropy:
+        return TokenScores(logprobs=chosen_logprobs(logits, target, sampling, legal), entropy=None, greedy=best)
+    logprobs = sampling_logprobs(logits, sampling, legal, chosen=target)
+    chosen = logprobs.gather(1, target[:, None])[:, 0]
+    return TokenScores(logprobs=chosen, entropy=_entropy(logprobs), greedy=best)
+
+
+@torch.no_grad()
+def _greedy(logits: Tensor, target: Tensor, legal: Tensor | None) -> Tensor:
+    scores = logits if legal is None else logits.masked_fill(~legal, float("-inf"))
+    return scores.argmax(dim=1) == target
+
+
+def _entropy(logprobs: Tensor) -> Tensor:
+    """(A, V) to (A,); a token of probability 0 adds 0."""
+    finite = logprobs.masked_fill(torch.isneginf(logprobs), 0.0)
+    return -(logprobs.exp() * finite).sum(dim=1)
+
+
+def _rows(model: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
+    """Logits (S, V) where a model brings its own attention: rows of a microbatch cut with ``share=False``, right-padded.
+
+    Padding stands behind every real token, so causal attention alone keeps it out.
+    """
+    if batch.tree.prefixes[0]:
+        raise ValueError("this model's attention cannot share prefixes; cut microbatches with share=False")
+    ids = batch.input_ids.view(batch.tree.suffixes)
+    columns, place = torch.unique(source % ids.shape[1], return_inverse=True)
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
+    return logits[source // ids.shape[1], place]
+
+
+def causal_model(model: nn.Module) -> PreTrainedModel:
+    """The Hugging Face model inside a peft wrapper, or the model itself. Adapters stay in force."""
+    unwrap = getattr(model, "get_base_model", None)
+    return cast(PreTrainedModel, unwrap() if callable(unwrap) else model)
+
+
+def supports_tree(model: nn.Module) -> bool:
+    """Whether the model takes registered attention functions and looks at its whole past in every layer."""
+    causal = causal_model(model)
+    config = causal.config.get_text_config()
+    layers = getattr(config, "layer_types", None) or ["full_attention"]
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    return bool(causal._supports_attention_backend) and set(layers) == {"full_attention"} and softcap is None
+
+
+@contextmanager
+def tree_attention(model: nn.Module) -> Iterator[None]:
+    """Let the model attend by tree. Holds the backward pass too, where checkpointed layers run again.
+
+    Does nothing for a model that does not support it.
+    """
+    causal = causal_model(model)
+    if not supports_tree(model):
+        yield
+        return
+    before = causal.config._attn_implementation
+    causal.config._attn_implementation = TREE
+    try:
+        yield
+    finally:
+        causal.config._attn_implementation = before
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Make train mode and eval mode the same function, so that a ratio before the first update is 1.
+
+    Dropout would make the log-probs of the trainer differ from the sampler's for no reason; RL has noise enough.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    tree: Tree | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention over a tree. query (1, H, N, D), key and value (1, KH, N, D); returns (1, N, H, D)."""
+    if tree is None:
+        raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
+    return attend(query[0], key[0], value[0], tree, scaling).unsqueeze(0), None
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float | None) -> Tensor:
+    """query (H, N, D), key and value (KH, N, D) in the order of a microbatch; returns (N, H, D)."""
+    grouped = query.shape[0] != key.shape[0]
+    (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
+    if not prefixes:
+        q, k, v = (_fold(part, rows, longest) for part in (query, key, value))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
+        return _unfold(out)
+    sizes = [prefixes * longest_prefix, rows * longest]
+    (q0, q1), (k0, k1), (v0, v1) = (part.split(sizes, dim=1) for part in (query, key, value))
+    q0, k0, v0 = (_fold(part, prefixes, longest_prefix) for part in (q0, k0, v0))
+    q1, k1, v1 = (_fold(part, rows, longest) for part in (q1, k1, v1))
+    first = F.scaled_dot_product_attention(q0, k0, v0, is_causal=True, scale=scaling, enable_gqa=grouped)
+    k1 = torch.cat([_to_members(k0, tree), k1], dim=2)
+    v1 = torch.cat([_to_members(v0, tree), v1], dim=2)
+    mask = None if tree.mask is None else tree.mask.to(q1.dtype)
+    second = F.scaled_dot_product_attention(q1, k1, v1, attn_mask=mask, scale=scaling, enable_gqa=grouped)
+    return torch.cat([_unfold(first), _unfold(second)], dim=0)
+
+
+def _fold(part: Tensor, rows: int, length: int) -> Tensor:
+    """(H, rows * length, D) to (rows, H, length, D), without a copy."""
+    return part.unflatten(1, (rows, length)).transpose(0, 1)
+
+
+def _unfold(part: Tensor) -> Tensor:
+    """(rows, H, length, D) to (rows * length, H, D)."""
+    return part.transpose(1, 2).flatten(0, 1)
+
+
+def _to_members(part: Tensor, tree: Tree) -> Tensor:
+    """(P, H, Lp, D) to (B, H, Lp, D): every suffix sees its parent prefix; gradients of the members add up."""
+    if tree.parent is not None:
+        return part.index_select(0, tree.parent)
+    members = tree.suffixes[0] // tree.prefixes[0]
+    return part.unsqueeze(1).expand(-1, members, -1, -1, -1).flatten(0, 1)
+
+
+AttentionInterface.register(TREE, _attend)

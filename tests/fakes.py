@@ -1,0 +1,256 @@
+"""Small environments for tests. They are real ones: they reset, step, grade and hide things like any other.
+
+``echo``: one turn; the observation names a word and the grade is 1 for saying it. ``lamps``: several turns; each shows a colour,
+an answer is a guess of the hidden number and a colour, and each half is paid where it was earned; ``off`` as colour ends the
+episode early. Both know the vocabulary a nano model needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradus.core import (
+    Condition,
+    Environment,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Grade,
+    Grader,
+    Action,
+    Observation,
+    Policy,
+    Request,
+    RewardTerm,
+    Session,
+    Span,
+    Task,
+    Vocabulary,
+    child_rng,
+)
+
+WORDS = ("red", "green", "blue", "gold")
+NUMBERS = ("0", "1", "2", "3")
+
+
+class Echo:
+    """One turn: say the word that is shown."""
+
+    system_prompt = "say the word"
+
+    def __init__(self, words: Sequence[str] = WORDS, padding: int = 0) -> None:
+        self._words = words
+        self._padding = padding
+        self._word = ""
+        self._steps = 0
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": "echo", "step_count": self._steps}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        rng = child_rng(seed or 0, "echo")
+        self._word = rng.choice(list(self._words))
+        self._steps = 0
+        extra = [rng.choice(list(self._words)) for _ in range(self._padding)]
+        return Observation(text=" ".join([*extra, "word", self._word]), data={"word": self._word})
+
+    def step(self, action: str) -> Observation:
+        self._steps += 1
+        valid = action.strip() in self._words
+        return Observation(
+            text="done",
+            reward=float(action.strip() == self._word),
+            terminated=True,
+            action_valid=valid,
+            action_error=None if valid else f"expected one of {', '.join(self._words)}",
+            action_data={"word": action.strip()},
+        )
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {"word": self._word}
+
+    def close(self) -> None:
+        pass
+
+
+class Lamps:
+    """``turns`` turns: answer ``N COLOUR``; the colour that is shown is right, and N should be the hidden number.
+
+    The hidden number shows in the observation only after the first turn, so that later guesses can be better. ``restart``
+    makes every second turn begin a new training sequence.
+    """
+
+    system_prompt = "name the number and the colour"
+
+    def __init__(self, turns: int = 3, restart: bool = False) -> None:
+        self._turns = turns
+        self._restart = restart
+        self._number = 0
+        self._colours: list[str] = []
+        self._step = 0
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": "lamps", "step_count": self._step}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        rng = child_rng(seed or 0, "lamps")
+        self._number = rng.randrange(len(NUMBERS))
+        self._colours = [rng.choice(WORDS) for _ in range(self._turns)]
+        self._step = 0
+        return self._observe()
+
+    def _observe(self, **fields: Any) -> Observation:
+        if self._step >= self._turns:
+            return Observation(text="done", terminated=True, **fields)
+        hint = f" hint {self._number}" if self._step else ""
+        text = f"lamp {self._colours[self._step]}{hint}"
+        restart = self._restart and self._step % 2 == 0 and self._step > 0
+        return Observation(text=text, data={"colour": self._colours[self._step]}, restart=restart, **fields)
+
+    def step(self, action: str) -> Observation:
+        words = action.split()
+        valid = len(words) == 2 and words[0] in NUMBERS and words[1] in (*WORDS, "off")
+        right = valid and words[1] == self._colours[self._step]
+        known = valid and int(words[0]) == self._number
+        fields: dict[str, Any] = {
+            "reward": float(right) + float(known),
+            "action_valid": valid,
+            "action_error": None if valid else "expected a number and a colour",
+            "action_data": {"right": right, "known": known},
+        }
+        if valid:
+            at = action.index(words[1])
+            fields["action_spans"] = (Span(name="number", start=0, end=at), Span(name="colour", start=at, end=len(action)))
+        self._step += 1
+        if valid and words[1] == "off":
+            return Observation(text="done", terminated=True, **fields)
+        return self._observe(**fields)
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {"number": self._number}
+
+    def close(self) -> None:
+        pass
+
+
+class Answers:
+    """A scripted policy: a function from (start, observation) to text."""
+
+    def __init__(self, name: str, answer: Any) -> None:
+        self.name = name
+        self._answer = answer
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        return _AnswerSession(self._answer, episodes)
+
+
+class _AnswerSession:
+    def __init__(self, answer: Any, episodes: Sequence[EpisodeStart]) -> None:
+        self._answer = answer
+        self._episodes = episodes
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        return [Action(text=self._answer(self._episodes[one.row], one.observation)) for one in requests]
+
+    def close(self) -> None:
+        pass
+
+
+def _grade_echo(episodes: Sequence[Episode]) -> Sequence[Grade]:
+    grades: list[Grade] = []
+    for episode in episodes:
+        value = episode.turns[0].reward or 0.0
+        terms = ((RewardTerm(component="right", value=value),),)
+        grades.append(Grade(grader="right", value=value, components={"right": value}, terms=terms))
+    return grades
+
+
+def _grade_lamps(episodes: Sequence[Episode]) -> Sequence[Grade]:
+    grades: list[Grade] = []
+    for episode in episodes:
+        terms: list[tuple[RewardTerm, ...]] = []
+        for turn in episode.turns:
+            known, right = float(turn.action_data["known"]), float(turn.action_data["right"])
+            terms.append(
+                (
+                    RewardTerm(component="number", value=0.5 * known, span="number"),
+                    RewardTerm(component="colour", value=0.5 * right, span="colour"),
+                )
+            )
+        total = sum(term.value for turn in terms for term in turn)
+        parts = {
+            "number": sum(float(turn.action_data["known"]) for turn in episode.turns),
+            "colour": sum(float(turn.action_data["right"]) for turn in episode.turns),
+        }
+        grades.append(Grade(grader="sum", value=total, components=parts, terms=tuple(terms)))
+    return grades
+
+
+def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
+    """The one-turn environment. ``padding`` words stand before the one to say, to lengthen the prompt."""
+
+    def make() -> Environment:
+        return Echo(words, padding)
+
+    def teacher(_: str | None) -> Policy:
+        return Answers("gold", lambda start, observation: observation.data["word"])
+
+    return EnvironmentSpec(
+        name="echo",
+        summary="say the word that is shown",
+        make=make,
+        graders={
+            "right": Grader(name="right", summary="1 for the word", weights={"right": 1.0}, grade=_grade_echo, per_turn=True)
+        },
+        default_grader="right",
+        conditions={"test": Condition(name="test", seeds=range(32))},
+        train_task=lambda index: Task(environment="echo", seed=1_000_000 + index),
+        policies={"gold": teacher},
+        yardstick=lambda episode: episode.environment_return,
+        yardstick_name="return",
+        max_turns=1,
+        teacher="gold",
+        vocabulary=lambda: Vocabulary(words=("say", "the", "word", "done", *words)),
+        grammar=(tuple(words),),
+        hidden=("word",),
+    )
+
+
+def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
+    """The environment of several turns."""
+
+    def gold(start: EpisodeStart, observation: Observation) -> str:
+        hint = observation.text.split(" hint ")
+        return f"{hint[1] if len(hint) == 2 else '0'} {observation.data['colour']}"
+
+    return EnvironmentSpec(
+        name="lamps",
+        summary="name the hidden number and the colour that is shown",
+        make=lambda: Lamps(turns, restart),
+        graders={
+            "sum": Grader(
+                name="sum",
+                summary="half a point each",
+                weights={"number": 0.5, "colour": 0.5},
+                grade=_grade_lamps,
+                per_turn=True,
+            )
+        },
+        default_grader="sum",
+        conditions={"test": Condition(name="test", seeds=range(32))},
+        train_task=lambda index: Task(environment="lamps", seed=1_000_000 + index),
+        policies={"gold": lambda _: Answers("gold", gold)},
+        yardstick=lambda episode: episode.environment_return,
+        yardstick_name="return",
+        max_turns=turns,
+        teacher="gold",
+        metrics=lambda episode: {"length": float(len(episode.turns))},
+        vocabulary=lambda: Vocabulary(
+            words=("name", "the", "number", "and", "colour", "lamp", "hint", "done", "off", *WORDS, *NUMBERS)
+        ),
+        grammar=(NUMBERS, (*WORDS, "off")),
+        hidden=("number",),
+    )
