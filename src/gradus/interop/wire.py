@@ -1,0 +1,121 @@
+"""The words of OpenEnv's wire: messages as JSON text, and what may go wrong with one.
+
+The protocol is that of openenv-core 0.3.0 and openenv 0.10.0. A request is ``{"type": "reset" | "step" | "state" | "close",
+"data": {...}}``; an answer ``{"type": "observation" | "state" | "error", "data": {...}}``. Servers of 0.3.0 drop an
+observation's ``metadata``, so all that matters is an observation field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradus.core import Observation
+
+__all__ = [
+    "FIELDS",
+    "WireError",
+    "dumps",
+    "error_message",
+    "loads",
+    "observation_data",
+    "observation_message",
+    "read_observation",
+    "reset_arguments",
+    "state_message",
+]
+
+FIELDS = ("text", "system_prompt", "terminated", "truncated", "restart", "action_valid", "action_error")
+"""Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
+
+# ASCII only: a lone surrogate in a client's text could not be sent back otherwise.
+dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_EPISODE_ID_LENGTH = 255  # OpenEnv's own limit
+
+
+@dataclass
+class WireError(Exception):
+    """A request that cannot be served. ``code`` is one of OpenEnv's WSErrorCode; ``details`` go beside the message."""
+
+    code: str
+    message: str
+    details: Mapping[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})"
+
+
+def loads(raw: str | bytes) -> dict[str, Any]:
+    """One message as an object; WireError says what is wrong with it otherwise."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError("INVALID_JSON", f"expected one JSON object, got text that is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(found).__name__}')
+    return found
+
+
+def observation_data(observation: Observation, system_prompt: str | None = None) -> dict[str, Any]:
+    """What a reset or a step answers: ``{"observation": {...}, "reward": x, "done": b}``.
+
+    The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
+    """
+    clash = observation.data.keys() & FIELDS
+    if clash:
+        raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {sorted(clash)}")
+    fields: dict[str, Any] = {
+        "text": observation.text,
+        "system_prompt": system_prompt,
+        "terminated": observation.terminated,
+        "truncated": observation.truncated,
+        "restart": observation.restart,
+        "action_valid": observation.action_valid,
+        "action_error": observation.action_error,
+        **observation.data,
+    }
+    return {
+        "observation": fields,
+        "reward": observation.reward,
+        "done": observation.terminated or observation.truncated,
+    }
+
+
+def observation_message(observation: Observation, system_prompt: str | None = None) -> str:
+    """The answer to a reset or a step."""
+    return dumps({"type": "observation", "data": observation_data(observation, system_prompt)})
+
+
+def state_message(state: Mapping[str, Any]) -> str:
+    """The answer to a request for the public state."""
+    return dumps({"type": "state", "data": dict(state)})
+
+
+def error_message(error: WireError) -> str:
+    """An error, with OpenEnv's code."""
+    return dumps({"type": "error", "data": {"message": error.message, "code": error.code, **(error.details or {})}})
+
+
+def read_observation(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], float | None, bool]:
+    """Fields, reward and done of what a server answered; WireError if it is something else."""
+    fields = data.get("observation")
+    reward = data.get("reward")
+    if not isinstance(fields, Mapping):
+        raise WireError("VALIDATION_ERROR", f"expected an observation object, the server sent {str(data)[:200]}")
+    if reward is not None and not isinstance(reward, int | float):
+        raise WireError("VALIDATION_ERROR", f"expected a number as reward, the server sent {reward!r}")
+    return fields, None if reward is None else float(reward), bool(data.get("done", False))
+
+
+def reset_arguments(data: Mapping[str, Any]) -> tuple[int | None, str | None, dict[str, Any]]:
+    """Seed, episode id and the remaining options of a reset request, checked."""
+    options = dict(data)
+    seed = options.pop("seed", None)
+    episode_id = options.pop("episode_id", None)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise WireError("VALIDATION_ERROR", f"seed must be a non-negative integer or null, got {seed!r}")
+    if episode_id is not None and (not isinstance(episode_id, str) or len(episode_id) > _EPISODE_ID_LENGTH):
+        raise WireError("VALIDATION_ERROR", f"episode_id must be a string of at most {_EPISODE_ID_LENGTH} characters")
+    return seed, episode_id, options

@@ -1,0 +1,155 @@
+"""A small environment whose every answer can be worked out by hand, and a real server in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+import uvicorn
+
+from gradus.core import (
+    Condition,
+    EnvironmentSpec,
+    Episode,
+    Grade,
+    Grader,
+    Observation,
+    RewardTerm,
+    Task,
+    child_rng,
+)
+
+STEPS = 6
+
+
+@dataclass
+class Adder:
+    """Adds what it is told; the reward is the number times a factor that the seed hides. ``boom`` breaks it."""
+
+    closed: list[Adder] = field(default_factory=list)
+    seed: int = 0
+    episode_id: str | None = None
+    count: int = 0
+    total: float = 0.0
+    factor: float = 0.0
+    system_prompt: str = "Say a number."
+    action_schema: ClassVar[Mapping[str, Any]] = {
+        "title": "AdderAction",
+        "type": "object",
+        "properties": {"number": {"type": "number"}},
+        "required": ["number"],
+    }
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": self.episode_id, "step_count": self.count}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, double: bool = False) -> Observation:
+        self.seed = 0 if seed is None else seed
+        self.episode_id, self.count, self.total = episode_id, 0, 0.0
+        self.factor = child_rng(self.seed, "factor").random() * (2 if double else 1)
+        return Observation(text="total 0", data={"total": 0.0, "step": 0})
+
+    def step(self, action: str) -> Observation:
+        if action == "boom":
+            raise RuntimeError("the adder broke")
+        try:
+            return self._add(float(action))
+        except ValueError:
+            return self._add(0.0, error=f"not a number: {action}")
+
+    def step_typed(self, action: Mapping[str, Any]) -> Observation:
+        if set(action) != {"number"} or not isinstance(action["number"], int | float):
+            raise ValueError(f"expected {{'number': x}}, got {dict(action)}")
+        return self._add(float(action["number"]))
+
+    def _add(self, number: float, error: str | None = None) -> Observation:
+        self.count += 1
+        self.total += number
+        return Observation(
+            text=f"total {self.total:g}",
+            data={"total": self.total, "step": self.count},
+            reward=number * self.factor,
+            terminated=self.count == STEPS,
+            action_valid=error is None,
+            action_error=error,
+        )
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {"factor": self.factor}
+
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+def _grade(episodes: Sequence[Episode]) -> list[Grade]:
+    terms = [tuple((RewardTerm(component="sum", value=turn.reward or 0.0),) for turn in one.turns) for one in episodes]
+    values = [sum(term.value for (term,) in one) for one in terms]
+    return [
+        Grade(grader="sum", value=value, components={"sum": value}, terms=one)
+        for value, one in zip(values, terms, strict=True)
+    ]
+
+
+def _adder(closed: list[Adder]) -> EnvironmentSpec:
+    return EnvironmentSpec(
+        name="adder",
+        summary="adds numbers",
+        make=lambda: Adder(closed=closed),
+        graders={"sum": Grader(name="sum", summary="", weights={"sum": 1.0}, grade=_grade, per_turn=True)},
+        default_grader="sum",
+        conditions={"doubled": Condition(name="doubled", seeds=range(10), options={"double": True})},
+        train_task=lambda index: Task(environment="adder", seed=1_000 + index),
+        policies={},
+        yardstick=lambda episode: episode.environment_return,
+        yardstick_name="return",
+        max_turns=STEPS,
+        hidden=("factor",),
+    )
+
+
+@pytest.fixture
+def closed() -> list[Adder]:
+    """The adders that were closed."""
+    return []
+
+
+@pytest.fixture
+def adder(closed: list[Adder]) -> EnvironmentSpec:
+    return _adder(closed)
+
+
+@pytest.fixture(scope="session")
+def make_adder() -> Callable[[list[Adder]], EnvironmentSpec]:
+    return _adder
+
+
+@contextmanager
+def running(config: uvicorn.Config) -> Iterator[str]:
+    """A real server on a free port of this machine, in a thread; yields ``host:port``."""
+    config.port = 0
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until = time.monotonic() + 20
+    while not server.started:
+        if time.monotonic() > until:
+            raise TimeoutError("the server did not start in 20 s")
+        time.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def serve() -> Callable[[uvicorn.Config], Any]:
+    return running

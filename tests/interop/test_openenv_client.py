@@ -1,0 +1,162 @@
+"""Any OpenEnv server as an environment: what is played through it is what is played in process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gradus.core import (
+    Action,
+    ConfigError,
+    EnvironmentFault,
+    EnvironmentSpec,
+    EpisodeStart,
+    Request,
+    StopReason,
+    Task,
+)
+from gradus.interop.openenv import load
+from gradus.interop.openenv_server import create_app, server_config
+from gradus.rollouts import play
+
+
+class Counting:
+    """Answers 1, 2, 3, ... in every episode, and ``no`` at the third turn."""
+
+    name = "counting"
+
+    def start(self, episodes: list[EpisodeStart]) -> Counting:
+        self.turns = [0] * len(episodes)
+        return self
+
+    def act(self, requests: list[Request]) -> list[Action]:
+        answers = []
+        for request in requests:
+            self.turns[request.row] += 1
+            turn = self.turns[request.row]
+            answers.append(Action(text="no" if turn == 3 else str(turn)))
+        return answers
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> Iterator[str]:
+    with serve(server_config(create_app(make_adder([]), sessions=8))) as found:
+        yield found
+
+
+@pytest.mark.parametrize("scheme", ["ws", "http"])
+def test_playing_through_a_server_is_playing_in_process(address: str, adder: EnvironmentSpec, scheme: str) -> None:
+    there = load(f"{scheme}://{address}?turns=6")
+    tasks = [Task(environment="adder", seed=seed) for seed in range(3)]
+    remote = play(there, Counting(), tasks, group_size=2).episodes
+    local = play(adder, Counting(), tasks, group_size=2).episodes
+    assert len(remote) == 6
+    for far, near in zip(remote, local, strict=True):
+        assert far.stop is StopReason.TERMINATED
+        assert far.system_prompt == near.system_prompt
+        assert [turn.reward for turn in far.turns] == [turn.reward for turn in near.turns]
+        assert [turn.observation for turn in far.turns] == [turn.observation for turn in near.turns]
+        assert [turn.data for turn in far.turns] == [turn.data for turn in near.turns]
+        assert [turn.valid for turn in far.turns] == [turn.valid for turn in near.turns]
+        assert not far.turns[2].valid
+        assert far.grade is not None
+        assert near.grade is not None
+        assert far.grade.value == pytest.approx(near.grade.value, abs=1e-12)
+        assert far.outcome == {}  # hidden truth does not come over the wire
+
+
+def test_a_constant_policy_plays(address: str) -> None:
+    spec = load(f"ws://{address}/?turns=2")
+    (episode,) = play(spec, spec.policy("constant:4"), spec.tasks("main", 1)).episodes
+    assert episode.stop is StopReason.TURN_LIMIT
+    assert [turn.action for turn in episode.turns] == ["4", "4"]
+
+
+def test_typed_actions_go_through_the_client_too(address: str) -> None:
+    environment = load(f"ws://{address}").make()
+    environment.reset(seed=4, episode_id="mine")
+    observation = environment.step_typed({"number": 2.5})  # type: ignore[attr-defined]
+    assert observation.data["total"] == 2.5
+    assert environment.state == {"episode_id": "mine", "step_count": 1}
+    environment.close()
+    environment.close()
+
+
+def test_a_server_that_wants_fields_gets_them_from_a_json_answer(address: str) -> None:
+    environment = load(f"ws://{address}?field=number").make()
+    environment.reset(seed=4)
+    refused = environment.step("5")  # a string is no number: the server refuses it and the episode goes on
+    assert not refused.action_valid
+    assert refused.action_error
+    assert "refused" in refused.text
+    environment.close()
+
+
+def test_a_full_server_says_so(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> None:
+    with serve(server_config(create_app(make_adder([]), sessions=1))) as address:
+        crowded = play(load(f"ws://{address}?turns=2"), Counting(), load(f"ws://{address}").tasks("main", 2)).episodes
+        assert [episode.stop for episode in crowded] == [StopReason.TURN_LIMIT, StopReason.FAILED]
+        assert crowded[1].failure is not None
+        assert "CAPACITY_REACHED" in crowded[1].failure.message
+        patient = load(f"ws://{address}?turns=2&sessions=1")
+        assert [one.stop for one in play(patient, Counting(), patient.tasks("main", 2)).episodes] == [
+            StopReason.TURN_LIMIT
+        ] * 2
+        with pytest.raises(ConfigError, match="allows 1"):
+            play(patient, Counting(), patient.tasks("main", 1), group_size=2)
+
+
+def test_a_server_that_goes_away_is_an_error_with_its_address(
+    make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]
+) -> None:
+    with serve(server_config(create_app(make_adder([])))) as address:
+        spec = load(f"ws://{address}")
+        environment = spec.make()
+        environment.reset(seed=1)
+    with pytest.raises(EnvironmentFault, match="stopped answering"):
+        environment.step("1")
+    with pytest.raises(EnvironmentFault, match="no OpenEnv server"):
+        environment.reset(seed=1)
+    with pytest.raises(ConfigError, match="is it running"):
+        load(f"ws://{address}")
+
+
+@pytest.mark.parametrize("address", [None, "", "localhost:8000", "ftp://x", "ws://"])
+def test_an_address_that_is_none(address: str | None) -> None:
+    with pytest.raises(ConfigError, match="address"):
+        load(address)
+
+
+@pytest.mark.parametrize("query", ["turns=0", "turns=x", "sessions=-1", "colour=red"])
+def test_options_are_checked(query: str) -> None:
+    with pytest.raises(ConfigError, match=query.split("=")[0]):
+        load(f"ws://127.0.0.1:1?{query}")
+
+
+def test_json_answers_are_read_as_fields(address: str) -> None:
+    from dataclasses import replace
+
+    from gradus.interop.openenv import OpenEnvClient, Server
+
+    server = Server(
+        socket=f"ws://{address}/ws",
+        name="adder",
+        description="adds",
+        action={"properties": {"number": {"type": "number"}}},
+        field=None,
+    )
+    environment = OpenEnvClient(server)
+    environment.reset(seed=1)
+    assert environment.step(json.dumps({"number": 3})).data["total"] == 3
+    unreadable = environment.step("three")
+    assert not unreadable.action_valid
+    assert "number" in unreadable.text
+    environment.close()
+    silent = OpenEnvClient(replace(server, socket="ws://127.0.0.1:1/ws"))
+    with pytest.raises(EnvironmentFault, match="no OpenEnv server"):
+        silent.reset(seed=1)

@@ -1,0 +1,264 @@
+"""The OpenEnv server over real sockets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from gradus.core import ConfigError, EnvironmentSpec, Observation
+from gradus.interop.openenv_server import create_app, server_config
+from gradus.interop.sessions import Places, Session
+from gradus.interop.wire import WireError, observation_data
+
+SESSIONS = 3
+
+
+@pytest.fixture(scope="module")
+def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> Iterator[str]:
+    """One server for all; every test leaves it without sessions, or the next one would meet a full house."""
+    with serve(server_config(create_app(make_adder([]), sessions=SESSIONS))) as found:
+        yield found
+
+
+def dial(address: str) -> connect:
+    return connect(f"ws://{address}/ws", proxy=None)
+
+
+def ask(socket: ClientConnection, kind: str, **data: Any) -> dict[str, Any]:
+    socket.send(json.dumps({"type": kind, "data": data} if data else {"type": kind}))
+    return json.loads(socket.recv(10))
+
+
+def code(answer: dict[str, Any]) -> str:
+    assert answer["type"] == "error", answer
+    assert answer["data"]["message"]
+    return answer["data"]["code"]
+
+
+def in_process(spec: EnvironmentSpec, seed: int, numbers: list[float], **options: Any) -> list[Observation]:
+    environment = spec.make()
+    environment.reset(seed=seed, **options)
+    return [environment.step(repr(number)) for number in numbers]
+
+
+def test_an_episode_over_the_wire_is_the_episode_in_process(address: str, adder: EnvironmentSpec) -> None:
+    numbers = [0.1, 2.0, -3.5, 1e-9, 7.25, 1e6]
+    expected = in_process(adder, 5, numbers)
+    with dial(address) as socket:
+        first = ask(socket, "reset", seed=5, episode_id="e5")
+        assert first["type"] == "observation"
+        assert first["data"]["reward"] is None
+        assert first["data"]["done"] is False
+        assert first["data"]["observation"]["system_prompt"] == "Say a number."
+        for turn, number in enumerate(numbers):
+            typed = turn % 2 == 0
+            answer = ask(socket, "step", **({"number": number} if typed else {"text": repr(number)}))["data"]
+            assert answer["reward"] == expected[turn].reward  # exactly: JSON floats read back as the same number
+            assert answer["done"] is expected[turn].terminated
+            assert answer["observation"]["total"] == expected[turn].data["total"]
+            assert answer["observation"]["text"] == expected[turn].text
+        assert ask(socket, "state")["data"] == {"episode_id": "e5", "step_count": 6}
+        assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"  # the episode is over
+        assert ask(socket, "reset", seed=6)["type"] == "observation"  # and another may begin
+
+
+def test_a_condition_brings_its_options(address: str, adder: EnvironmentSpec) -> None:
+    (expected,) = in_process(adder, 3, [1.0], double=True)
+    with dial(address) as socket:
+        ask(socket, "reset", seed=3, condition="doubled")
+        assert ask(socket, "step", number=1.0)["data"]["reward"] == expected.reward
+        assert code(ask(socket, "reset", seed=3, condition="tripled")) == "VALIDATION_ERROR"
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("{", "INVALID_JSON"),
+        ("", "INVALID_JSON"),
+        ("[" * 100_000, "INVALID_JSON"),
+        ("[1, 2]", "VALIDATION_ERROR"),
+        ('{"type": "dance"}', "UNKNOWN_TYPE"),
+        ('{"type": ["reset"]}', "UNKNOWN_TYPE"),
+        ("{}", "UNKNOWN_TYPE"),
+        ('{"type": "step", "data": 4}', "VALIDATION_ERROR"),
+        ('{"type": "step", "data": {}}', "VALIDATION_ERROR"),
+        ('{"type": "step", "data": {"number": "much"}}', "VALIDATION_ERROR"),
+        ('{"type": "step", "data": {"action": {"number": 1}}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"seed": -1}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"seed": true}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"episode_id": 5}}', "VALIDATION_ERROR"),
+        (b"\xff\xfe", "INVALID_JSON"),
+    ],
+)
+def test_a_bad_message_is_answered_and_the_episode_goes_on(address: str, raw: str | bytes, expected: str) -> None:
+    with dial(address) as socket, dial(address) as other:
+        ask(socket, "reset", seed=1)
+        ask(socket, "step", number=2.0)
+        ask(other, "reset", seed=1)
+        socket.send(raw)
+        assert code(json.loads(socket.recv(10))) == expected
+        assert ask(socket, "step", number=3.0)["data"]["observation"]["total"] == 5.0
+        assert ask(other, "step", number=1.0)["data"]["observation"]["total"] == 1.0
+
+
+def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> None:
+    with dial(address) as socket, dial(address) as other:
+        ask(socket, "reset", seed=1)
+        ask(other, "reset", seed=1)
+        answer = ask(socket, "step", text="boom")
+        assert code(answer) == "EXECUTION_ERROR"
+        assert "the adder broke" in answer["data"]["message"]
+        assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"
+        assert ask(other, "step", number=1.0)["type"] == "observation"
+        assert ask(socket, "reset", seed=1)["type"] == "observation"
+
+
+def test_a_reset_with_options_it_does_not_know_says_so(address: str) -> None:
+    with dial(address) as socket:
+        answer = ask(socket, "reset", seed=1, colour="red")
+        assert code(answer) == "VALIDATION_ERROR"
+        assert "colour" in answer["data"]["message"]
+        assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"
+
+
+def test_over_capacity_is_told_and_a_place_that_is_left_can_be_taken(address: str) -> None:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(dial(address)) for _ in range(SESSIONS)]
+        for socket in sockets:
+            assert ask(socket, "reset", seed=1)["type"] == "observation"
+        late = stack.enter_context(dial(address))
+        refused = ask(late, "reset", seed=1)
+        assert code(refused) == "CAPACITY_REACHED"
+        assert refused["data"]["max_sessions"] == SESSIONS
+        assert ask(sockets[0], "step", number=1.0)["type"] == "observation"  # the others go on
+        sockets[0].socket.close()  # vanishes without a goodbye
+        until = time.monotonic() + 10
+        while (answer := ask(late, "reset", seed=1))["type"] == "error" and time.monotonic() < until:
+            time.sleep(0.01)
+        assert answer["type"] == "observation"
+        for socket in sockets[1:]:
+            assert ask(socket, "step", number=1.0)["type"] == "observation"
+
+
+def test_every_way_to_leave_frees_the_place(
+    adder: EnvironmentSpec, closed: list[Any], serve: Callable[..., Any]
+) -> None:
+    app = create_app(adder, sessions=SESSIONS)
+    before = len(closed)
+    with (
+        serve(server_config(app)) as address,
+        dial(address) as polite,
+        dial(address) as abrupt,
+        dial(address) as midway,
+    ):
+        for socket in (polite, abrupt, midway):
+            ask(socket, "reset", seed=1)
+        assert app.state.places.taken == 3
+        polite.send('{"type": "close"}')
+        abrupt.socket.close()
+        midway.send('{"type": "step", "data": {"text": "1"}}')
+        midway.socket.close()
+        until = time.monotonic() + 10
+        while app.state.places.taken and time.monotonic() < until:
+            time.sleep(0.01)
+        assert app.state.places.taken == 0
+        assert len(closed) - before == 3
+
+
+def test_many_sessions_at_once_are_not_mixed_up(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
+    def play(address: str, seed: int) -> list[float]:
+        with dial(address) as socket:
+            ask(socket, "reset", seed=seed)
+            return [ask(socket, "step", number=seed + turn)["data"]["reward"] for turn in range(6)]
+
+    with serve(server_config(create_app(adder, sessions=32))) as address, ThreadPoolExecutor(16) as pool:
+        played = list(pool.map(lambda seed: play(address, seed), range(32)))
+    for seed, rewards in enumerate(played):
+        expected = in_process(adder, seed, [float(seed + turn) for turn in range(6)])
+        assert rewards == [one.reward for one in expected]
+
+
+def test_answers_come_in_order_to_a_client_that_does_not_wait(address: str) -> None:
+    with dial(address) as socket:
+        ask(socket, "reset", seed=2)
+        for number in range(5):
+            socket.send(json.dumps({"type": "step", "data": {"number": number}}))
+        totals = [json.loads(socket.recv(10))["data"]["observation"]["total"] for _ in range(5)]
+    assert totals == [0, 1, 3, 6, 10]
+
+
+def test_environments_that_wait_can_leave_the_event_loop(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
+    with serve(server_config(create_app(adder, sessions=2, threads=True))) as address, dial(address) as socket:
+        ask(socket, "reset", seed=2)
+        assert ask(socket, "step", number=4.0)["data"]["observation"]["total"] == 4.0
+
+
+def test_the_same_over_plain_http(address: str, adder: EnvironmentSpec) -> None:
+    expected = in_process(adder, 9, [1.0, 2.0])
+    with httpx.Client(base_url=f"http://{address}", trust_env=False) as client:
+        assert client.get("/health").json() == {"status": "healthy"}
+        assert client.get("/metadata").json()["name"] == "adder"
+        assert client.get("/state").json() == {"episode_id": None, "step_count": 0}
+        assert client.post("/step", json={"action": {"number": 1}}).status_code == 409
+        assert client.post("/reset", json={"seed": 9}).json()["observation"]["total"] == 0.0
+        client.post("/reset", json={"seed": 1, "episode_id": "other"}).raise_for_status()
+        client.post("/step", json={"action": {"number": 50}, "episode_id": "other"}).raise_for_status()
+        for number, one in zip((1.0, 2.0), expected, strict=True):
+            answer = client.post("/step", json={"action": {"number": number}}).json()
+            assert (answer["reward"], answer["observation"]["total"]) == (one.reward, one.data["total"])
+        assert client.get("/state", params={"episode_id": "other"}).json()["step_count"] == 1
+        assert client.post("/step", json={"action": {"number": "x"}}).status_code == 422
+        assert client.post("/step", json={"number": 1}).status_code == 422
+        assert client.post("/step", content=b"{").status_code == 422
+        assert client.post("/reset", json={"seed": "x"}).status_code == 422
+        assert client.post("/step", json={"action": {"text": "boom"}}).status_code == 500
+        assert client.post("/mcp", json={"id": 1, "method": "tools/list"}).json()["result"] == {"tools": []}
+        assert client.post("/mcp", json={}).json()["jsonrpc"] == "2.0"
+
+
+def test_http_episodes_make_room_for_each_other_but_not_at_a_sockets_cost(address: str) -> None:
+    with httpx.Client(base_url=f"http://{address}", trust_env=False) as client, dial(address) as socket:
+        ask(socket, "reset", seed=1)
+        for _ in range(SESSIONS + 1):  # a refused reset keeps no place
+            assert client.post("/reset", json={"colour": "red", "episode_id": "bad"}).status_code == 422
+        for number in range(SESSIONS + 2):
+            client.post("/reset", json={"seed": 1, "episode_id": str(number)}).raise_for_status()
+        assert client.post("/step", json={"action": {"number": 1}, "episode_id": "0"}).status_code == 409
+        last = client.post("/step", json={"action": {"number": 1}, "episode_id": str(SESSIONS + 1)})
+        assert last.status_code == 200
+        assert ask(socket, "step", number=1.0)["type"] == "observation"
+
+
+def test_the_schema_names_every_field_that_is_sent(address: str) -> None:
+    with httpx.Client(base_url=f"http://{address}", trust_env=False) as client:
+        described = client.get("/schema").json()
+        sent = client.post("/reset", json={"seed": 1}).json()
+    assert set(sent["observation"]) | {"reward", "done"} == set(described["observation"]["properties"])
+    assert {choice["title"] for choice in described["action"]["anyOf"]} == {"AdderAction", "TextAction"}
+
+
+def test_data_may_not_hide_a_field() -> None:
+    with pytest.raises(WireError, match="terminated"):
+        observation_data(Observation(text="", data={"terminated": True}))
+
+
+def test_an_answer_with_what_utf8_cannot_hold_still_comes(adder: EnvironmentSpec) -> None:
+    session = Session(adder, Places(1))
+    session.handle('{"type": "reset", "data": {}}')
+    answer = session.handle('{"type": "step", "data": {"text": "\\ud800"}}')
+    assert answer is not None
+    answer.encode()
+    assert json.loads(answer)["data"]["observation"]["action_valid"] is False
+
+
+def test_no_places_is_an_error(adder: EnvironmentSpec) -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        create_app(adder, sessions=0)
