@@ -26,8 +26,8 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error; the function it gives takes (done, total). Silent where nobody watches."""
+def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
+    """A bar on standard error; the function it gives takes (done, total) and a new title. Silent where nobody watches."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -39,7 +39,13 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[[int, i
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
 
-        def advance(done: int, of: int) -> None:
+        current = title
+
+        def advance(done: int, of: int, label: str | None = None) -> None:
+            nonlocal current
+            if label is not None and label != current:
+                current = label
+                progress.reset(task, total=of, description=label)
             progress.update(task, completed=done, total=of)
 
         yield advance

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,7 @@ from gradus.core import (
     TurnTokens,
     Usage,
 )
+from gradus.core.files import write_lines
 
 __all__ = ["SCHEMA", "EpisodeFile", "EpisodeWriter", "decode", "encode", "read_episodes", "write_episodes"]
 
@@ -155,25 +156,8 @@ def _cut_torn_line(path: Path) -> None:
 
 def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment: str, note: str | None = None) -> None:
     """Write a whole file at once: aside first, then renamed, so that a reader never sees half of it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    aside = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(_header(environment, note))
-            for episode in episodes:
-                file.write(_line(encode(episode)))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.chmod(0o644)
-        os.replace(aside, path)
-    except OSError as error:
-        raise StorageError(
-            f"could not write {path}: {error.strerror or error}; nothing was changed there. Free space or choose another folder"
-        ) from error
-    finally:
-        aside.unlink(missing_ok=True)
+    lines = (_line(encode(episode)) for episode in episodes)
+    write_lines(Path(path), chain((_header(environment, note),), lines))
 
 
 def read_episodes(path: Path | str) -> EpisodeFile:
