@@ -1,0 +1,155 @@
+"""Three versions of the grade. v1 and v2 are the original's, holes included; v3 is ours and what training should use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradus.core import Episode, Grade, Grader, GradingError, RewardTerm
+from gradus.environments.rhythm.tables import DAYS, METERS, SLOTS, STEPS
+from gradus.environments.rhythm.week import Week, read_week
+
+__all__ = ["BELIEF_COMPONENTS", "BELIEF_VARIANCE", "GRADERS", "LATE", "V3_WEIGHTS", "WELLBEING"]
+
+Array = NDArray[np.float64]
+
+BELIEF_COMPONENTS = frozenset({"belief_accuracy", "belief_skill"})
+_HALF = STEPS // 2
+_METER_STEPS = STEPS * len(METERS)
+
+V1_WEIGHTS = {"crash_free": 0.20, "progress": 0.25, "connection": 0.15, "adaptation": 0.30, "efficiency": 0.10}
+V2_WEIGHTS = {
+    "crash_free": 0.15,
+    "progress": 0.20,
+    "connection": 0.10,
+    "adaptation": 0.25,
+    "efficiency": 0.10,
+    "belief_accuracy": 0.20,
+}
+V3_WEIGHTS = {"wellbeing": 0.50, "late_wellbeing": 0.10, "crash_free": 0.10, "belief_skill": 0.30}
+
+# v3's fixed references, in episode reward: about what random play and a planner who knows the person get.
+WELLBEING = (3.0, 15.0)
+LATE = (0.5, 6.5)
+# Mean squared error of the best constant over the persons of training, per belief target.
+BELIEF_VARIANCE = 0.055
+# Knowing on Tuesday is worth something, still knowing on Sunday more: day d (1 to 7) weighs d / 28, its slots share it.
+_BELIEF_TURN_WEIGHTS: Array = np.repeat(np.arange(1, len(DAYS) + 1), len(SLOTS)) / (sum(range(1, 8)) * len(SLOTS))
+
+
+def _unit(value: float) -> float:
+    return min(1.0, max(0.0, value))
+
+
+def _adaptation(week: Week) -> float:
+    """Late-half minus early-half mean step reward, gated by late-half quality. It pays for a bad start; so did the original."""
+    early, late = float(week.rewards[:_HALF].mean()), float(week.rewards[_HALF:].mean())
+    return _unit((late + 0.25) / 0.75) ** 1.5 * _unit(0.65 + (late - early) / 1.2)
+
+
+def _belief_accuracy(week: Week) -> float:
+    """1 - MAE of the last stated belief, 0 if none was stated."""
+    last = week.held_belief[-1]
+    return 0.0 if np.isnan(last).any() else 1.0 - float(np.abs(last - week.truth).mean())
+
+
+_EPISODE_COMPONENTS: dict[str, Callable[[Week], float]] = {
+    "crash_free": lambda week: 1.0 - float(week.crashes.sum()) / _METER_STEPS,
+    "progress": lambda week: float(week.meters[-1, METERS.index("progress")]),
+    "connection": lambda week: float(week.meters[-1, METERS.index("connection")]),
+    "adaptation": _adaptation,
+    "efficiency": lambda week: _unit(float(week.rewards.mean()) + 0.25),
+    "belief_accuracy": _belief_accuracy,
+}
+
+
+def _spans(episode: Episode, turn: int) -> set[str]:
+    return {span.name for span in episode.turns[turn].spans}
+
+
+def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> Grade:
+    """A grade that is no sum of turns: all of it is paid at the last turn."""
+    week = read_week(episode)
+    if not week.finished:
+        raise GradingError(
+            f"{name} compares the halves of a whole week of {STEPS} steps, got {len(week.rewards)}; use v3"
+        )
+    if "belief_accuracy" in weights and np.isnan(week.truth).any():
+        raise GradingError("the outcome holds no true beliefs; expected outcome['beliefs'] from the environment")
+    components = {component: _EPISODE_COMPONENTS[component](week) for component in weights}
+    payments = tuple(RewardTerm(component=c, value=weights[c] * value) for c, value in components.items())
+    terms = ((),) * (len(episode.turns) - 1) + (payments,)
+    return Grade(grader=name, value=sum(term.value for term in payments), components=components, terms=terms)
+
+
+def _v3_turns(week: Week) -> dict[str, Array]:
+    """Each component's unweighted share per turn, (T,); over a whole week they add up to the component."""
+    turns = len(week.rewards)
+    late = np.arange(turns) >= _HALF
+    skill = 1.0 - week.squared_errors / BELIEF_VARIANCE
+    return {
+        "wellbeing": (week.rewards - WELLBEING[0] / STEPS) / (WELLBEING[1] - WELLBEING[0]),
+        "late_wellbeing": np.where(late, week.rewards - LATE[0] / (STEPS - _HALF), 0.0) / (LATE[1] - LATE[0]),
+        "crash_free": (len(METERS) - week.crashes) / _METER_STEPS,
+        "belief_skill": np.where(np.isnan(skill), 0.0, skill) * _BELIEF_TURN_WEIGHTS[:turns],
+    }
+
+
+def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grade:
+    """A sum over turns. A week that was cut short is paid for the turns it had."""
+    week = read_week(episode)
+    if np.isnan(week.truth).any():
+        raise GradingError("the outcome holds no true beliefs; expected outcome['beliefs'] from the environment")
+    shares = _v3_turns(week)
+    stated = ~np.isnan(week.belief).any(axis=1)
+    terms: list[tuple[RewardTerm, ...]] = []
+    for turn in range(len(episode.turns)):
+        if turn >= len(week.rewards):
+            terms.append(())
+            continue
+        spans = _spans(episode, turn)
+        action = "action" if "action" in spans else None
+        paid = [
+            RewardTerm(component=c, value=weights[c] * float(shares[c][turn]), span=action)
+            for c in weights
+            if c != "belief_skill"
+        ]
+        if stated[turn]:
+            value = weights["belief_skill"] * float(shares["belief_skill"][turn])
+            paid.append(RewardTerm(component="belief_skill", value=value, span="belief" if "belief" in spans else None))
+        terms.append(tuple(paid))
+    components = {component: float(share.sum()) for component, share in shares.items()}
+    value = sum(term.value for turn in terms for term in turn)
+    return Grade(grader=name, value=value, components=components, terms=tuple(terms))
+
+
+_OneGrade = Callable[[str, Mapping[str, float], Episode], Grade]
+
+
+def _each(name: str, weights: Mapping[str, float], one: _OneGrade) -> Callable[[Sequence[Episode]], list[Grade]]:
+    def grade(episodes: Sequence[Episode]) -> list[Grade]:
+        grades: list[Grade] = []
+        for episode in episodes:
+            try:
+                grades.append(one(name, weights, episode))
+            except GradingError as error:
+                grades.append(Grade(grader=name, value=None, error=str(error)))
+        return grades
+
+    return grade
+
+
+def _grader(name: str, summary: str, weights: Mapping[str, float], one: _OneGrade, *, per_turn: bool) -> Grader:
+    limits = None if per_turn else (0.0, 1.0)
+    return Grader(
+        name=name, summary=summary, weights=weights, grade=_each(name, weights, one), per_turn=per_turn, range=limits
+    )
+
+
+GRADERS: dict[str, Grader] = {
+    "v1": _grader("v1", "the original's first: no pay for inference", V1_WEIGHTS, _grade_at_end, per_turn=False),
+    "v2": _grader("v2", "the original's second: pays any stated belief", V2_WEIGHTS, _grade_at_end, per_turn=False),
+    "v3": _grader("v3", "wellbeing and belief skill, paid turn by turn", V3_WEIGHTS, _grade_v3, per_turn=True),
+}

@@ -1,0 +1,155 @@
+"""Policies without a model: floors, reflexes, exploits, and the planners who know nobody or everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session, child_seed
+from gradus.environments.rhythm.environment import RhythmEnvironment
+from gradus.environments.rhythm.persons import NEUTRAL, Profile, arrays
+from gradus.environments.rhythm.planner import plan
+from gradus.environments.rhythm.tables import ACTIONS, STEPS
+from gradus.environments.rhythm.text import answer_text, shown
+from gradus.environments.rhythm.world import effect_tables
+
+__all__ = ["CONSTANT_BELIEF", "PlannerPolicy", "ReflexPolicy", "heuristic_action", "random_answer", "reflexes"]
+
+CONSTANT_BELIEF = (0.5, 0.5, 0.5)
+
+Reflex = Callable[[Mapping[str, Any], EpisodeStart], str]
+
+
+def heuristic_action(data: Mapping[str, Any]) -> str:
+    """A fixed priority list of five actions, the same for everybody."""
+    vitality, _, _, serenity, connection = data["meters"]
+    if data["slot"] == "night" or vitality < 0.3:
+        return "sleep"
+    if serenity < 0.35:
+        return "meditate"
+    if connection < 0.3:
+        return "family_time"
+    return "deep_work" if data["slot"] in ("morning", "afternoon") else "exercise"
+
+
+def random_answer(seed: int) -> str:
+    """Some legal answer: uniform digits, uniform action."""
+    rng = np.random.default_rng(child_seed(seed, "rhythm", "answer"))
+    digits = rng.integers(10, size=3)
+    return f"{digits[0]} {digits[1]} {digits[2]} {ACTIONS[int(rng.integers(len(ACTIONS)))]}"
+
+
+def _random_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
+    rng = np.random.default_rng(child_seed(0, *start.key, "random", data["step"]))
+    return ACTIONS[int(rng.integers(len(ACTIONS)))]
+
+
+def _sandbagger_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
+    return "deep_work" if data["step"] < STEPS // 2 else heuristic_action(data)
+
+
+class ReflexPolicy:
+    """Answers each observation by a rule of its own; with ``belief`` the same belief is stated at every turn."""
+
+    def __init__(self, name: str, reflex: Reflex, belief: Sequence[float] | None = None) -> None:
+        self._name, self._reflex, self._belief = name, reflex, belief
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        return _ReflexSession(self._reflex, self._belief, episodes)
+
+
+class _ReflexSession:
+    def __init__(self, reflex: Reflex, belief: Sequence[float] | None, episodes: Sequence[EpisodeStart]) -> None:
+        self._reflex, self._belief, self._episodes = reflex, belief, episodes
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        return [
+            Action(text=answer_text(self._reflex(r.observation.data, self._episodes[r.row]), self._belief))
+            for r in requests
+        ]
+
+    def close(self) -> None: ...
+
+
+class PlannerPolicy:
+    """Plans for a person given in advance: everybody's average, or (privileged) the hidden one, stated as belief."""
+
+    def __init__(self, name: str, person: Callable[[EpisodeStart], Profile], *, states_belief: bool) -> None:
+        self._name, self._person, self._states_belief = name, person, states_belief
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        return _PlannerSession([self._person(episode) for episode in episodes], self._states_belief)
+
+
+class _PlannerSession:
+    def __init__(self, persons: Sequence[Profile], states_belief: bool) -> None:
+        self._weights, modifiers = arrays(persons)
+        self._effects = effect_tables(modifiers)
+        self._beliefs = [person.beliefs if states_belief else None for person in persons]
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        actions = [Action()] * len(requests)
+        for step, places in by_step(requests).items():
+            rows = [requests[place].row for place in places]
+            meters = np.array([shown(requests[place].observation.data)[0] for place in places])
+            best = plan(meters, self._weights[rows], self._effects[rows], step)
+            for place, row, action in zip(places, rows, best.tolist(), strict=True):
+                actions[place] = Action(text=answer_text(ACTIONS[action], self._beliefs[row]))
+        return actions
+
+    def close(self) -> None: ...
+
+
+def by_step(requests: Sequence[Request]) -> dict[int, list[int]]:
+    """Places in ``requests`` by the step of their week; in lockstep there is one."""
+    places: dict[int, list[int]] = {}
+    for place, request in enumerate(requests):
+        places.setdefault(request.observation.data["step"], []).append(place)
+    return places
+
+
+def _hidden_person(start: EpisodeStart) -> Profile:
+    return cast(RhythmEnvironment, start.environment).world.profile
+
+
+def _constant(argument: str | None) -> Policy:
+    action = argument or "sleep"
+    if action not in ACTIONS:
+        raise ConfigError(f"constant:ACTION needs one of {', '.join(ACTIONS)}, got {action!r}")
+    return ReflexPolicy(f"constant:{action}", lambda data, start: action)
+
+
+def _two_cycle(argument: str | None) -> Policy:
+    pair = (argument or "sleep,deep_work").split(",")
+    if len(pair) != 2 or any(action not in ACTIONS for action in pair):
+        raise ConfigError(f"two-cycle:A,B needs two of {', '.join(ACTIONS)}, got {argument!r}")
+    name = f"two-cycle:{argument}" if argument else "two-cycle"
+    return ReflexPolicy(name, lambda data, start: pair[data["step"] % 2])
+
+
+def reflexes() -> dict[str, Callable[[str | None], Policy]]:
+    """Factories by name; each takes the text after the colon."""
+
+    def heuristic(data: Mapping[str, Any], start: EpisodeStart) -> str:
+        return heuristic_action(data)
+
+    return {
+        "random": lambda argument: ReflexPolicy("random", _random_action),
+        "heuristic": lambda argument: ReflexPolicy("heuristic", heuristic),
+        "heuristic+constant": lambda argument: ReflexPolicy("heuristic+constant", heuristic, CONSTANT_BELIEF),
+        "constant": _constant,
+        "two-cycle": _two_cycle,
+        "sandbagger": lambda argument: ReflexPolicy("sandbagger", _sandbagger_action),
+        "profile-blind": lambda argument: PlannerPolicy("profile-blind", lambda start: NEUTRAL, states_belief=False),
+        "clairvoyant": lambda argument: PlannerPolicy("clairvoyant", _hidden_person, states_belief=True),
+    }

@@ -1,0 +1,158 @@
+"""The text of a week: the rules said once, one terse line per observation, and a strict parser of answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradus.core import Span, Vocabulary
+from gradus.environments.rhythm.tables import (
+    ACTION_INDEX,
+    ACTIONS,
+    ANOMALY_GRID,
+    DAYS,
+    EVENTS,
+    LETTERS,
+    METER_GRID,
+    REWARD_GRID,
+    REWARD_LIMIT,
+    SLOTS,
+)
+
+__all__ = ["SYSTEM_PROMPT", "Answer", "answer_text", "observation_text", "parse_answer", "shown", "vocabulary"]
+
+SYSTEM_PROMPT = (
+    "Plan one week for a person you do not know: each day has morning afternoon evening night . "
+    "Meters 0 to 1 : V vitality C cognition P progress S serenity K connection . They fade; below 0.1 is a crash . "
+    "A line shows day slot meters event , then of your last action: r reward , and odd: where its effect differed from "
+    "an average person's . Reward is the change of the meters in the person's own hidden weights . "
+    "People differ: what helps one drains another . Find out whom you have . "
+    "Answer each line with three digits 0-9 and one action: "
+    "company ( 0 hates 9 loves ) morning ( 0 night owl 9 morning person ) work ( 0 avoids 9 lives for it ) . "
+    "Actions: deep_work admin_work learn sleep exercise meditate family_time socialize me_time binge_watch . "
+    "Example: 5 5 5 sleep . You may think first in <reasoning> </reasoning> ."
+)
+
+_LEVELS = round(1 / METER_GRID)
+_ODD_LEVELS = 25  # anomalies are shown up to this many grid steps
+_REWARD_LEVELS = round(REWARD_LIMIT / REWARD_GRID)
+
+_METER_WORDS = [[f"{letter}{level * METER_GRID:.2f}" for level in range(_LEVELS + 1)] for letter in LETTERS]
+_ODD_WORDS = [
+    {level: f"{letter}{level * ANOMALY_GRID:+.2f}" for level in range(-_ODD_LEVELS, _ODD_LEVELS + 1)}
+    for letter in LETTERS
+]
+_REWARD_WORDS = {level: f"r{level * REWARD_GRID:+.1f}" for level in range(-_REWARD_LEVELS, _REWARD_LEVELS + 1)}
+_SLOT_WORDS = [(day, slot) for day in DAYS for slot in SLOTS]
+
+
+def _level(value: float, grid: float, limit: int) -> int:
+    return max(-limit, min(limit, round(value / grid)))
+
+
+def shown(data: Mapping[str, Any]) -> tuple[list[float], list[float], float]:
+    """Meters (5), anomalies (5) and reward as the line shows them: what a reader of the text can know."""
+    reward = data["reward"] or 0.0
+    return (
+        [round(value / METER_GRID) * METER_GRID for value in data["meters"]],
+        [_level(value, ANOMALY_GRID, _ODD_LEVELS) * ANOMALY_GRID for value in data["anomaly"]],
+        _level(reward, REWARD_GRID, _REWARD_LEVELS) * REWARD_GRID,
+    )
+
+
+def observation_text(data: Mapping[str, Any]) -> str:
+    """One line, for example ``tue evening V0.65 C0.50 P0.30 S0.60 K0.40 r+1.2 odd V-0.08 K+0.02``."""
+    words = [data["day"], data["slot"]]
+    words += [table[round(value / METER_GRID)] for table, value in zip(_METER_WORDS, data["meters"], strict=True)]
+    if data["active_event"] != "none":
+        words.append(data["active_event"])
+    if data["reward"] is not None:
+        words.append(_REWARD_WORDS[_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)])
+        levels = [_level(value, ANOMALY_GRID, _ODD_LEVELS) for value in data["anomaly"]]
+        odd = [table[level] for table, level in zip(_ODD_WORDS, levels, strict=True) if level]
+        words += ["odd", *odd] if odd else []
+    if data["done"]:
+        words[:2] = ["over"]
+    return " ".join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What an answer meant. ``error`` says what was wrong, and then nothing else is set."""
+
+    action: str | None = None
+    digits: tuple[int, ...] | None = None
+    spans: tuple[Span, ...] = ()
+    error: str | None = None
+
+    @property
+    def belief(self) -> list[float] | None:
+        """Digits as numbers in [0, 1]; None where no belief was stated."""
+        return None if self.digits is None else [digit / 9 for digit in self.digits]
+
+
+_REASONING = re.compile(r"\s*(<reasoning>.*?</reasoning>)", re.IGNORECASE | re.DOTALL)
+_DIGITS_FIRST = re.compile(r"\s*([0-9]\s+[0-9]\s+[0-9])\s+([a-z_]+)\s*", re.IGNORECASE)
+_ACTION_FIRST = re.compile(r"\s*([a-z_]+)(?:\s+([0-9]\s+[0-9]\s+[0-9]))?\s*", re.IGNORECASE)
+_EXPECTED = "expected three digits 0-9 and an action, like '5 5 5 sleep'"
+
+
+def parse_answer(text: str) -> Answer:
+    """Read ``S M W ACTION``, ``ACTION S M W`` or ``ACTION`` (no belief), after an optional ``<reasoning>`` block.
+
+    Nothing is guessed: words inside the reasoning are never read as an answer.
+    """
+    start, spans = 0, []
+    reasoning = _REASONING.match(text)
+    if reasoning:
+        start = reasoning.end()
+        spans.append(Span(name="reasoning", start=reasoning.start(1), end=start))
+    elif "<reasoning>" in text.lower():
+        return Answer(error=f"a <reasoning> block is not closed or not first; {_EXPECTED} after </reasoning>")
+    match = _DIGITS_FIRST.fullmatch(text, start)
+    belief, action = 1, 2
+    if match is None:
+        match = _ACTION_FIRST.fullmatch(text, start)
+        belief, action = 2, 1
+    if match is None:
+        return Answer(error=f"{_EXPECTED}, got {_short(text[start:])}")
+    name = match.group(action).lower()
+    if name not in ACTION_INDEX:
+        return Answer(error=f"unknown action {name!r}; the actions are {', '.join(ACTIONS)}")
+    digits = match.group(belief)
+    if digits is not None:
+        spans.append(Span(name="belief", start=match.start(belief), end=match.end(belief)))
+    spans.append(Span(name="action", start=match.start(action), end=match.end(action)))
+    return Answer(
+        action=name,
+        digits=None if digits is None else tuple(int(digit) for digit in digits.split()),
+        spans=tuple(sorted(spans, key=lambda span: span.start)),
+    )
+
+
+def _short(text: str, limit: int = 60) -> str:
+    text = " ".join(text.split())
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...") if text else "nothing"
+
+
+def answer_text(action: str, belief: Sequence[float] | None = None, reasoning: str | None = None) -> str:
+    """An answer in words; each belief in [0, 1] becomes the nearest digit."""
+    words = [] if belief is None else [str(int(9 * min(1.0, max(0.0, value)) + 0.5)) for value in belief]
+    head = [f"<reasoning> {reasoning} </reasoning>"] if reasoning else []
+    return " ".join([*head, *words, action])
+
+
+def vocabulary() -> Vocabulary:
+    """Every word that a prompt, a line, an answer or the teacher's reasoning can hold; one token each."""
+    words: list[str] = [*(str(digit) for digit in range(10)), *ACTIONS, *DAYS, *SLOTS, "odd", "over"]
+    words += [event for event in EVENTS if event != "none"]
+    words += [word for table in _METER_WORDS for word in table]
+    words += [word for table in _ODD_WORDS for level, word in table.items() if level]
+    words += list(_REWARD_WORDS.values())
+    words += SYSTEM_PROMPT.split()
+    return Vocabulary(
+        words=tuple(dict.fromkeys(words)),
+        pieces=tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"),
+    )
