@@ -1,0 +1,157 @@
+"""Loading a causal language model with its tokenizer and renderer, and saying clearly what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradus.core import ConfigError
+from gradus.policies.renderers import ChatRenderer
+
+__all__ = ["LoadedModel", "context_length", "load_model", "quiet_transformers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model on its device, with what turns text into its tokens. ``path`` is the folder or hub name it came from."""
+
+    model: Any
+    tokenizer: Any
+    renderer: ChatRenderer
+    device: torch.device
+    dtype: torch.dtype
+    path: str
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence the model takes, in tokens; None if its config names none."""
+        return context_length(self.model)
+
+
+def load_model(
+    path_or_name: str | os.PathLike[str],
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    attention: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    keep_history: bool = False,
+    template_options: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Load a causal language model from a folder or by its hub name.
+
+    Args:
+        path_or_name: a Hugging Face folder, or a name on the hub (downloaded only because it was asked for by name).
+        dtype: ``auto`` is float32 on a CPU and bfloat16 on a GPU.
+        device: ``auto`` is the first GPU if there is one.
+        attention: ``sdpa`` (default) or ``eager``.
+        adapter: a LoRA folder of peft's, put on top of the model.
+        keep_history, template_options: see :class:`~gradus.policies.renderers.ChatRenderer`.
+
+    Raises:
+        ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
+    """
+    name = os.fspath(path_or_name)
+    _check_source(name)
+    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    number = _dtype(dtype, place)
+    tokenizer, model = _load_parts(name, number, attention or "sdpa")
+    if adapter is not None:
+        model = _with_adapter(model, os.fspath(adapter))
+    _check_vocabulary(tokenizer, model, name)
+    generation = getattr(model, "generation_config", None)
+    stops = getattr(generation, "eos_token_id", None)
+    renderer = ChatRenderer(
+        tokenizer,
+        stop_ids=[stops] if isinstance(stops, int) else stops or (),
+        keep_history=keep_history,
+        template_options=template_options,
+    )
+    model.to(place).eval()
+    return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer, device=place, dtype=number, path=name)
+
+
+def context_length(model: Any) -> int | None:
+    """The longest sequence of ``model`` in tokens; None if its config names none."""
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "max_position_embeddings", None)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without transformers' progress bars, which would break the screen of whoever calls."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConfigError(f"dtype must be auto, float32, bfloat16 or float16, got {dtype!r}")
+    return found
+
+
+def _check_source(name: str) -> None:
+    """A folder must be a model's; anything else must look like ``owner/name`` or ``name``."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if (folder / "config.json").is_file():
+            return
+        hint = (
+            "give it as adapter= and its base model as the path" if (folder / "adapter_config.json").is_file() else ""
+        )
+        raise ConfigError(
+            f"{name} is a folder without config.json, so it holds no model; {hint or 'name a model folder'}"
+        )
+    if folder.exists():
+        raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")
+
+
+def _load_parts(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(name)
+            model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"the model {name} could not be loaded: {first} "
+            "(a model folder needs config.json, weights and tokenizer files; a hub name needs the network or a cached copy)"
+        ) from error
+    return tokenizer, model
+
+
+def _with_adapter(model: Any, adapter: str) -> Any:
+    from peft import PeftModel
+
+    if not (Path(adapter) / "adapter_config.json").is_file():
+        raise ConfigError(f"there is no adapter_config.json in {adapter}, so it is no LoRA folder; check the path")
+    return PeftModel.from_pretrained(model, adapter)
+
+
+def _check_vocabulary(tokenizer: Any, model: Any, name: str) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ConfigError(
+            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's embedding has {rows} rows; "
+            "use the tokenizer that belongs to the model, or resize the embedding"
+        )

@@ -1,0 +1,65 @@
+"""Attention masks and positions for rows that stand at different places in their own sequences."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradus.core import ConfigError
+
+__all__ = ["MaskPlan", "plan_masks"]
+
+_KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+
+
+class MaskPlan:
+    """Which masks a model wants: one for full attention, one for a sliding window, or both by layer type."""
+
+    def __init__(self, *, window: int | None, by_layer: bool, keeps_last: bool) -> None:
+        self.window, self.by_layer, self.keeps_last = window, by_layer, keeps_last
+
+    def masks(self, positions: Tensor, width: int, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+        """Additive masks (n, 1, S, width) for queries at ``positions`` (n, S): a token sees its row up to itself."""
+        keys = torch.arange(width, device=positions.device)
+        own = positions[:, None, :, None]
+        full = keys <= own
+        if self.window is None:
+            return _additive(full, dtype)
+        sliding = _additive(full & (keys > own - self.window), dtype)
+        return {"full_attention": _additive(full, dtype), "sliding_attention": sliding} if self.by_layer else sliding
+
+
+def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    # Added once here: attention would else turn a boolean mask into numbers again in every layer.
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
+
+
+def plan_masks(model: Any) -> MaskPlan:
+    """Read from a model's config and signature how it wants masks.
+
+    Raises:
+        ConfigError: the architecture cannot be driven with explicit positions, masks and a key-value cache.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = base.config.get_text_config(decoder=True)
+    taken = inspect.signature(base.forward).parameters
+    missing = {"input_ids", "attention_mask", "position_ids", "past_key_values"} - set(taken)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    attention = getattr(config, "_attn_implementation", "sdpa")
+    if missing or kinds - _KNOWN_LAYERS:
+        what = f"takes no {', '.join(sorted(missing))}" if missing else f"has layers of {sorted(kinds - _KNOWN_LAYERS)}"
+        raise ConfigError(
+            f"{type(base).__name__} {what}, which the local sampler does not support; "
+            "serve the model (vLLM and others) and use it as remote:NAME"
+        )
+    if attention not in ("sdpa", "eager"):
+        raise ConfigError(
+            f"the local sampler needs attention sdpa or eager, got {attention!r}; load the model with either"
+        )
+    window = getattr(config, "sliding_window", None)
+    if kinds and "sliding_attention" not in kinds:
+        window = None
+    return MaskPlan(window=window, by_layer=bool(kinds), keeps_last="logits_to_keep" in taken)

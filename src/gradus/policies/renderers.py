@@ -1,0 +1,242 @@
+"""From conversation to token ids, so that a later prompt extends the earlier tokens exactly.
+
+A chat template renders a whole conversation. A policy that keeps what it sampled needs two pieces of it instead: what
+stands before the first answer, and what stands between an answer's stop token and the next answer. Both are cut out of
+the template's own text when a renderer is built, and it is checked there that they add up to what the template writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+from gradus.core import ConfigError
+
+__all__ = ["PLAIN_TEMPLATE", "ChatRenderer"]
+
+PLAIN_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message['role'] == 'system' -%}{{ message['content'] + '\n\n' }}"
+    "{%- elif message['role'] == 'user' -%}{{ 'Observation: ' + message['content'] + '\n' }}"
+    "{%- else -%}{{ 'Action: ' + message['content'] + eos_token + '\n' }}{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'Action:' }}{%- endif -%}"
+)
+"""What a tokenizer without a chat template gets: plain labels, and its end-of-sequence token behind each answer."""
+
+# Words that no template writes of its own accord. Answers start with a letter and end with one: nothing to trim.
+_SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
+_THOUGHT = "<think>\nzqthoughtqz\n</think>\n\n"
+
+
+class ChatRenderer:
+    """Renders by a tokenizer's chat template, in pieces that extend each other.
+
+    Args:
+        tokenizer: a transformers tokenizer. Without a chat template, ``PLAIN_TEMPLATE`` is used.
+        stop_ids: further ids that end an answer (a generation config's ``eos_token_id`` list).
+        keep_history: take a template that rewrites earlier answers (strips their reasoning), and keep them as sampled
+            all the same. Without it such a template is an error.
+        template_options: passed to the template (``{"enable_thinking": False}``).
+
+    A template without a system role gets the system prompt in front of the first observation, an empty line between.
+
+    Raises:
+        ConfigError: the template rewrites history, ends answers with no token of its own, or cannot render a
+            conversation of system, user and assistant; the message names the way out.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        stop_ids: Iterable[int] = (),
+        keep_history: bool = False,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.plain = tokenizer.chat_template is None
+        self._options = dict(template_options or {})
+        self._encode_text = _encoder(tokenizer)
+        self._special = _special_pattern(tokenizer)
+        if self.plain and tokenizer.eos_token_id is None:
+            raise ConfigError(
+                "the tokenizer has neither a chat template nor an end-of-sequence token, so an answer could not end; "
+                "set tokenizer.eos_token, or give the tokenizer a chat template"
+            )
+        self.has_system_role = self._accepts_system()
+        tail = self._tail(keep_history)
+        self.stop_id, stop_text = self._stop_token(tail)
+        self._stop_text = stop_text
+        self._stops = frozenset({self.stop_id, *stop_ids, *_as_ids(tokenizer.eos_token_id)})
+        before, after = tail[len(stop_text) :].split(_SECOND)
+        self._before, self._after = before, after
+        self._clean = self._content_rule()
+        self._check_third_turn()
+        self._first_cached: Callable[[str, str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._first)
+        self._following_cached: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._following)
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end an answer: the template's own, the tokenizer's end of sequence, and those given."""
+        return self._stops
+
+    def first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
+        """Ids of the whole prompt of a training sequence, up to where the model speaks."""
+        return self._first_cached(system_prompt, observation)
+
+    def following(self, observation: str) -> tuple[int, ...]:
+        """Ids between the last sampled stop token and where the model speaks again."""
+        return self._following_cached(observation)
+
+    def decode(self, action_ids: Sequence[int]) -> str:
+        """The text of an action, stop token left out. Other special tokens stay visible."""
+        ids = list(action_ids)
+        while ids and ids[-1] in self._stops:
+            ids.pop()
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    # -- how the pieces are cut -----------------------------------------------------------------------------------
+
+    def _messages(self, system: str, *said: str) -> list[dict[str, str]]:
+        """A conversation: system prompt, then observation, answer, observation, ... in turn."""
+        turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+        if not system:
+            return turns
+        if self.has_system_role:
+            return [{"role": "system", "content": system}, *turns]
+        turns[0]["content"] = f"{system}\n\n{turns[0]['content']}"
+        return turns
+
+    def _render(self, messages: list[dict[str, str]], *, speak: bool = True) -> str:
+        template = PLAIN_TEMPLATE if self.plain else None
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=speak, chat_template=template, **self._options
+        )
+
+    def _accepts_system(self) -> bool:
+        self.has_system_role = True
+        try:
+            return _SYSTEM in self._render(self._messages(_SYSTEM, _FIRST))
+        except TemplateError:  # Gemma's way of saying that it has no system role
+            return False
+
+    def _tail(self, keep_history: bool) -> str:
+        """The template's text behind the first answer of a conversation with two observations."""
+        try:
+            prompt = self._render(self._messages(_SYSTEM, _FIRST))
+            whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
+            reasoned = self._render(self._messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND))
+        except TemplateError as error:
+            raise ConfigError(
+                f"the chat template cannot render a conversation of user and assistant: {error}; give the tokenizer another"
+            ) from error
+        for text, words in ((prompt, (_SYSTEM, _FIRST)), (whole, (_SYSTEM, _FIRST, _ANSWER, _SECOND))):
+            if any(text.count(word) != 1 for word in words):
+                raise ConfigError(
+                    "the chat template does not write every message exactly once, so turns cannot be told apart; "
+                    "give the tokenizer another chat template"
+                )
+        exact = whole.startswith(prompt + _ANSWER) and reasoned.startswith(prompt + _THOUGHT + _ANSWER)
+        if not exact and not keep_history:
+            raise ConfigError(
+                "the chat template rewrites history: an earlier answer is not written as it was spoken (many templates "
+                "strip reasoning), so a later prompt would not extend the sampled tokens; keep answers as sampled with "
+                "keep_history=True, or give the tokenizer a template that leaves them alone"
+            )
+        return whole.split(_ANSWER, 1)[1]
+
+    def _stop_token(self, tail: str) -> tuple[int, str]:
+        """The token that ends an answer, and its text at the head of ``tail``."""
+        ids = self._encode_text(tail)
+        known = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
+        text = self.tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if not ids or ids[0] not in known or not tail.startswith(text):
+            raise ConfigError(
+                f"the chat template ends an answer with {tail[:20]!r}, which is not a special token of the tokenizer, so "
+                "the model could not say that it is done; end assistant turns with eos_token in the template"
+            )
+        return ids[0], text
+
+    def _content_rule(self) -> Callable[[str], str] | None:
+        """How the template writes an observation: as it is, stripped, or in a way that only the template knows (None)."""
+        probe = "  zq \n two lines\n "
+        whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, probe))
+        found = whole.split(_ANSWER, 1)[1]
+        for rule in (_unchanged, str.strip):
+            if found == self._stop_text + self._before + rule(probe) + self._after:
+                return rule
+        return None
+
+    def _check_third_turn(self) -> None:
+        """What follows the second answer must be what follows the first one."""
+        whole = self._render(self._messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, _SECOND))
+        if whole.split(_ANSWER, 1)[1] != self._stop_text + self._before + _SECOND + self._after:
+            raise ConfigError(
+                "the chat template writes the third turn differently from the second, so it cannot be extended turn by "
+                "turn; give the tokenizer another chat template"
+            )
+
+    # -- text to ids ----------------------------------------------------------------------------------------------
+
+    def _first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
+        text = self._render(self._messages(system_prompt, observation))
+        return tuple(self._encode_around(text, [part for part in (system_prompt, observation) if part]))
+
+    def _following(self, observation: str) -> tuple[int, ...]:
+        if self._clean is None:
+            whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, observation))
+            text = whole.split(_ANSWER, 1)[1]
+        else:
+            observation = self._clean(observation)
+            text = self._stop_text + self._before + observation + self._after
+        # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
+        return tuple(self._encode_around(text, [observation])[1:])
+
+    def _encode_around(self, text: str, contents: Sequence[str]) -> list[int]:
+        """Encode a rendered text. Special tokens spelled out inside ``contents`` stay letters: content is no frame."""
+        if self._special is None or not any(self._special.search(part) for part in contents):
+            return self._encode_text(text)
+        ids: list[int] = []
+        for part in contents:
+            head, found, text = text.partition(part.strip())
+            ids += self._encode_text(head)
+            ids += _encode_letters(self.tokenizer, found)
+        return ids + self._encode_text(text)
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+def _as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    """Text -> ids without added tokens. A fast tokenizer's core is asked directly: at 3,000 short texts a step the wrapper
+    around it costs more than the encoding. The wrapper is used where its state would change what the core does."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+
+    def encode(text: str) -> list[int]:
+        if core is None or core.truncation is not None or core.padding is not None or core.encode_special_tokens:
+            return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
+        return core.encode(text, add_special_tokens=False).ids
+
+    return encode
+
+
+def _encode_letters(tokenizer: Any, text: str) -> list[int]:
+    """Text -> ids where special tokens that the text spells out are ordinary letters."""
+    return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+
+
+def _special_pattern(tokenizer: Any) -> re.Pattern[str] | None:
+    texts = sorted({str(token) for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts))) if texts else None
