@@ -74,10 +74,11 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
     module, _, attribute = name.rpartition(":")
     if not module:
         raise ConfigError(f"unknown reward {name!r}; known are {', '.join(BUILT_IN)}, or give module:function")
-    found = getattr(_module(module), attribute, None)
+    found: Any = getattr(_module(module), attribute, None)
     if not callable(found):
         raise ConfigError(f"{module} has no function {attribute!r}")
-    return found(**settings) if settings else found
+    function: Any = found(**settings) if settings else found
+    return function
 
 
 def _module(path: str) -> Any:

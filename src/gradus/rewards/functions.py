@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
@@ -141,12 +143,11 @@ def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -
     ``schema`` is a JSON schema or the path of a file that holds one. Needs the package jsonschema.
     """
     try:
-        from jsonschema import validators  # pyright: ignore[reportMissingImports]
+        validators: Any = import_module("jsonschema.validators")
     except ModuleNotFoundError as error:
         raise ConfigError("the reward json_schema needs the package jsonschema; install it with pip") from error
     if isinstance(schema, str):
-        with open(schema, encoding="utf-8") as file:
-            schema = json.load(file)
+        schema = json.loads(Path(schema).read_text(encoding="utf-8"))
     kind = validators.validator_for(schema)
     kind.check_schema(schema)
     validator = kind(schema)

@@ -1,0 +1,106 @@
+"""What is wrong with a data set, found before anything is trained on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gradus.environments.verifiable.items import Item, TableTasks
+from gradus.environments.verifiable.policies import in_format
+from gradus.rewards import gold_answer, read_answer, same_answer
+
+__all__ = ["DataProblem", "check_tasks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataProblem:
+    """``severity`` is error (training on it would be wrong) or warning. ``rows`` are some examples, by question."""
+
+    check: str
+    severity: str
+    message: str
+    rows: Sequence[str] = ()
+
+
+def check_tasks(
+    tasks: TableTasks, *, prompt_limit: int | None = None, measure: Callable[[str, str], int] | None = None
+) -> list[DataProblem]:
+    """All problems of a data set; an empty list means that there is none.
+
+    ``measure(system_prompt, question)`` gives a prompt's length in tokens, words where it is not given; prompts longer than
+    ``prompt_limit`` are errors.
+    """
+    everything = {split: tasks.splits[split] for split in ("train", "in-distribution", "held-out")}
+    items = list({id(item): item for rows in everything.values() for item in rows}.values())
+    found = [
+        _problem(
+            "empty answers", "error", [item for item in items if not gold_answer(item.answer)], "rows without an answer"
+        ),
+        _problem("empty questions", "error", [item for item in items if not item.question], "rows without a question"),
+        _problem(
+            "gold answers",
+            "error",
+            [item for item in items if not _gold_scores(item)],
+            "rows whose own gold answer does not score 1",
+        ),
+        _problem(
+            "prompt length",
+            "error",
+            _overlong(tasks, items, prompt_limit, measure),
+            f"rows with a prompt of more than {prompt_limit} tokens",
+        ),
+        *_repeats(items),
+        _problem("overlap", "error", _overlap(tasks), "questions that are held out and trained on as well"),
+    ]
+    return [problem for problem in found if problem is not None]
+
+
+def _problem(check: str, severity: str, items: Sequence[Item], what: str) -> DataProblem | None:
+    if not items:
+        return None
+    return DataProblem(
+        check=check,
+        severity=severity,
+        message=f"{what}: {len(items)}",
+        rows=[item.question[:80] for item in items[:5]],
+    )
+
+
+def _gold_scores(item: Item) -> bool:
+    gold = gold_answer(item.answer)
+    read = read_answer(in_format("known", gold)).text
+    return not gold or (read is not None and same_answer(read, gold))
+
+
+def _overlong(
+    tasks: TableTasks, items: Sequence[Item], limit: int | None, measure: Callable[[str, str], int] | None
+) -> list[Item]:
+    if limit is None:
+        return []
+    length = measure or (lambda system, question: len(system.split()) + len(question.split()))
+    return [item for item in items if length(tasks.system_prompt, item.question) > limit]
+
+
+def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
+    counts = Counter(_key(item) for item in items)
+    answers: dict[str, set[str]] = {}
+    for item in items:
+        answers.setdefault(_key(item), set()).add(gold_answer(item.answer))
+    first = {_key(item): item for item in reversed(items)}
+    twice = [first[key] for key, count in counts.items() if count > 1 and key]
+    torn = [item for item in twice if len(answers[_key(item)]) > 1]
+    return [
+        _problem("duplicates", "warning", twice, "questions that more than one row asks"),
+        _problem("contradictions", "error", torn, "questions that have different answers in different rows"),
+    ]
+
+
+def _overlap(tasks: TableTasks) -> list[Item]:
+    trained = {_key(item) for item in tasks.splits["train"]}
+    held = {_key(item): item for split in ("in-distribution", "held-out") for item in tasks.splits[split]}
+    return [item for key, item in held.items() if key in trained]
+
+
+def _key(item: Item) -> str:
+    return " ".join(item.question.lower().split())

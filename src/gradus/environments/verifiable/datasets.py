@@ -1,0 +1,185 @@
+"""Reading a data set of questions and answers: GSM8K, JSONL or CSV, from a path or the Hugging Face hub.
+
+An argument is a path with options behind a question mark, as in a web address:
+
+    jsonl:train.jsonl?question=prompt&answer=target&worked=solution&test=test.jsonl&system=prompt.txt
+
+``question``, ``answer`` and ``worked`` name columns; ``test`` a second file that is held out; ``system`` a file with the
+system prompt. Without ``test`` a tenth of the rows is held out, chosen by their text, so that added rows move no other.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from gradus.core import ConfigError, StorageError
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, share_of
+
+__all__ = ["DataSource", "parse_source", "read_tasks"]
+
+_OPTIONS = ("question", "answer", "worked", "test", "system")
+_TENTH = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """A data set as named on a command line. ``kind`` is gsm8k, jsonl or csv; ``place`` a path or a hub name."""
+
+    kind: str
+    place: str
+    question: str = "question"
+    answer: str = "answer"
+    worked: str | None = None
+    test: str | None = None
+    system: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that gives this source again."""
+        defaults = DataSource(kind=self.kind, place=self.place)
+        given = {key: getattr(self, key) for key in _OPTIONS if getattr(self, key) != getattr(defaults, key)}
+        return f"{self.kind}:{self.place}" + ("?" + "&".join(f"{key}={given[key]}" for key in given) if given else "")
+
+
+def parse_source(kind: str, argument: str | None) -> DataSource:
+    """The source that ``argument`` means. Raises ConfigError for options that do not exist."""
+    if not argument:
+        raise ConfigError(f"{kind} needs a path, as in {kind}:PATH" + (" or a hub name" if kind == "gsm8k" else ""))
+    place, _, query = argument.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r} in {kind}:{argument}; known are {', '.join(_OPTIONS)}")
+    return DataSource(kind=kind, place=place, **options)
+
+
+def read_tasks(source: DataSource) -> TableTasks:
+    """All rows, in splits. ``harder`` is the quarter of the held-out rows with the longest questions.
+
+    Raises ConfigError for a missing file or column, StorageError for a line that cannot be read.
+    """
+    train, test = _rows(source)
+    train_items = [_item(source, row, number) for number, row in enumerate(train, 1)]
+    if test is None:
+        held_out = [item for item in train_items if share_of(item.question) < _TENTH]
+        train_items = [item for item in train_items if share_of(item.question) >= _TENTH]
+    else:
+        held_out = [_item(source, row, number) for number, row in enumerate(test, 1)]
+    seen = [item for item in train_items if share_of("seen " + item.question) < _TENTH]
+    kept = [item for item in train_items if share_of("seen " + item.question) >= _TENTH]
+    splits = {"train": kept, "in-distribution": seen, "held-out": held_out, "harder": _longest(held_out)}
+    if not kept or not held_out:
+        raise ConfigError(
+            f"{source.name} has {len(kept)} rows to train on and {len(held_out)} held out; expected some of both, "
+            "give more rows, or a second file with test="
+        )
+    return TableTasks(
+        source.name, {split: items or held_out for split, items in splits.items()}, system_prompt=_system_prompt(source)
+    )
+
+
+def _longest(items: Sequence[Item]) -> list[Item]:
+    ordered = sorted(items, key=lambda item: (-len(item.question), item.question))
+    return ordered[: max(len(items) // 4, 1)]
+
+
+def _system_prompt(source: DataSource) -> str:
+    if source.system is None:
+        return SYSTEM_PROMPT
+    try:
+        return Path(source.system).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"system={source.system} cannot be read: {error}") from error
+
+
+def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
+    for column in (source.question, source.answer, *([source.worked] if source.worked else [])):
+        if column not in row:
+            have = ", ".join(map(str, row)) or "none"
+            raise ConfigError(
+                f"{source.place} row {number} has no column {column!r}; it has {have}; map it as in "
+                f"{source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
+            )
+    question, answer = (_text(row[column]) for column in (source.question, source.answer))
+    worked = _text(row[source.worked]) if source.worked else None
+    if source.kind == "gsm8k" and source.worked is None:
+        solution, mark, _ = answer.rpartition("####")
+        worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
+    columns = {key: value for key, value in row.items() if key != source.question}
+    return Item(question=question, answer=answer, worked=worked or None, columns={**columns, "answer": answer})
+
+
+def _text(value: Any) -> str:
+    """A cell as text; the last user message of a list of chat messages."""
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        return str(value[-1].get("content", "")).strip()
+    return "" if value is None else str(value).strip()
+
+
+def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]] | None]:
+    path = Path(source.place).expanduser()
+    if path.is_dir():
+        train, test = path / "train.jsonl", path / "test.jsonl"
+        if not train.exists():
+            train, test = test, train
+        held_out = Path(source.test) if source.test else test
+        return _read(train, source.kind), _read(held_out, source.kind) if held_out.exists() else None
+    if path.exists():
+        return _read(path, source.kind), _read(Path(source.test), source.kind) if source.test else None
+    if source.kind != "gsm8k" or path.suffix:
+        raise ConfigError(f"no file {source.place} for {source.name}")
+    return _from_hub(source)
+
+
+def _from_hub(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]] | None]:
+    """Both splits of a hub data set; downloads, because its name was given."""
+    try:
+        from datasets import load_dataset
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{source.place} is no file; to take it from the hub install the package datasets (extra trl)"
+        ) from error
+    try:
+        found: Any = load_dataset(source.place, "main")
+    except Exception as error:
+        raise ConfigError(f"{source.place} is no file, and the hub gave no data set of that name: {error}") from error
+    return [dict(row) for row in found["train"]], [dict(row) for row in found["test"]] if "test" in found else None
+
+
+def _read(path: Path, kind: str) -> list[Mapping[str, Any]]:
+    if not path.exists():
+        raise ConfigError(f"no file {path}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
+    rows = list(_csv_rows(path) if kind == "csv" else _jsonl_rows(path))
+    if not rows:
+        raise ConfigError(f"{path} has no rows")
+    return rows
+
+
+def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            if None in row:
+                raise StorageError(f"{path} line {reader.line_num} has more cells than the header has columns")
+            yield {key: value for key, value in row.items() if value is not None}
+
+
+def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise StorageError(f"{path} line {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise StorageError(f"{path} line {number}: expected an object with columns, got {type(row).__name__}")
+            yield row

@@ -1,0 +1,81 @@
+"""A task with a checkable answer, and where tasks come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gradus.core import child_rng, child_seed
+
+__all__ = ["SPLITS", "SYSTEM_PROMPT", "TRAIN_SEEDS", "Item", "TableTasks", "TaskSource"]
+
+SYSTEM_PROMPT = (
+    "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
+    "</answer>. Write nothing else."
+)
+SPLITS = ("train", "in-distribution", "held-out", "harder")
+TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds of conditions lie below
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One task. ``answer`` is the gold answer as the data set has it; ``worked`` a solution in words, if there is one.
+
+    ``columns`` reach the reward functions by name, ``answer`` among them. ``expression`` is the bare sum, for arithmetic.
+    """
+
+    question: str
+    answer: str
+    worked: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskSource(Protocol):
+    """Where tasks come from. The same split and seed give the same item."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def system_prompt(self) -> str: ...
+
+    def item(self, split: str, seed: int) -> Item: ...
+
+    def size(self, split: str) -> int | None:
+        """How many different seeds a split has; None for no end."""
+        ...
+
+
+class TableTasks:
+    """Rows of a data set in splits. A training seed walks through shuffled epochs; any other is a row's number."""
+
+    def __init__(self, name: str, splits: Mapping[str, Sequence[Item]], *, system_prompt: str = SYSTEM_PROMPT) -> None:
+        self.name = name
+        self.system_prompt = system_prompt
+        self.splits = {split: tuple(items) for split, items in splits.items()}
+        self._orders: dict[int, list[int]] = {}
+
+    def size(self, split: str) -> int:
+        """Number of rows."""
+        return len(self.splits[split])
+
+    def item(self, split: str, seed: int) -> Item:
+        """The row for this seed; raises ConfigError for a split that is not there or empty."""
+        rows = self.splits[split]
+        if split != "train":
+            return rows[seed % len(rows)]
+        epoch, place = divmod(seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed, len(rows))
+        return rows[self._order(epoch)[place]]
+
+    def _order(self, epoch: int) -> list[int]:
+        if epoch not in self._orders:
+            order = list(range(len(self.splits["train"])))
+            child_rng(0, "epoch", epoch).shuffle(order)
+            self._orders = {epoch: order}  # one at a time: epochs are walked in order
+        return self._orders[epoch]
+
+
+def share_of(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone, to split a data set so that added rows move no other."""
+    return child_seed(0, "split", " ".join(text.lower().split())) / 2**128

@@ -1,0 +1,152 @@
+"""Scripted policies of verifiable tasks: floors, reflexes, exploits, teachers and the ceiling.
+
+Each is a function from an episode's start and its question to an answer. Those that look at the gold answer (gold, teacher,
+noisy) are privileged: they ask the environment for its outcome before it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, child_rng
+from gradus.environments.verifiable.arithmetic import solve, work
+
+__all__ = ["Answerer", "TextPolicy", "in_format", "make_policies"]
+
+Answerer = Callable[[EpisodeStart, str, Random], str]
+
+
+class TextPolicy:
+    """A policy that answers each question by a function; its randomness comes from the episode's key."""
+
+    def __init__(self, name: str, answer: Answerer) -> None:
+        self.name = name
+        self._answer = answer
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> _TextSession:
+        """Open a session for these episodes."""
+        return _TextSession(episodes, self.name, self._answer)
+
+
+class _TextSession:
+    def __init__(self, episodes: Sequence[EpisodeStart], name: str, answer: Answerer) -> None:
+        self._episodes = episodes
+        self._answer = answer
+        self._rngs = [child_rng(0, *start.key, "policy", name) for start in episodes]
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        return [
+            Action(text=self._answer(self._episodes[row], request.observation.text, self._rngs[row]))
+            for request in requests
+            for row in [request.row]
+        ]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def in_format(reasoning: str, answer: str) -> str:
+    """The strict format.
+
+    >>> in_format("1 + 1 = 2", "2")
+    '<reasoning> 1 + 1 = 2 </reasoning> <answer> 2 </answer>'
+    """
+    return f"<reasoning> {reasoning} </reasoning> <answer> {answer} </answer>"
+
+
+def make_policies(
+    sample_answer: Callable[[Random], str], common_answer: str, *, sums: bool = False, worked: bool = True
+) -> dict[str, Callable[[str | None], Policy]]:
+    """Factories by name. ``sample_answer`` draws a plausible answer, ``common_answer`` is the most frequent one.
+
+    ``sums``: the columns hold a sum, so that a pupil's policies can be offered. ``worked``: there are worked solutions.
+    """
+
+    def random(_: EpisodeStart, __: str, rng: Random) -> str:
+        return in_format("a guess", sample_answer(rng))
+
+    def shotgun(_: EpisodeStart, __: str, rng: Random) -> str:
+        return in_format("many guesses", " or ".join(sample_answer(rng) for _ in range(20)))
+
+    found: dict[str, Callable[[str | None], Policy]] = {
+        "random": _plain("random", random),
+        "constant": lambda argument: TextPolicy(
+            f"constant:{argument or common_answer}",
+            lambda _, __, ___: in_format("always the same", argument or common_answer),
+        ),
+        "format-only": _plain("format-only", lambda _, __, ___: in_format("let me think", "the answer")),
+        "silence": _plain("silence", lambda _, __, ___: ""),
+        "copy": _plain("copy", lambda _, question, ___: in_format("see the question", _bare(question))),
+        "shotgun": _plain("shotgun", shotgun),
+        "spam": _plain("spam", lambda _, __, ___: " ".join([in_format("so", common_answer)] * 8)),
+        "gold": _plain("gold", lambda start, _, __: in_format("known", _outcome(start)["answer"])),
+    }
+    if worked:
+        found["teacher"] = _plain("teacher", _teach)
+        found["noisy"] = lambda argument: TextPolicy(
+            f"noisy:{argument or 0.5}", _noisy(_share(argument), sample_answer, sums)
+        )
+    if sums:
+        found["no-carry"] = _plain("no-carry", _without_carry)
+    return found
+
+
+def _plain(name: str, answer: Answerer) -> Callable[[str | None], Policy]:
+    def make(argument: str | None) -> Policy:
+        if argument is not None:
+            raise ConfigError(f"policy {name!r} takes nothing after a colon, got {argument!r}")
+        return TextPolicy(name, answer)
+
+    return make
+
+
+def _teach(start: EpisodeStart, _: str, __: Random) -> str:
+    outcome = _outcome(start)
+    return in_format(outcome["worked"] or "known", outcome["answer"])
+
+
+def _noisy(slip: float, sample_answer: Callable[[Random], str], sums: bool) -> Answerer:
+    """A teacher who slips: in a sum in each column and carries it on, elsewhere in the final answer."""
+
+    def answer(start: EpisodeStart, _: str, rng: Random) -> str:
+        outcome = _outcome(start)
+        if sums:
+            return in_format(*work(*_sum_of(outcome), rng=rng, slip=slip))
+        wrong = rng.random() < slip
+        return in_format(outcome["worked"] or "known", sample_answer(rng) if wrong else outcome["answer"])
+
+    return answer
+
+
+def _without_carry(start: EpisodeStart, question: str, __: Random) -> str:
+    """Honest and half able: adds, subtracts or multiplies each column and forgets what is carried."""
+    left, operation, right = question.removeprefix("What is ").removesuffix(" ?").split()
+    size = max(len(left), len(right))
+    tops, bottoms = left.zfill(size), (right * size if operation == "*" else right.zfill(size))
+    digits = [str(solve(int(a), operation, int(b)) % 10) for a, b in zip(tops, bottoms, strict=True)]
+    return in_format("column by column", str(int("".join(digits))))
+
+
+def _sum_of(outcome: Mapping[str, Any]) -> tuple[int, str, int]:
+    columns = outcome["columns"]
+    return columns["left"], columns["operation"], columns["right"]
+
+
+def _outcome(start: EpisodeStart) -> Mapping[str, Any]:
+    return start.environment.outcome()
+
+
+def _bare(question: str) -> str:
+    return question.removeprefix("What is ").removesuffix("?").strip()
+
+
+def _share(argument: str | None) -> float:
+    try:
+        share = float(argument or 0.5)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ConfigError(f"noisy takes a share between 0 and 1 after the colon, got {argument!r}")
+    return share

@@ -1,0 +1,189 @@
+"""Putting a source of tasks together with graders, policies and conditions: the registration record."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+from urllib.parse import parse_qsl
+
+from gradus.core import (
+    Condition,
+    ConfigError,
+    EnvironmentSpec,
+    Episode,
+    EpisodeView,
+    Panel,
+    Task,
+    ViewPanel,
+    Vocabulary,
+    child_rng,
+)
+from gradus.environments.verifiable.arithmetic import ArithmeticTasks
+from gradus.environments.verifiable.datasets import parse_source, read_tasks
+from gradus.environments.verifiable.environment import VerifiableEnvironment
+from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
+from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks, TaskSource
+from gradus.environments.verifiable.policies import in_format, make_policies
+from gradus.rewards import gold_answer
+
+__all__ = ["load_arithmetic", "load_csv", "load_gsm8k", "load_jsonl"]
+
+_CONDITIONS = {
+    "in-distribution": "drawn as the training tasks are",
+    "held-out": "operands or questions that are never trained on",
+    "harder": "one digit more, or the longest quarter of the held-out questions",
+}
+_ENDLESS = 1000  # seeds a condition where a source has no end
+
+
+def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
+    """``arithmetic`` or ``arithmetic:digits=3&operations=+-*`` (write ``+`` as it is)."""
+    query = (argument or "").replace("+", "%2B")
+    options = dict(parse_qsl(query, strict_parsing=bool(query)))
+    unknown = sorted(set(options) - {"digits", "operations"})
+    if unknown or not options.get("digits", "2").isdigit():
+        raise ConfigError(f"arithmetic takes digits=NUMBER and operations=SIGNS, got {argument!r}")
+    source = ArithmeticTasks(
+        f"arithmetic:{argument}" if argument else "arithmetic",
+        digits=int(options.get("digits", "2")),
+        operations=options.get("operations", "+"),
+    )
+
+    def sample(rng: Random) -> str:
+        return source.item("train", rng.randrange(2**40)).answer
+
+    return _spec(
+        source,
+        summary="sums with a worked solution, offline and endless",
+        policies=make_policies(sample, _most_common(sample), sums=True),
+        ladder=("random", "no-carry", "gold"),
+        teacher="teacher",
+        vocabulary=_sum_vocabulary(source),
+        sample=sample,
+        recipe="arithmetic.toml",
+    )
+
+
+def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
+    """``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``."""
+    return _table_spec("gsm8k", argument, "grade-school problems in words", recipe="gsm8k.toml")
+
+
+def load_jsonl(argument: str | None = None) -> EnvironmentSpec:
+    """``jsonl:PATH`` with options, see the module ``datasets``."""
+    return _table_spec("jsonl", argument, "questions and answers out of a JSONL file")
+
+
+def load_csv(argument: str | None = None) -> EnvironmentSpec:
+    """``csv:PATH`` with options, see the module ``datasets``."""
+    return _table_spec("csv", argument, "questions and answers out of a CSV file")
+
+
+def _table_spec(kind: str, argument: str | None, summary: str, recipe: str | None = None) -> EnvironmentSpec:
+    tasks = read_tasks(parse_source(kind, argument))
+    answers = [gold_answer(item.answer) for item in tasks.splits["train"]]
+    worked = all(item.worked for item in tasks.splits["train"])
+
+    def sample(rng: Random) -> str:
+        return rng.choice(answers)
+
+    return _spec(
+        tasks,
+        summary=summary,
+        policies=make_policies(sample, Counter(answers).most_common(1)[0][0], worked=worked),
+        ladder=("random", "noisy:0.5", "gold") if worked else ("random", "gold"),
+        teacher="teacher" if worked else None,
+        vocabulary=_table_vocabulary(tasks),
+        sample=sample,
+        recipe=recipe,
+    )
+
+
+def _spec(source: TaskSource, *, summary, policies, ladder, teacher, vocabulary, sample, recipe) -> EnvironmentSpec:
+    def random_answer(seed: int) -> str:
+        return in_format("a guess", sample(child_rng(seed, "random answer")))
+
+    def train_task(index: int) -> Task:
+        return Task(environment=source.name, seed=TRAIN_SEEDS + index, options={"split": "train"})
+
+    return EnvironmentSpec(
+        name=source.name,
+        summary=summary,
+        make=lambda: VerifiableEnvironment(source),
+        graders=make_graders(),
+        default_grader=DEFAULT_GRADER,
+        conditions={
+            name: Condition(
+                name=name, seeds=range(source.size(name) or _ENDLESS), summary=text, options={"split": name}
+            )
+            for name, text in _CONDITIONS.items()
+        },
+        train_task=train_task,
+        policies=policies,
+        yardstick=lambda episode: episode.outcome.get("correct"),
+        yardstick_name="correct",
+        max_turns=1,
+        panel=Panel(
+            ladder=ladder,
+            reflexes=("constant", "random"),
+            exploits=("format-only", "silence", "copy", "shotgun", "spam"),
+        ),
+        teacher=teacher,
+        metrics=_metrics,
+        view=_view,
+        vocabulary=lambda: vocabulary,
+        random_answers=random_answer,
+        hidden=("answer", "worked", "columns"),
+        recipe=recipe,
+    )
+
+
+def _metrics(episode: Episode) -> dict[str, float | None]:
+    given = episode.outcome.get("given")
+    return {
+        "format": episode.outcome.get("format"),
+        "answered": None if episode.outcome.get("correct") is None else float(given is not None),
+    }
+
+
+def _view(episode: Episode) -> EpisodeView:
+    turn = episode.turns[0] if episode.turns else None
+    outcome = episode.outcome
+    grade = episode.grade
+    rows = [
+        [name, "–" if value is None else f"{value:.2f}"] for name, value in (grade.components if grade else {}).items()
+    ]
+    right = {None: "not answered", 0.0: "wrong", 1.0: "right"}[outcome.get("correct")]
+    return EpisodeView(
+        title=turn.observation[:80] if turn else "no answer",
+        facts={"gold": str(outcome.get("answer")), "given": str(outcome.get("given") or "–"), "verdict": right},
+        panels=[
+            ViewPanel(kind="text", title="question", body=turn.observation if turn else ""),
+            ViewPanel(kind="text", title="answer", body=turn.action if turn else ""),
+            ViewPanel(kind="table", title="reward components", columns=("component", "value"), rows=rows),
+        ],
+    )
+
+
+def _most_common(sample) -> str:
+    rng = child_rng(0, "most common answer")
+    return Counter(sample(rng) for _ in range(2000)).most_common(1)[0][0]
+
+
+def _sum_vocabulary(source: ArithmeticTasks) -> Vocabulary:
+    """One token for each digit, sign, tag and word; numbers are spelled digit by digit."""
+    said = f"{source.system_prompt} What is ? {in_format(', =', '')} 10 " + " ".join("+-*")
+    return Vocabulary(words=[*dict.fromkeys([*said.split(), *"0123456789"])], pieces=list("0123456789"))
+
+
+def _table_vocabulary(tasks: TableTasks) -> Vocabulary:
+    """The 2,000 most frequent words of the training rows and the system prompt; all their characters as pieces."""
+    texts = [tasks.system_prompt, in_format("", "")]
+    texts += [f"{item.question} {item.worked or ''} {gold_answer(item.answer)}" for item in tasks.splits["train"]]
+    counts = Counter(word for text in texts[2:] for word in re.findall(r"\S+", text) if not re.search(r"\d", word))
+    said: Mapping[str, None] = dict.fromkeys(" ".join(texts[:2]).split())
+    frequent = [word for word, count in counts.most_common(2000) if count > 1 and "▁" not in word]
+    characters = sorted({character for text in texts for character in text if not character.isspace()} - {"▁"})
+    return Vocabulary(words=list(dict.fromkeys([*said, *frequent])), pieces=characters)

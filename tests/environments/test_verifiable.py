@@ -1,0 +1,281 @@
+"""Verifiable tasks: splits that do not meet, worked solutions that are right, policies that do what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus import environments
+from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, StorageError
+from gradus.environments.verifiable import ArithmeticTasks, VerifiableEnvironment, check_tasks, parse_source, read_tasks
+from gradus.environments.verifiable.arithmetic import solve, work
+from gradus.environments.verifiable.items import TRAIN_SEEDS
+from gradus.rollouts import play
+
+DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
+
+
+@pytest.fixture(scope="module", params=["arithmetic", "arithmetic:digits=3&operations=+-*", f"gsm8k:{DATA}"])
+def spec(request: pytest.FixtureRequest) -> EnvironmentSpec:
+    return environments.load(request.param)
+
+
+def mean(spec: EnvironmentSpec, policy: str, grader: str, episodes: int = 12) -> float:
+    size = min(episodes, len(spec.conditions["held-out"].seeds))
+    played = play(spec, spec.policy(policy), spec.tasks("held-out", size), grader=spec.grader(grader)).episodes
+    values = [episode.grade.value for episode in played if episode.grade]
+    assert len(values) == size
+    assert None not in values
+    return sum(value or 0.0 for value in values) / size
+
+
+def test_the_same_seed_is_the_same_episode_and_loads_by_its_own_name(spec: EnvironmentSpec) -> None:
+    again = environments.load(spec.name)
+    for condition in spec.conditions:
+        for task in spec.tasks(condition)[:2]:
+            first, second = (each.make() for each in (spec, again))
+            assert first.reset(seed=task.seed, **task.options) == second.reset(seed=task.seed, **task.options)
+            assert first.outcome() == second.outcome()
+            assert isinstance(first, Environment)
+
+
+def test_gold_and_teacher_score_one_and_the_exploits_nothing(spec: EnvironmentSpec) -> None:
+    assert mean(spec, "gold", "correctness") == 1.0
+    assert mean(spec, "teacher", "correctness") == 1.0
+    assert mean(spec, "gold", "composed") == 3.0
+    assert mean(spec, "noisy:0", "correctness") == 1.0
+    for exploit in ("format-only", "silence", "copy", "shotgun"):
+        assert mean(spec, exploit, "correctness") == 0.0
+    assert mean(spec, "noisy:1", "correctness") < 0.5
+
+
+def test_format_only_pays_for_nothing_and_correctness_does_not(spec: EnvironmentSpec) -> None:
+    assert mean(spec, "format-only", "format-only") == mean(spec, "gold", "format-only") == 2.0
+    assert mean(spec, "gold", "correctness") > mean(spec, "random", "correctness")
+
+
+def test_grades_stay_in_the_declared_range(spec: EnvironmentSpec) -> None:
+    for grader in spec.graders.values():
+        assert grader.range is not None
+        low, high = grader.range
+        for policy in spec.policies:
+            for episode in play(spec, spec.policy(policy), spec.tasks("held-out", 1), grader=grader).episodes:
+                assert episode.grade is not None
+                assert episode.grade.value is not None
+                assert low <= episode.grade.value <= high
+
+
+def test_a_group_shares_its_question_and_a_random_policy_still_differs() -> None:
+    spec = environments.load("arithmetic")
+    (group,) = play(spec, spec.policy("random"), spec.tasks("held-out", 1), group_size=6).groups
+    assert len({episode.turns[0].observation for episode in group.episodes}) == 1
+    assert len({episode.turns[0].action for episode in group.episodes}) > 1
+
+
+def test_hidden_truth_is_not_observed(spec: EnvironmentSpec) -> None:
+    environment = spec.make()
+    seen = environment.reset(seed=3, split="held-out")
+    shown = json.dumps([seen.text, dict(seen.data), dict(environment.state), environment.system_prompt])
+    assert set(seen.data) == {"question"}
+    worked = environment.outcome()["worked"]
+    assert worked
+    assert json.dumps(worked) not in shown
+
+
+def test_an_environment_takes_one_answer() -> None:
+    environment = VerifiableEnvironment(ArithmeticTasks())
+    with pytest.raises(EnvironmentFault, match="expected reset"):
+        environment.step("4")
+    environment.reset(seed=1)
+    last = environment.step("hm")
+    assert (last.terminated, last.action_valid, last.reward) == (True, False, 0.0)
+    assert last.action_error == "no answer is marked"
+    with pytest.raises(EnvironmentFault, match="exactly one answer"):
+        environment.step("4")
+    with pytest.raises(ConfigError, match="one of train"):
+        environment.reset(seed=1, split="dev")
+
+
+def test_spans_mark_reasoning_and_answer() -> None:
+    environment = VerifiableEnvironment(ArithmeticTasks())
+    environment.reset(seed=1)
+    text = "<reasoning> 1 </reasoning> <answer> 2 </answer>"
+    spans = {span.name: text[span.start : span.end] for span in environment.step(text).action_spans}
+    assert spans == {"reasoning": " 1 ", "answer": " 2 "}
+
+
+@given(st.integers(0, 9999), st.sampled_from("+-*"), st.integers(0, 9999))
+def test_worked_solutions_end_in_the_right_answer(left: int, operation: str, right: int) -> None:
+    left, right = max(left, right), min(left, right)
+    right = right % 10 if operation == "*" else right
+    lines, answer = work(left, operation, right)
+    assert int(answer) == solve(left, operation, right)
+    for line in lines.split(" , "):
+        said, _, result = line.partition(" = ")
+        assert eval(said) == int(result)  # each column is a sum that holds
+
+
+@given(st.integers(0, 2**31), st.integers(0, 2**31))
+def test_held_out_pairs_are_never_trained_on(one: int, other: int) -> None:
+    tasks = ArithmeticTasks(digits=1, operations="+-*")
+    trained = tasks.item("train", TRAIN_SEEDS + one).columns
+    held = tasks.item("held-out", other).columns
+    if trained["operation"] == held["operation"]:
+        pairs = [(row["left"], row["right"]) for row in (trained, held)]
+        assert pairs[0] != pairs[1]
+        assert trained["operation"] == "-" or pairs[0] != pairs[1][::-1]
+
+
+def test_harder_is_harder() -> None:
+    tasks = ArithmeticTasks(digits=2)
+    for seed in range(50):
+        columns = tasks.item("harder", seed).columns
+        assert 100 <= max(columns["left"], columns["right"]) < 1000
+
+
+def test_training_seeds_meet_no_seed_of_a_condition(spec: EnvironmentSpec) -> None:
+    seeds = {task.seed for condition in spec.conditions for task in spec.tasks(condition)}
+    assert not seeds & {spec.train_task(index).seed for index in range(2000)}
+
+
+def test_an_epoch_shows_every_training_row_once() -> None:
+    tasks = read_tasks(parse_source("gsm8k", str(DATA)))
+    size = tasks.size("train")
+    for epoch in (0, 1):
+        shown = [tasks.item("train", TRAIN_SEEDS + epoch * size + place).question for place in range(size)]
+        assert sorted(shown) == sorted(item.question for item in tasks.splits["train"])
+
+
+@pytest.mark.parametrize(
+    "name", ["arithmetic:digits=x", "arithmetic:digits=9", "arithmetic:operations=%", "arithmetic:size=2"]
+)
+def test_arithmetic_refuses_what_it_does_not_know(name: str) -> None:
+    with pytest.raises((ConfigError, ValueError)):
+        environments.load(name)
+
+
+# -- data sets -----------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def questions(count: int, first: int = 0) -> list[dict[str, object]]:
+    return [
+        {"prompt": f"What is {n} plus one?", "target": str(n + 1), "tag": n % 3} for n in range(first, first + count)
+    ]
+
+
+def test_columns_are_mapped_and_the_others_reach_the_rewards(tmp_path: Path) -> None:
+    train, test = write(tmp_path / "a.jsonl", questions(40)), write(tmp_path / "b.jsonl", questions(8, 100))
+    name = f"jsonl:{train}?question=prompt&answer=target&test={test}"
+    spec = environments.load(name)
+    assert spec.name == name
+    assert len(spec.conditions["held-out"].seeds) == 8
+    assert spec.teacher is None  # no worked solutions
+    (episode,) = play(spec, spec.policy("gold"), spec.tasks("held-out", 1)).episodes
+    assert episode.outcome["columns"]["tag"] in (0, 1, 2)
+    assert episode.outcome["correct"] == 1.0
+
+
+def test_csv_with_a_system_prompt(tmp_path: Path) -> None:
+    lines = ["question,answer,worked"] + [f'"{n} + 1, please?",{n + 1},"{n} + 1 = {n + 1}"' for n in range(60)]
+    (tmp_path / "t.csv").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    (tmp_path / "s.txt").write_text("Use the tags.\n")
+    spec = environments.load(f"csv:{tmp_path / 't.csv'}?worked=worked&system={tmp_path / 's.txt'}")
+    assert spec.teacher == "teacher"
+    environment = spec.make()
+    environment.reset(seed=0)
+    assert environment.system_prompt == "Use the tags."
+    assert mean(spec, "teacher", "composed", 4) == 3.0
+
+
+def test_added_rows_move_no_other(tmp_path: Path) -> None:
+    def held(count: int) -> set[str]:
+        rows = write(tmp_path / f"{count}.jsonl", questions(count))
+        tasks = read_tasks(parse_source("jsonl", f"{rows}?question=prompt&answer=target"))
+        return {item.question for item in tasks.splits["held-out"]}
+
+    assert held(100) <= held(200)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        (None, "needs a path"),
+        ("nowhere.jsonl", "no file"),
+        ("{}?colour=x", "unknown option 'colour'"),
+        ("{}", "no column 'question'; it has prompt, target, tag; map it as in"),
+        ("{}?question=prompt&answer=target&system=nowhere.txt", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path: Path, argument: str | None, said: str) -> None:
+    file = write(tmp_path / "a.jsonl", questions(40))
+    with pytest.raises(ConfigError, match=said):
+        environments.load("jsonl" + (":" + argument.format(file) if argument else ""))
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"question": "a", "answer": "1"}\n{"question": \n')
+    with pytest.raises(StorageError, match="line 2 is not JSON"):
+        environments.load(f"jsonl:{tmp_path / 'a.jsonl'}")
+
+
+def test_a_good_data_set_has_no_problems() -> None:
+    assert check_tasks(read_tasks(parse_source("gsm8k", str(DATA))), prompt_limit=400) == []
+
+
+def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
+    rows = questions(60)
+    rows += [
+        {"prompt": "What is 3 plus one?", "target": "4"},
+        {"prompt": "What is 4 plus  ONE?", "target": "6"},
+        {"prompt": "Empty?", "target": " "},
+        {"prompt": "", "target": "1"},
+        {"prompt": "Long? " + "word " * 200, "target": "1"},
+        {"prompt": "Torn?", "target": "</answer> 3"},
+    ]
+    train, test = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", questions(5, 20))
+    tasks = read_tasks(parse_source("jsonl", f"{train}?question=prompt&answer=target&test={test}"))
+    found = {problem.check: problem for problem in check_tasks(tasks, prompt_limit=100)}
+    assert set(found) == {
+        "empty answers",
+        "empty questions",
+        "gold answers",
+        "prompt length",
+        "duplicates",
+        "contradictions",
+        "overlap",
+    }
+    assert found["contradictions"].message == "questions that have different answers in different rows: 1"
+    assert found["duplicates"].severity == "warning"
+    assert [problem.severity for problem in found.values()].count("error") == 6
+    by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
+    assert any("more than 5 tokens" in problem.message for problem in by_tokens)
+
+
+def test_the_vocabulary_spells_everything_that_is_said(spec: EnvironmentSpec) -> None:
+    assert spec.vocabulary is not None
+    words = set(spec.vocabulary().words)
+    pieces = set(spec.vocabulary().pieces)
+    environment = spec.make()
+    for seed in range(20):
+        text = environment.reset(seed=TRAIN_SEEDS + seed).text + " " + (environment.outcome()["worked"] or "")
+        for word in (environment.system_prompt + " " + text).split():
+            assert word in words or set(word) <= pieces
+
+
+def test_a_view_tells_right_from_wrong() -> None:
+    spec = environments.load("arithmetic")
+    assert spec.view is not None
+    for policy, verdict in (("gold", "right"), ("constant:7", "wrong"), ("silence", "wrong")):
+        (episode,) = play(spec, spec.policy(policy), spec.tasks("held-out", 1)).episodes
+        view = spec.view(episode)
+        assert view.facts["verdict"] == verdict
+        assert view.panels[1].body == episode.turns[0].action

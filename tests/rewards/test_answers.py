@@ -1,0 +1,148 @@
+"""Answers are judged as a person who marks homework would judge them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.rewards import correctness, gold_answer, read_answer, read_number, same_answer
+
+DATA = Path(__file__).parents[1] / "data"
+
+# What was answered, the gold answer, what a person says, and why.
+JUDGED = [
+    ("18 dollars", "18", True, "unit in words"),
+    ("$18", "18", True, "currency in front"),
+    ("18 USD", "18", True, "currency behind"),
+    ("18km", "18", True, "unit without a space"),
+    ("18 m²", "18", True, "squared unit"),
+    ("18 per hour", "18", True, "a rate"),
+    ("1,234", "1234", True, "thousands comma"),
+    ("$1,234,567.00", "1234567", True, "commas, currency and cents"),
+    ("1 234", "1234", True, "thousands space"),
+    ("12,34", "1234", False, "a comma where none belongs"),
+    ("1/2", "0.5", True, "fraction for decimal"),
+    ("3 1/2", "3.5", True, "mixed number"),
+    ("2/4", "1/2", True, "fraction not reduced"),
+    ("36/2", "18", False, "a division left to the reader"),
+    ("50%", "50", True, "percent sign where percent were asked for"),
+    ("50%", "0.5", True, "percent for a share"),
+    ("0.5", "50%", True, "a share for percent"),
+    ("0.5", "50", False, "a share where percent were asked for, without a sign"),
+    (r"\boxed{18}", "18", True, "boxed"),
+    (r"$\frac{1}{2}$", "0.5", True, "LaTeX fraction"),
+    (r"\frac{\sqrt{2}}{2}", r"\sqrt{2}/2", True, "LaTeX expression"),
+    (r"x^2 + 2x", r"x(x + 2)", True, "the same polynomial"),
+    ("18 or 19", "18", False, "two answers"),
+    ("17, 18", "18", False, "a list"),
+    ("18-20", "18", False, "a range"),
+    ("not 18", "18", False, "negated"),
+    ("at least 18", "18", False, "a bound"),
+    ("12 + 6", "18", False, "a sum that was not worked out"),
+    ("12 + 6 = 18", "18", True, "a sum that was"),
+    ("x = 18", "18", True, "named"),
+    ("abc18", "18", False, "a number glued to text"),
+    ("18:30", "18", False, "a time"),
+    ("eighteen", "18", True, "in words"),
+    ("one hundred and twenty-five", "125", True, "several words"),
+    ("two dozen eggs", "24", True, "a dozen"),
+    ("18k", "18", False, "thousands"),
+    ("1.5 million", "1500000", True, "a scale in words"),
+    ("1.8e1", "18", True, "scientific"),
+    ("−18", "-18", True, "typographic minus"),
+    ("-18", "18", False, "wrong sign"),
+    ("18.0", "18", True, "trailing zero"),
+    ("18.01", "18", False, "close is not equal"),
+    ("0.33333333", "1/3", True, "as many thirds as matter"),
+    ("0.3", "1/3", False, "rounded too far"),
+    ("**18**.", "18", True, "markdown and a full stop"),
+    ("１８", "18", True, "full-width digits"),
+    ("The answer is 18.", "18", True, "a sentence"),
+    ("the Paris", "paris", True, "a word"),
+    ("London", "Paris", False, "another word"),
+    ("(B)", "B", True, "a choice in brackets"),
+    ("", "18", False, "nothing"),
+    ("9" * 400, "18", False, "endless digits"),
+]
+
+
+@pytest.mark.parametrize(("given_text", "gold", "right", "why"), JUDGED, ids=[row[3] for row in JUDGED])
+def test_a_person_would_agree(given_text: str, gold: str, right: bool, why: str) -> None:
+    assert same_answer(given_text, gold) is right
+
+
+COMPLETIONS = [
+    ("<reasoning>9 * 2</reasoning><answer>18</answer>", 1.0, "as asked"),
+    ("<reasoning>it is 18</reasoning><answer>17</answer>", 0.0, "right in the reasoning only"),
+    ("<reasoning>it is <answer>18</answer></reasoning>", 0.0, "marked in the reasoning only"),
+    ("It is 18.", 0.0, "not marked"),
+    ("<answer>18</answer><answer>19</answer>", 0.0, "two marked answers"),
+    ("<answer>18</answer> or rather <answer>18.0</answer>", 1.0, "the same one twice"),
+    ("<answer>18", 0.0, "cut before its end"),
+    ("<answer> </answer>", 0.0, "empty"),
+    (r"so we get \boxed{18}", 1.0, "boxed instead of tags"),
+    ("9 * 2 = 18\n#### 18", 1.0, "GSM8K's own mark"),
+    ("", 0.0, "silence"),
+]
+
+
+@pytest.mark.parametrize(("text", "reward", "why"), COMPLETIONS, ids=[row[2] for row in COMPLETIONS])
+def test_only_the_marked_answer_counts(text: str, reward: float, why: str) -> None:
+    assert correctness(prompts=[""], completions=[text], answer=["18"]) == [reward]
+    message = [{"role": "assistant", "content": text}]
+    assert correctness(prompts=[[]], completions=[message], answer=["18"]) == [reward]
+
+
+def test_no_gold_answer_is_none_and_not_zero() -> None:
+    texts = ["<answer>1</answer>"] * 3
+    assert correctness(prompts=[""] * 3, completions=texts, answer=["", None, "steps #### 1"]) == [None, None, 1.0]
+
+
+@given(st.integers(-(10**9), 10**9))
+def test_every_dress_of_an_integer_is_that_integer(number: int) -> None:
+    for text in (
+        str(number),
+        f"{number:,}",
+        f"{number}.0",
+        f"${number:,}.00",
+        f"{number} eggs",
+        f"\\boxed{{{number}}}",
+    ):
+        assert read_number(text).value == number
+        assert same_answer(text, str(number))
+        assert not same_answer(text, str(number + 1))
+
+
+@given(st.text(max_size=60), st.text(max_size=20))
+def test_no_text_breaks_the_judge(text: str, gold: str) -> None:
+    assert same_answer(text, gold) in (True, False)
+    assert (read_answer(f"<answer>{text}</answer>").text is None) == (
+        read_answer(f"<answer>{text}</answer>").problem is not None
+    )
+
+
+def test_towers_of_powers_are_not_evaluated() -> None:
+    assert not same_answer("9^9^9^9", "x^2")
+    assert not same_answer("99999999!", "x!")
+
+
+def _gold_scores(path: Path) -> tuple[int, list[str]]:
+    golds = [gold_answer(json.loads(line)["answer"]) for line in path.read_text(encoding="utf-8").splitlines()]
+    texts = [f"<reasoning> worked out </reasoning> <answer> {gold} </answer>" for gold in golds]
+    rewards = correctness(prompts=[""] * len(golds), completions=texts, answer=golds)
+    return len(golds), [gold for gold, reward in zip(golds, rewards, strict=True) if reward != 1.0]
+
+
+def test_gold_scores_one_on_the_excerpt() -> None:
+    assert _gold_scores(DATA / "gsm8k_excerpt.jsonl") == (20, [])
+
+
+def test_gold_scores_one_on_every_test_row_of_gsm8k() -> None:
+    path = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "test.jsonl"
+    if not path.exists():
+        pytest.skip("needs GSM8K's test split at ../shared/data/gsm8k/test.jsonl")
+    assert _gold_scores(path) == (1319, [])

@@ -1,0 +1,128 @@
+"""Ten reward functions in the style of TRL's documentation run unchanged, on strings and on chat messages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gradus.rewards import Completion, Rewards
+
+GOOD = "<think>2 and 2</think><answer>4</answer>"
+ROWS = [
+    Completion(prompt="2 + 2?", completion=GOOD, columns={"answer": "4", "ground_truth": "4", "task": "math"}),
+    Completion(
+        prompt="A capital?",
+        completion=r"Paris \boxed{5} Paris",
+        columns={"answer": "Paris", "ground_truth": "5", "task": "coding"},
+        completion_ids=(5, 6, 7),
+    ),
+]
+
+
+def text_of(completion: Any) -> str:
+    return completion if isinstance(completion, str) else completion[0]["content"]
+
+
+def reward_len(completions, **kwargs):
+    return [float(len(text_of(completion))) for completion in completions]
+
+
+def reward_tokens(completion_ids, **kwargs):
+    return [float(len(ids)) for ids in completion_ids]
+
+
+def format_reward(completions, **kwargs):
+    pattern = r"^<think>.*?</think><answer>.*?</answer>$"
+    return [1.0 if re.match(pattern, text_of(content)) else 0.0 for content in completions]
+
+
+def boxed_reward(completions, ground_truth, **kwargs):
+    matches = [re.search(r"\\boxed\{(.*?)\}", text_of(completion)) for completion in completions]
+    contents = [match.group(1) if match else "" for match in matches]
+    return [1.0 if content == truth else 0.0 for content, truth in zip(contents, ground_truth)]  # noqa: B905
+
+
+def math_only(prompts, completions, task, **kwargs):
+    return [0.5 if kind == "math" else None for kind in task]
+
+
+def unique_words(prompts, completions):
+    return [len(set(text_of(text).split())) / max(len(text_of(text).split()), 1) for text in completions]
+
+
+def exact(prompts, completions, answer, **kwargs):
+    return [2.0 if text_of(text) == gold else 0.0 for text, gold in zip(completions, answer, strict=True)]
+
+
+def late_bonus(completions, trainer_state, **kwargs):
+    return [1.0 if trainer_state.global_step > 5 else 0.0 for _ in completions]
+
+
+def logged(completions, log_extra=None, log_metric=None, **kwargs):
+    log_extra("size", [len(text_of(text)) for text in completions])
+    log_metric("longest", max(len(text_of(text)) for text in completions))
+    return [0.0] * len(completions)
+
+
+async def judged(prompts, completions, **kwargs):
+    async def one(text: str) -> float:
+        await asyncio.sleep(0.001)
+        return float("Paris" in text)
+
+    return await asyncio.gather(*(one(text_of(text)) for text in completions))
+
+
+EXPECTED: list[tuple[Callable[..., Any], list[float | None]]] = [
+    (reward_len, [float(len(GOOD)), 21.0]),
+    (reward_tokens, [0.0, 3.0]),
+    (format_reward, [1.0, 0.0]),
+    (boxed_reward, [0.0, 1.0]),
+    (math_only, [0.5, None]),
+    (unique_words, [1.0, 2 / 3]),
+    (exact, [0.0, 0.0]),
+    (late_bonus, [0.0, 0.0]),
+    (logged, [0.0, 0.0]),
+    (judged, [0.0, 1.0]),
+]
+
+
+@pytest.mark.parametrize("messages", [False, True], ids=["strings", "messages"])
+@pytest.mark.parametrize(("function", "values"), EXPECTED, ids=[function.__name__ for function, _ in EXPECTED])
+def test_runs_unchanged(function: Callable[..., Any], values: list[float | None], messages: bool) -> None:
+    scored = Rewards([(function, 2.0)], messages=messages)(ROWS)
+    assert [each.components[function.__name__] for each in scored] == values
+    assert [each.value for each in scored] == [None if value is None else 2.0 * value for value in values]
+
+
+@pytest.mark.parametrize("messages", [False, True], ids=["strings", "messages"])
+def test_all_ten_together_sum_up(messages: bool) -> None:
+    rewards = Rewards([(function, 0.5) for function, _ in EXPECTED], messages=messages)
+    for row, scored in enumerate(rewards(ROWS)):
+        known = [values[row] for _, values in EXPECTED]
+        assert scored.value == pytest.approx(sum(0.5 * value for value in known if value is not None))
+    assert rewards.extras == {"size": [len(GOOD), 21]}
+    assert rewards.metrics == {"longest": [float(len(GOOD))]}
+
+
+def test_they_run_inside_a_running_event_loop() -> None:
+    async def notebook() -> list[float | None]:
+        return [each.value for each in Rewards([(judged, 1.0)])(ROWS)]
+
+    assert asyncio.run(notebook()) == [0.0, 1.0]
+
+
+def test_prompts_come_as_the_format_says() -> None:
+    seen: list[Any] = []
+
+    def spy(prompts, completions, **kwargs):
+        seen.extend(prompts)
+        return [0.0] * len(prompts)
+
+    row = Completion(prompt="2 + 2?", completion="4", system_prompt="Be brief.")
+    Rewards([spy])([row])
+    Rewards([spy], messages=True)([row])
+    assert seen == ["2 + 2?", [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]]
