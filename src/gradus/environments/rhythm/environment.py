@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.core import EnvironmentFault, Observation
+from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus.environments.rhythm.shell import RhythmWorld
+from gradus.environments.rhythm.tables import ACTIONS
 from gradus.environments.rhythm.text import SYSTEM_PROMPT, observation_text, parse_answer
 
 __all__ = ["RhythmEnvironment"]
@@ -41,16 +42,44 @@ class RhythmEnvironment:
         if answer.error:
             self._invalid += 1
         understood = {"action_type": answer.action, "belief": answer.belief}
-        data = self.world.step(understood)
+        return self._observe(
+            understood, action_valid=answer.error is None, action_error=answer.error, action_spans=answer.spans
+        )
+
+    @property
+    def action_schema(self) -> Mapping[str, Any]:
+        """JSON schema of what :meth:`step_typed` takes."""
+        belief = {
+            "type": "array",
+            "items": {"type": "number", "minimum": 0, "maximum": 1},
+            "minItems": 3,
+            "maxItems": 3,
+        }
+        properties = {
+            "action_type": {"type": "string", "enum": list(ACTIONS), "description": "What to do in this slot."},
+            "belief": {"anyOf": [belief, {"type": "null"}], "description": "Social, morning and work, each in [0, 1]."},
+        }
+        return {"title": "RhythmAction", "type": "object", "properties": properties, "required": ["action_type"]}
+
+    def step_typed(self, action: Mapping[str, Any]) -> Observation:
+        """Take a typed action, for clients that are no language model. ConfigError (the week goes on) if it does not fit."""
+        extra = action.keys() - {"action_type", "belief"}
+        if extra or action.get("action_type") is None:
+            raise ConfigError(f"expected action_type, with or without belief, got the fields {sorted(action)}")
+        belief = action.get("belief")
+        return self._observe(
+            {"action_type": action["action_type"], "belief": belief if belief is None else list(belief)}
+        )
+
+    def _observe(self, action: Mapping[str, Any], **understood: Any) -> Observation:
+        data = self.world.step(action)
         return Observation(
             text=observation_text(data),
             data=data,
             reward=data["reward"],
             terminated=data["done"],
-            action_valid=answer.error is None,
-            action_error=answer.error,
-            action_spans=answer.spans,
-            action_data=understood,
+            action_data=action,
+            **understood,
         )
 
     def outcome(self) -> Mapping[str, Any]:
