@@ -1,0 +1,81 @@
+"""Rhythm under Gymnasium."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import gradus.interop.gymnasium
+from gradus.core import ConfigError
+from gradus.environments.rhythm.shell import RhythmWorld
+from gradus.environments.rhythm.tables import ACTIONS
+
+
+@pytest.mark.parametrize("options", [{}, {"belief": True}, {"persons": "discrete"}, {"render_mode": "ansi"}])
+def test_the_checker_has_nothing_to_say(options: dict[str, object]) -> None:
+    environment = gymnasium.make("gradus/Rhythm-v0", **options)
+    check_env(environment.unwrapped)  # warnings are errors in these tests
+    environment.close()
+
+
+def test_it_can_be_named_by_its_module_and_registered_twice() -> None:
+    gradus.interop.gymnasium.register()
+    gymnasium.register_envs(gradus.interop.gymnasium)
+    environment = gymnasium.make("gradus.interop.gymnasium:gradus/Rhythm-v0")
+    assert environment.spec is not None
+    assert environment.spec.id == "gradus/Rhythm-v0"
+
+
+def test_a_week_is_the_week_of_the_world() -> None:
+    environment = gymnasium.make("gradus/Rhythm-v0")
+    world = RhythmWorld()
+    observation, _ = environment.reset(seed=11)
+    record = world.reset(seed=11)
+    rng = np.random.default_rng(0)
+    done, steps = False, 0
+    while not done:
+        np.testing.assert_allclose(observation["meters"], record["meters"], atol=1e-6)
+        np.testing.assert_allclose(observation["anomaly"], record["anomaly"], atol=1e-6)
+        assert observation["steps_left"] == record["steps_left"]
+        choice = int(rng.integers(len(ACTIONS)))
+        observation, reward, done, truncated, info = environment.step(choice)
+        record = world.step({"action_type": ACTIONS[choice], "belief": None})
+        assert reward == record["reward"]
+        assert not truncated
+        assert set(info) == {"crashes"}  # and nothing of the person
+        steps += 1
+    assert steps == 28
+
+
+def test_without_a_seed_people_differ_and_repeat_with_the_generator() -> None:
+    def meet() -> list[float]:
+        environment = gymnasium.make("gradus/Rhythm-v0")
+        environment.reset(seed=1)
+        environment.reset()
+        first = float(environment.step(0)[1])
+        environment.reset()
+        return [first, float(environment.step(0)[1])]
+
+    first, second = meet(), meet()
+    assert first == second
+    assert first[0] != first[1]
+
+
+def test_a_stated_belief_changes_no_reward() -> None:
+    plain = gymnasium.make("gradus/Rhythm-v0")
+    stating = gymnasium.make("gradus/Rhythm-v0", belief=True)
+    plain.reset(seed=3)
+    stating.reset(seed=3)
+    belief = np.array([0.1, 0.9, 0.5], np.float32)
+    for index in range(10):
+        assert plain.step(index)[1] == stating.step({"action_type": index, "belief": belief})[1]
+
+
+def test_it_renders_what_a_model_reads() -> None:
+    environment = gymnasium.make("gradus/Rhythm-v0", render_mode="ansi")
+    environment.reset(seed=3)
+    assert isinstance(environment.render(), str)
+    with pytest.raises(ConfigError, match="ansi"):
+        gradus.interop.gymnasium.RhythmGym(render_mode="human")
