@@ -34,7 +34,7 @@ V3_WEIGHTS = {"wellbeing": 0.50, "late_wellbeing": 0.10, "crash_free": 0.10, "be
 WELLBEING = (3.0, 15.0)
 LATE = (0.5, 6.5)
 # Mean squared error of the best constant over the persons of training, per belief target.
-BELIEF_VARIANCE = 0.055
+BELIEF_VARIANCE = 0.05
 # Knowing on Tuesday is worth something, still knowing on Sunday more: day d (1 to 7) weighs d / 28, its slots share it.
 _BELIEF_TURN_WEIGHTS: Array = np.repeat(np.arange(1, len(DAYS) + 1), len(SLOTS)) / (sum(range(1, 8)) * len(SLOTS))
 

@@ -9,6 +9,7 @@ from gradus.environments.rhythm.environment import RhythmEnvironment
 from gradus.environments.rhythm.graders import GRADERS
 from gradus.environments.rhythm.scripted import random_answer, reflexes
 from gradus.environments.rhythm.tables import ACTIONS, STEPS
+from gradus.environments.rhythm.teacher import BayesPolicy, bayes
 from gradus.environments.rhythm.text import vocabulary
 from gradus.environments.rhythm.view import curves, metrics, view
 
@@ -78,7 +79,11 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     """The specification of Rhythm; it takes no argument."""
     if argument:
         raise ConfigError(f"rhythm takes no argument, got {argument!r}; choose persons by condition")
-    policies = {**reflexes()}
+    policies = {
+        **reflexes(),
+        "bayes": bayes,
+        "heuristic+bayes": lambda _: BayesPolicy("heuristic+bayes", play="heuristic"),
+    }
     return EnvironmentSpec(
         name="rhythm",
         summary="a week with a person you do not know: infer who it is, and plan for them",
