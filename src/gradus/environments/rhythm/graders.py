@@ -103,7 +103,7 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grad
     if np.isnan(week.truth).any():
         raise GradingError("the outcome holds no true beliefs; expected outcome['beliefs'] from the environment")
     shares = _v3_turns(week)
-    stated = ~np.isnan(week.belief).any(axis=1)
+    unstated: list[bool] = np.isnan(week.squared_errors).tolist()
     terms: list[tuple[RewardTerm, ...]] = []
     for turn in range(len(episode.turns)):
         if turn >= len(week.rewards):
@@ -116,7 +116,7 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grad
             for c in weights
             if c != "belief_skill"
         ]
-        if stated[turn]:
+        if not unstated[turn]:
             value = weights["belief_skill"] * float(shares["belief_skill"][turn])
             paid.append(RewardTerm(component="belief_skill", value=value, span="belief" if "belief" in spans else None))
         terms.append(tuple(paid))

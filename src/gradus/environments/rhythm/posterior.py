@@ -46,7 +46,7 @@ _EDGE = 1.5  # particles lie in [-1.5, 1.5]; beyond [-1, 1] they share a small p
 _TAIL = 0.03
 _SOFT = 0.002  # softness of an interval's edges, in units of a meter
 _CLIPPED = 0.02  # where a meter hit 0 or 1, its shown level (rounded) says less about the effect
-_REWARD_SD = 0.06  # rounding of the reward, noise of the meters and rounding of anomalies together
+_REWARD_SD = 0.075  # rounding of the reward, noise of the meters and rounding of anomalies together
 _SHRINK = 0.97
 _RESILIENCE = MODIFIERS.index("event_resilience")
 
@@ -131,7 +131,8 @@ class Posterior:
                 others = told[hit, meter] - slope[hit, meter] * mean[hit, modifier]
                 unsure = spread[hit, meter] - slope[hit, meter] ** 2 * variance[hit, modifier]
                 level = (neutral[hit, meter] + others)[:, None] + slope[hit, meter, None] * _PLACES
-                clipped = (np.abs(level - 0.5) > 0.5) | (np.abs(neutral[hit, meter, None] - 0.5) > 0.5 - METER_GRID / 2)
+                edge = 0.5 - METER_GRID / 2  # within half a grid step of 0 or 1 the shown level cannot tell
+                clipped = (np.abs(level - 0.5) > edge) | (np.abs(neutral[hit, meter, None] - 0.5) > edge)
                 predicted = np.clip(level, 0.0, 1.0) - start[hit, meter, None]
                 soft = np.sqrt(np.where(clipped, _CLIPPED, _SOFT) ** 2 + np.maximum(unsure, 0.0)[:, None])
                 gained[hit, modifier] += _log_interval(e.anomalies[hit, meter, None] - predicted, soft)
