@@ -1,0 +1,186 @@
+"""Which curves of a training run are drawn, and from which keys of its metrics (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum, isfinite
+from typing import Any
+
+__all__ = ["Curve", "Series", "grpo_curves", "sft_curves"]
+
+Json = Mapping[str, Any]
+LONGEST = 600  # points of a curve; more cannot be told apart on a screen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A line (``dots`` false) or single measurements. ``x`` are steps; ``smooth`` is a centred running mean, or empty."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    smooth: Sequence[float | None] = ()
+    dots: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One chart."""
+
+    title: str
+    note: str
+    series: Sequence[Series] = field(default=())
+
+
+SFT = (
+    ("Loss", "nats per action token; lower is better", (("loss", "training"), ("validation_loss", "validation"))),
+    (
+        "Accuracy",
+        "share of tokens where the student's first choice is the teacher's",
+        (("accuracy", "training"), ("validation_accuracy", "validation")),
+    ),
+)
+GRPO = (
+    (
+        "Spread within groups",
+        "standard deviation of the grade; without spread nothing is learnt",
+        (("reward_std", "spread"),),
+    ),
+    ("Dead groups", "share of groups whose grades are all equal", (("dead_groups", "share"),)),
+    ("KL", "how far the policy is from where it is compared with, nats per token", (("kl", "kl"),)),
+    ("Entropy", "nats per token", (("entropy", "entropy"),)),
+    ("Loss", "near 0 by construction when training on-policy; watch reward and KL instead", (("loss", "loss"),)),
+    ("Gradient norm", "before clipping", (("grad_norm", "norm"),)),
+    (
+        "Answers that were not understood, or cut",
+        "share of turns, and of episodes",
+        (("invalid_actions", "not understood"), ("truncated_episodes", "cut")),
+    ),
+    ("Sampler gap", "largest difference of log-probs between sampling and training, nats", (("sampler_gap", "gap"),)),
+    ("Speed", "action and context tokens per second", (("tokens_per_second", "tokens/s"),)),
+)
+
+
+def sft_curves(records: Sequence[Json]) -> list[Curve]:
+    """The curves of supervised priming that have any values."""
+    steps = [record for record in records if record.get("kind", "sft") == "sft"]
+    return _drawn([_keyed(steps, *spec) for spec in SFT])
+
+
+def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[Curve]:
+    """The curves of GRPO that have any values; the reward, the yardstick and the environment's metrics first."""
+    steps = [record for record in records if record.get("kind") == "step"]
+    validation = [record for record in records if record.get("kind") == "validation"]
+    curves = [
+        _with_validation("Reward", "mean grade; dots are validation", steps, "reward_mean", validation, "grade_mean"),
+        _with_validation(
+            yardstick or "Yardstick",
+            "the true aim, which no grader may lower",
+            steps,
+            "yardstick_mean",
+            validation,
+            "yardstick_mean",
+        ),
+    ]
+    curves.extend(
+        _nested(name.replace("_", " "), "metric of the environment", steps, validation, "metrics", name)
+        for name in _names(steps, "metrics")
+    )
+    curves.append(_grouped("Components of the grade", "mean of each, unweighted", steps, "components"))
+    curves.append(
+        _grouped(
+            "What the learning signal is made of",
+            "share of the grade's variance within groups",
+            steps,
+            "component_variance",
+        )
+    )
+    curves.extend(_keyed(steps, *spec) for spec in GRPO)
+    curves.append(_grouped("Seconds of a step", "split by what they were spent on", steps, "seconds"))
+    return _drawn(curves)
+
+
+def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
+    """Centred mean over ``window`` values; missing ones are left out of it."""
+    half = window // 2
+    found: list[float | None] = []
+    for index in range(len(values)):
+        near = [value for value in values[max(0, index - half) : index + half + 1] if value is not None]
+        found.append(fsum(near) / len(near) if near else None)
+    return found
+
+
+def _keyed(records: Sequence[Json], title: str, note: str, keys: Sequence[tuple[str, str]]) -> Curve:
+    series = [_series(name, records, lambda record, key=key: record.get(key)) for key, name in keys]
+    return Curve(title=title, note=note, series=series)
+
+
+def _grouped(title: str, note: str, records: Sequence[Json], group: str) -> Curve:
+    names = [name for name in _names(records, group) if name != "total"]
+    series = [_series(name, records, lambda record, name=name: (record.get(group) or {}).get(name)) for name in names]
+    return Curve(title=title, note=note, series=series)
+
+
+def _nested(title: str, note: str, steps: Sequence[Json], validation: Sequence[Json], group: str, name: str) -> Curve:
+    def value(record: Json) -> Any:
+        return (record.get(group) or {}).get(name)
+
+    return Curve(title=title, note=note, series=[_series("training", steps, value), *_decodings(validation, value)])
+
+
+def _with_validation(
+    title: str, note: str, steps: Sequence[Json], key: str, validation: Sequence[Json], validation_key: str
+) -> Curve:
+    training = _series("training", steps, lambda record: record.get(key))
+    return Curve(
+        title=title, note=note, series=[training, *_decodings(validation, lambda record: record.get(validation_key))]
+    )
+
+
+def _decodings(validation: Sequence[Json], value: Callable[[Json], Any]) -> list[Series]:
+    decodings = dict.fromkeys(str(record.get("decoding", "sampled")) for record in validation)
+    return [
+        _series(
+            f"validation, {decoding}",
+            [record for record in validation if str(record.get("decoding", "sampled")) == decoding],
+            value,
+            dots=True,
+        )
+        for decoding in decodings
+    ]
+
+
+def _names(records: Sequence[Json], group: str) -> list[str]:
+    found: dict[str, None] = {}
+    for record in records:
+        found.update(dict.fromkeys(record.get(group) or {}))
+    return list(found)
+
+
+def _series(name: str, records: Sequence[Json], value: Callable[[Json], Any], *, dots: bool = False) -> Series:
+    points = [(float(record.get("step", index)), _finite(value(record))) for index, record in enumerate(records)]
+    # A resumed run may write a step twice; the later line is the one that counts.
+    points = sorted(dict(points).items())
+    stride = -(-len(points) // LONGEST)
+    points = points[:: stride or 1]
+    if dots:
+        points = [point for point in points if point[1] is not None]
+    y = [each for _, each in points]
+    known = sum(each is not None for each in y)
+    smooth = running_mean(y, max(5, known // 10)) if known >= 20 and not dots else ()
+    return Series(name=name, x=[x for x, _ in points], y=y, smooth=smooth, dots=dots)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and isfinite(value) else None
+
+
+def _drawn(curves: Sequence[Curve]) -> list[Curve]:
+    """Curves with at least one known value, without the series that have none."""
+    kept: list[Curve] = []
+    for curve in curves:
+        series = [each for each in curve.series if any(value is not None for value in each.y)]
+        if series:
+            kept.append(Curve(title=curve.title, note=curve.note, series=series))
+    return kept

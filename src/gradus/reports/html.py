@@ -1,0 +1,90 @@
+"""One HTML file that holds a whole report: styles, scripts and data inside, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gradus import __version__
+from gradus.core import StorageError
+from gradus.core.files import write_text
+from gradus.reports.page_data import page_context
+from gradus.reports.payload import json_values
+from gradus.reports.results import format_number
+from gradus.reports.run_files import RunRecord, read_run
+
+__all__ = ["render_report", "write_eval_report", "write_report"]
+
+PAGE = Path(__file__).parent / "page"
+SCRIPTS = ("charts.js", "episodes.js", "main.js")
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write ``report.html`` into a run folder from what the run stored there. Returns its path.
+
+    What is missing is named in the report. Raises ``StorageError`` if there is no such folder or it cannot be written to.
+    """
+    run_folder = Path(run_folder)
+    if not run_folder.is_dir():
+        raise StorageError(f"{run_folder} is not a folder; a report needs the folder that `gradus run` wrote")
+    path = run_folder / "report.html"
+    write_text(path, render_report(read_run(run_folder)))
+    return path
+
+
+def write_eval_report(
+    results: Mapping[str, Any],
+    episodes: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    path: Path,
+    *,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the report of an evaluation alone: the document of results.json and what ``episodes_payload`` made (or None)."""
+    if episodes is not None and not isinstance(episodes, Mapping):
+        episodes = {"entries": list(episodes)}
+    record = RunRecord(
+        name=str(results.get("checkpoint") or "evaluation"),
+        results=dict(results),
+        about=dict(about) if about else None,
+        episodes=dict(episodes) if episodes else None,
+    )
+    write_text(Path(path), render_report(record))
+    return Path(path)
+
+
+def render_report(record: RunRecord) -> str:
+    """The page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    template = Environment(
+        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template.filters.update(num=format_number, words=_words)
+    context, data = page_context(record)
+    # The closing tag of the script that holds the data must not occur in it, so no "<" does.
+    packed = json.dumps(json_values(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return template.get_template("report.html.j2").render(
+        version=__version__,
+        css=Markup(_part("report.css")),
+        scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
+        data=Markup(packed),
+        **context,
+    )
+
+
+@cache
+def _part(name: str) -> str:
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def _words(value: Any) -> str:
+    """Evidence as a reader wants it, whether it was stored as a sentence, a list or a mapping."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {_words(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(_words(each) for each in value)
+    return format_number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,216 @@
+// The browser of episodes: pick a condition, a person and a policy; walk through the turns; compare.
+"use strict";
+
+// Several panels look at the same turn; each says how to show it and is told when it moves.
+function turnLink(count) {
+  let turn = 0;
+  const listeners = [];
+  return {
+    count,
+    get: () => turn,
+    on: (listener) => listeners.push(listener),
+    set(index) {
+      turn = clamp(index, 0, Math.max(0, count - 1));
+      for (const listener of listeners) listener(turn);
+    },
+  };
+}
+
+function episodeBrowser(host, entries, graderName) {
+  const state = { condition: null, seed: null, policy: null, beside: "" };
+  const unique = (values) => [...new Set(values)];
+  const selects = {};
+  const controls = html("div", { class: "controls" });
+  const view = html("div", { class: "columns" });
+  for (const [key, label] of [["condition", "Condition"], ["seed", "Seed"], ["policy", "Policy"], ["beside", "Beside it"]]) {
+    selects[key] = html("select", { id: `pick-${key}`, onchange: () => { state[key] = selects[key].value; refresh(); } });
+    controls.append(html("label", { for: `pick-${key}` }, label, selects[key]));
+  }
+  host.append(controls, view);
+
+  const fill = (key, options, empty = null) => {
+    if (!options.includes(state[key])) state[key] = empty !== null ? empty : options[0];
+    const all = empty !== null ? [[empty, "nothing"], ...options.map((name) => [name, name])] : options.map((name) => [name, name]);
+    selects[key].replaceChildren(...all.map(([value, name]) => html("option", { value, selected: value === state[key] }, name)));
+    selects[key].value = state[key];
+  };
+  function refresh() {
+    fill("condition", unique(entries.map((entry) => entry.condition)));
+    const here = entries.filter((entry) => entry.condition === state.condition);
+    fill("seed", unique(here.map((entry) => String(entry.seed))));
+    const same = here.filter((entry) => String(entry.seed) === state.seed);
+    const policies = unique(same.map((entry) => entry.policy));
+    if (state.policy === null) state.policy = policies.find((name) => name === "grpo") ?? policies[policies.length - 1];
+    fill("policy", policies);
+    fill("beside", policies.filter((name) => name !== state.policy), "");
+    const chosen = [state.policy, state.beside].filter(Boolean).map((name) => same.find((entry) => entry.policy === name));
+    const link = turnLink(Math.max(1, ...chosen.flatMap((entry) => entry.members.map((member) => member.turns.length))));
+    view.classList.toggle("two", chosen.length > 1);
+    view.replaceChildren(walker(link), ...chosen.map((entry) => column(entry, link, graderName)));
+    link.set(0);
+  }
+  refresh();
+}
+
+function walker(link) {
+  const said = html("output", { for: "pick-turn" });
+  const range = html("input", { type: "range", id: "pick-turn", min: 0, max: link.count - 1, value: 0, "aria-label": "Turn", oninput: () => link.set(Number(range.value)) });
+  link.on((turn) => { range.value = turn; said.textContent = `turn ${turn + 1} of ${link.count}`; });
+  return html("div", { class: "walker" },
+    html("button", { type: "button", "aria-label": "Previous turn", onclick: () => link.set(link.get() - 1) }, "◀"),
+    range,
+    html("button", { type: "button", "aria-label": "Next turn", onclick: () => link.set(link.get() + 1) }, "▶"), said);
+}
+
+function column(entry, link, graderName) {
+  const box = html("section", { class: "episode", "aria-label": `${entry.policy}, seed ${entry.seed}` });
+  const body = html("div");
+  let member = 0;
+  const draw = () => body.replaceChildren(...episode(entry, entry.members[member], link, graderName));
+  box.append(html("h3", {}, entry.policy));
+  if (entry.members.length > 1) {
+    box.append(group(entry, link, (index) => { member = index; draw(); link.set(link.get()); }));
+  }
+  draw();
+  box.append(body);
+  return box;
+}
+
+// Members of a group met the same task and the same noise: what differs is what the policy did.
+function group(entry, link, choose) {
+  const cards = entry.members.map((member, index) => {
+    const strip = (member.view?.panels ?? []).find((panel) => panel.kind === "strip" && panel.labels.length === member.turns.length);
+    const words = html("span", { class: "answer" });
+    const now = html("span", { class: "soft" });
+    const card = html("button", { type: "button", class: "card", "aria-pressed": index === 0 ? "true" : "false", onclick: () => {
+      cards.forEach((other) => other.setAttribute("aria-pressed", other === card ? "true" : "false"));
+      choose(index);
+    } },
+    html("span", { class: "line" }, html("b", {}, `member ${member.member + 1}`), html("span", {}, `grade ${write(member.grade?.value, 3)}`)),
+    words, now);
+    if (strip) stripChart(card, { labels: strip.labels, link: { ...link, set: () => {} }, label: strip.title, legend: false });
+    link.on((turn) => {
+      const at = member.turns[turn];
+      words.textContent = at ? lastLine(at.action) : `ended: ${member.stop}`;
+      const advantage = member.advantages?.[turn];
+      now.textContent = at ? [known(at.reward) ? `reward ${write(at.reward, 2, true)}` : null, known(advantage) ? `advantage ${write(advantage, 2, true)}` : null].filter(Boolean).join(" · ") : "";
+    });
+    return card;
+  });
+  return html("div", {}, html("p", { class: "soft small" }, `${entry.members.length} members of one group: same task, same noise.`), html("div", { class: "cards" }, cards));
+}
+
+const lastLine = (text) => text.trim().split("\n").pop() || "(nothing)";
+
+function episode(entry, member, link, graderName) {
+  const parts = [];
+  const grade = member.grade;
+  const figures = [["grade", grade?.value], ["return", member.return], ...Object.entries(member.metrics ?? {})].filter(([, value]) => known(value));
+  parts.push(html("p", { class: "figures" }, figures.map(([name, value]) => html("span", {}, `${name.replaceAll("_", " ")} `, html("b", {}, write(value, 3))))));
+  if (member.stop !== "terminated") parts.push(html("p", { class: "warn" }, `Not finished: ${member.stop.replaceAll("_", " ")}${member.failure ? ` (${member.failure.stage}, ${member.failure.type}: ${member.failure.message})` : ""}.`));
+  if (grade?.error) parts.push(html("p", { class: "warn" }, `Not graded: ${grade.error}`));
+  const view = member.view;
+  if (view) {
+    parts.push(html("p", { class: "title" }, view.title));
+    const facts = Object.entries(view.facts ?? {});
+    if (facts.length) parts.push(html("dl", { class: "facts" }, facts.map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, value)))));
+  }
+  const count = member.turns.length;
+  if (count) {
+    const mine = { ...link, on: (listener) => link.on((turn) => listener(Math.min(turn, count - 1))), get: () => Math.min(link.get(), count - 1) };
+    parts.push(turnText(member, mine));
+    for (const panel of view?.panels ?? []) parts.push(drawPanel(panel, mine, count));
+    parts.push(...payments(member, mine, graderName));
+  }
+  const grades = Object.entries(grade?.components ?? {});
+  if (grades.length) parts.push(html("details", {}, html("summary", {}, `What ${grade.grader} paid`), componentTable(member)));
+  if (entry.system_prompt) parts.push(html("details", {}, html("summary", {}, "The rules it was given"), html("pre", {}, entry.system_prompt)));
+  return parts;
+}
+
+function componentTable(member) {
+  const paid = {};
+  for (const turn of member.turns) for (const [component, value] of turn.terms) paid[component] = (paid[component] ?? 0) + value;
+  const rows = Object.entries(member.grade.components).map(([name, value]) =>
+    html("tr", {}, html("th", { scope: "row" }, name.replaceAll("_", " ")), html("td", {}, write(value, 3)), html("td", {}, write(paid[name], 3, true))));
+  return html("div", { class: "scroll" }, html("table", {}, html("thead", {}, html("tr", {}, ["component", "value", "paid"].map((name) => html("th", { scope: "col" }, name)))), html("tbody", {}, rows)));
+}
+
+function payments(member, link, graderName) {
+  const charts = [];
+  const add = (values, label) => {
+    if (!values.some(known)) return;
+    const figure = html("figure", { class: "panel" });
+    barChart(figure, { values, link, label });
+    charts.push(figure);
+  };
+  add(member.turns.map((turn) => turn.reward), "Reward of the turn");
+  add(member.turns.map((turn) => (turn.terms.length ? turn.terms.reduce((sum, [, value]) => sum + value, 0) : null)), `Paid by ${member.grade?.grader ?? graderName}`);
+  if (member.advantages) add(member.turns.map((_, index) => member.advantages[index]), "Advantage within the group");
+  return charts;
+}
+
+function drawPanel(panel, link, count) {
+  const figure = html("figure", { class: "panel" }, html("figcaption", {}, panel.title));
+  if (panel.kind === "lines") {
+    const names = Object.keys(panel.series ?? {});
+    const length = Math.max(0, ...names.map((name) => panel.series[name].length));
+    if (!length) return figure;
+    const tied = length === count || length === count + 1;
+    const x = Array.from({ length }, (_, index) => index + (length === count + 1 ? 0 : 1));
+    const shift = length === count + 1 ? 1 : 0;  // the first value is from before the first turn
+    lineChart(figure, {
+      series: names.map((name) => ({ name, x, y: panel.series[name] })), truth: panel.truth, limits: panel.limits, label: panel.title, xName: "turn",
+      link: tied ? { get: () => link.get() + shift, set: (index) => link.set(index - shift), on: (listener) => link.on((turn) => listener(turn + shift)) } : null,
+    });
+  } else if (panel.kind === "strip") {
+    stripChart(figure, { labels: panel.labels ?? [], link, label: panel.title });
+  } else if (panel.kind === "table") {
+    figure.append(html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": panel.title }, html("table", {},
+      html("thead", {}, html("tr", {}, (panel.columns ?? []).map((name) => html("th", { scope: "col" }, name)))),
+      html("tbody", {}, (panel.rows ?? []).map((row) => html("tr", {}, row.map((text) => html("td", { class: "words" }, text))))))));
+  } else {
+    figure.append(html("pre", {}, panel.body ?? ""));
+  }
+  return figure;
+}
+
+function turnText(member, link) {
+  const box = html("div", { class: "turn" });
+  link.on((index) => {
+    const turn = member.turns[index];
+    box.replaceChildren(
+      html("div", { class: "said" }, html("h4", {}, turn.restart ? "It read (and nothing from before)" : "It read"), html("pre", {}, turn.observation)),
+      html("div", { class: "said" }, html("h4", {}, "It answered"), html("pre", { class: "answer" }, spanned(turn)),
+        turn.error ? html("p", { class: "warn" }, `Not understood: ${turn.error}`) : null,
+        turn.cut ? html("p", { class: "warn" }, "Cut by the token budget.") : null,
+        turn.tokens ? tokens(turn.tokens) : null,
+        turn.terms.length ? html("p", { class: "small soft" }, "paid: ", turn.terms.map(([component, value, span]) => `${component.replaceAll("_", " ")}${span ? ` (${span})` : ""} ${write(value, 4, true)}`).join(" · ")) : null),
+    );
+  });
+  return box;
+}
+
+function spanned(turn) {
+  const parts = [];
+  let at = 0;
+  for (const [name, start, end] of [...turn.spans].sort((a, b) => a[1] - b[1])) {
+    if (start < at) continue;
+    parts.push(turn.action.slice(at, start), html("mark", { title: name }, turn.action.slice(start, end), html("sub", {}, name)));
+    at = end;
+  }
+  parts.push(turn.action.slice(at) || (at ? "" : "(nothing)"));
+  return parts;
+}
+
+// Surprise is shown twice, as depth of colour and as a number, so that it can be read without telling colours apart.
+function tokens(list) {
+  const numbers = list.length <= 60;
+  return html("div", { class: "tokens", role: "img", "aria-label": `Probabilities of the tokens: ${list.map(([text, logprob]) => `${text.trim()} ${Math.exp(logprob).toFixed(2)}`).join(", ")}` },
+    list.map(([text, logprob]) => {
+      const chance = Math.exp(logprob);
+      const token = html("span", { class: "token", title: `${text} · probability ${chance.toFixed(4)} · ${logprob.toFixed(3)} nats` }, html("span", {}, text.replaceAll("\n", "⏎") || "∅"), numbers ? html("small", {}, chance >= 0.995 ? "1" : chance.toFixed(2).replace(/^0/, "")) : null);
+      token.style.setProperty("--surprise", clamp(-logprob / 4, 0, 1).toFixed(3));
+      return token;
+    }));
+}

@@ -1,0 +1,38 @@
+// Put the charts where the page has places for them.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+
+for (const host of document.querySelectorAll("[data-curves]")) {
+  for (const curve of data.curves[host.dataset.curves] ?? []) {
+    const figure = html("figure", { class: "panel" }, html("figcaption", {}, curve.title, html("small", {}, curve.note)));
+    host.append(figure);
+    lineChart(figure, { series: curve.series, label: curve.title, xName: curve.x ?? "step" });
+  }
+}
+
+const scores = document.getElementById("scores-chart");
+if (scores && data.scores) scoresChart(scores, data.scores);
+
+function scoresChart(host, scores) {
+  const measures = scores.measures;
+  const pick = html("select", { id: "pick-measure", onchange: draw }, measures.map((measure) => html("option", { value: measure.key }, measure.name)));
+  const grid = html("div", { class: "grid wide" });
+  host.append(html("div", { class: "controls" }, html("label", { for: "pick-measure" }, "Figure", pick)), grid);
+  function draw() {
+    const chosen = measures.find((measure) => measure.key === pick.value) ?? measures[0];
+    const bounds = extent(chosen.conditions.flatMap((condition) => condition.rows.flatMap((row) => [row.mean, row.low, row.high])));
+    grid.replaceChildren(...chosen.conditions.map((condition) => {
+      const figure = html("figure", { class: "panel" }, html("figcaption", {}, condition.name, html("small", {}, condition.note)));
+      return figure;
+    }));
+    chosen.conditions.forEach((condition, index) => dotChart(grid.children[index], { rows: condition.rows, range: bounds, label: `${chosen.name}, ${condition.name}` }));
+  }
+  draw();
+}
+
+const scatter = document.getElementById("audit-chart");
+if (scatter && data.audit?.length) scatterChart(scatter, { points: data.audit, xLabel: "grade", yLabel: scatter.dataset.aim });
+
+const browser = document.getElementById("browser");
+if (browser && data.episodes?.length) episodeBrowser(browser, data.episodes, browser.dataset.grader);

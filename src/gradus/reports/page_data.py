@@ -1,0 +1,204 @@
+"""From a run's record to what the page shows: tables for the template, data for its charts."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gradus.reports.curves import grpo_curves, sft_curves
+from gradus.reports.reference import reference_table
+from gradus.reports.results import figure, format_number, main_condition
+from gradus.reports.run_files import RunRecord
+from gradus.reports.score_tables import is_own, score_charts, score_tables
+from gradus.reports.verdict import judge
+
+__all__ = ["page_context"]
+
+Json = dict[str, Any]
+STATES = {"shown": "above", "refuted": "below", "open": "not told apart"}
+MOST_LINES = 7  # a chart with more lines cannot be read
+
+
+def page_context(record: RunRecord) -> tuple[Json, Json]:
+    """(what the template is filled with, what the scripts draw from)."""
+    results, about = record.results, record.about or {}
+    recipe = _recipe(record.recipe)
+    data = {
+        "scores": score_charts(results),
+        "curves": {
+            "grpo": [asdict(curve) for curve in grpo_curves(record.grpo, _aim(record))],
+            "sft": [asdict(curve) for curve in sft_curves(record.sft)],
+            "outcome": _outcome_curves(results),
+        },
+        "audit": _audit_points(record.audit),
+        "episodes": (record.episodes or {}).get("entries") or [],
+    }
+    context: Json = {
+        "title": _title(record),
+        "facts": _facts(record),
+        "verdict": judge(results, quick=bool(recipe.get("quick"))),
+        "states": STATES,
+        "promises": _promises(record),
+        "scores": score_tables(results),
+        "main_condition": main_condition(results) if results else None,
+        "reference": reference_table(about.get("reference"), results),
+        "grader": (results or {}).get("grader") or "the grader",
+        "aim": _aim(record),
+        "doctor": _doctor(record.doctor),
+        "alerts": [line for line in record.grpo if line.get("kind") == "alert"],
+        "audit": record.audit,
+        "costs": _costs(record.costs),
+        "graders": about.get("graders"),
+        "conditions": about.get("conditions"),
+        "recipe": record.recipe,
+        "missing": record.missing,
+        "has_grpo": bool(data["curves"]["grpo"]),
+        "has_sft": bool(data["curves"]["sft"]),
+        "has_training": bool(data["curves"]["grpo"] or data["curves"]["sft"]),
+        "has_outcome_curves": bool(data["curves"]["outcome"]),
+        "has_audit_chart": bool(data["audit"]),
+        "has_episodes": bool(data["episodes"]),
+    }
+    return {**context, "sections": _sections(context)}, data
+
+
+def _sections(context: Json) -> list[Json]:
+    candidates = (
+        ("proven", "Proven", context["verdict"].claims or context["promises"]),
+        ("scores", "Scores", context["scores"]),
+        ("original", "Beside the original", context["reference"]),
+        ("training", "Training", context["has_training"]),
+        ("health", "Health", context["doctor"] or context["alerts"]),
+        ("audit", "Audit", context["audit"]),
+        ("episodes", "Episodes", context["has_episodes"]),
+        ("costs", "Costs", context["costs"]),
+        ("made", "How it was made", True),
+    )
+    return [{"id": key, "name": name} for key, name, there in candidates if there]
+
+
+def _title(record: RunRecord) -> str:
+    environment = (record.results or record.about or {}).get("environment")
+    return f"{environment}: {record.name} · Gradus" if environment else f"{record.name} · Gradus"
+
+
+def _facts(record: RunRecord) -> list[str]:
+    source = record.results or record.about or {}
+    facts = [str(source["environment"])] if source.get("environment") else []
+    if source.get("grader"):
+        facts.append(f"grader {source['grader']}")
+    facts.append(record.name)
+    return facts
+
+
+def _aim(record: RunRecord) -> str:
+    return str((record.results or {}).get("yardstick_name") or (record.about or {}).get("yardstick") or "the yardstick")
+
+
+def _recipe(text: str | None) -> Json:
+    try:
+        return tomllib.loads(text) if text else {}
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _promises(record: RunRecord) -> list[Json]:
+    """What a recipe promised, as the pipeline judged it."""
+    found: list[Json] = []
+    for claim in record.claims:
+        met = claim.get("met")
+        found.append(
+            {
+                **claim,
+                "kept": "not measured" if met is None else ("yes" if met else "no"),
+                "state": "" if met is None else ("shown" if met else "refuted"),
+                "wanted": f"{claim.get('direction', '')} {format_number(claim.get('threshold'))}",
+            }
+        )
+    return found
+
+
+def _outcome_curves(results: Json | None) -> list[Json]:
+    """Curves over an episode (for Rhythm: belief error by day) on the main condition, one line a policy."""
+    condition = main_condition(results) if results else None
+    if results is None or condition is None:
+        return []
+    lines: dict[str, list[Json]] = {}
+    policies = results["conditions"][condition].get("policies") or {}
+    for policy, stored in policies.items():
+        for name, points in (stored.get("curves") or {}).items():
+            y = [found.mean if (found := figure(point)) else None for point in points]
+            if any(value is not None for value in y):
+                lines.setdefault(name, []).append({"name": policy, "x": list(range(1, len(y) + 1)), "y": y})
+    return [
+        {"title": name.replace("_", " "), "note": "mean over the episodes", "x": "place", "series": _fewest(series)}
+        for name, series in lines.items()
+    ]
+
+
+def _fewest(series: Sequence[Json]) -> list[Json]:
+    """At most as many lines as can be told apart: equal ones once, then the run's own first."""
+    seen: dict[tuple[float | None, ...], Json] = {}
+    for line in series:
+        seen.setdefault(tuple(line["y"]), line)
+    kept = sorted(seen.values(), key=lambda line: not is_own(line["name"]))
+    return kept[:MOST_LINES]
+
+
+def _audit_points(audit: Json | None) -> list[Json]:
+    points: list[Json] = []
+    for name, stored in ((audit or {}).get("policies") or {}).items():
+        grade, yardstick = figure(stored.get("grade")), figure(stored.get("yardstick"))
+        if grade and yardstick:
+            points.append(
+                {"name": name, "x": grade.mean, "y": yardstick.mean, "strong": stored.get("role") == "exploit"}
+            )
+    return points
+
+
+def _doctor(doctor: Json | None) -> Json | None:
+    if doctor is None:
+        return None
+    keys = ("rule", "name", "severity", "evidence", "remedy", "step")
+    diagnoses = [{key: each.get(key) for key in keys} for each in doctor.get("diagnoses") or []]
+    return {"status": doctor.get("status", "unknown"), "diagnoses": diagnoses}
+
+
+def _costs(costs: Json | None) -> list[Json]:
+    stored = (costs or {}).get("stages") or {}
+    listed = stored if isinstance(stored, list) else [{"stage": name, **each} for name, each in stored.items()]
+    whole = sum(each.get("seconds") or 0.0 for each in listed)
+    rows = [
+        {
+            "stage": each.get("stage", "–"),
+            "time": format_seconds(each.get("seconds")),
+            "share": (each.get("seconds") or 0.0) / whole if whole else None,
+            "tokens": format_number(each.get("tokens"), 0) if each.get("tokens") is not None else "–",
+            "money": "–" if each.get("cost") is None else f"${each['cost']:.2f}",
+        }
+        for each in listed
+    ]
+    if len(rows) > 1:
+        rows.append(
+            {"stage": "all", "time": format_seconds(whole), "share": None, "tokens": "", "money": _money(listed)}
+        )
+    return rows
+
+
+def _money(stages: Sequence[Json]) -> str:
+    spent = [each["cost"] for each in stages if each.get("cost") is not None]
+    return f"${sum(spent):.2f}" if spent else "–"
+
+
+def format_seconds(value: float | None) -> str:
+    """``8.2 s``, ``3 min 20 s``, ``1 h 05 min``."""
+    if value is None:
+        return "–"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

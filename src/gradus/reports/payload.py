@@ -1,0 +1,177 @@
+"""What the pipeline prepares for a report while it still holds core objects: the episodes to browse and the words around them.
+
+The report itself reads these files and never meets an environment, a policy or a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Turn
+from gradus.core.files import write_text
+
+__all__ = ["SCHEMA", "about_payload", "episodes_payload", "prepare_report", "view_payload"]
+
+SCHEMA = 1
+
+Advantages = Callable[[Group], Sequence[Sequence[float]]]
+"""A group -> one advantage per turn for each member, [G][K]."""
+
+Pieces = Callable[[Sequence[int]], Sequence[str]]
+"""Token ids -> the text of each, as long as the ids."""
+
+
+def about_payload(spec: EnvironmentSpec) -> dict[str, Any]:
+    """The words of an environment: its summary, yardstick, graders with weights, conditions, and published figures."""
+    graders = {
+        name: {"summary": grader.summary, "weights": dict(grader.weights), "per_turn": grader.per_turn}
+        for name, grader in spec.graders.items()
+    }
+    return {
+        "schema": SCHEMA,
+        "environment": spec.name,
+        "summary": spec.summary,
+        "yardstick": spec.yardstick_name,
+        "default_grader": spec.default_grader,
+        "graders": graders,
+        "conditions": {name: condition.summary for name, condition in spec.conditions.items()},
+        "reference": json_values(spec.reference),
+    }
+
+
+def episodes_payload(
+    spec: EnvironmentSpec,
+    groups: Sequence[Group],
+    *,
+    advantages: Advantages | None = None,
+    pieces: Mapping[str, Pieces] | None = None,
+) -> dict[str, Any]:
+    """The episodes that a report lets one browse, JSON values only.
+
+    One entry per group: ``policy``, ``condition``, ``seed`` and ``members``, each of them an episode with its view, grade, turns
+    and, where ``advantages`` is given and the group has at least two members, its advantage per turn. ``pieces`` maps a
+    policy's name to a function from token ids to their texts; without it token probabilities are shown by place alone.
+    """
+    entries = [
+        _entry(spec, group, advantages, (pieces or {}).get(_policy(group))) for group in groups if group.episodes
+    ]
+    return {"schema": SCHEMA, "environment": spec.name, "entries": entries}
+
+
+def view_payload(view: EpisodeView) -> dict[str, Any]:
+    """An episode's pictures as JSON values; fields that a panel leaves empty are left out."""
+    panels = [
+        {key: value for key, value in asdict(panel).items() if value not in (None, (), [], {}, "")}
+        for panel in view.panels
+    ]
+    return json_values({"title": view.title, "facts": dict(view.facts), "panels": panels})
+
+
+def prepare_report(
+    run_folder: Path,
+    spec: EnvironmentSpec,
+    groups: Sequence[Group],
+    *,
+    advantages: Advantages | None = None,
+    pieces: Mapping[str, Pieces] | None = None,
+) -> Path:
+    """Write ``report/about.json`` and ``report/episodes.json`` of a run. Returns their folder."""
+    folder = run_folder / "report"
+    write_text(folder / "about.json", json.dumps(about_payload(spec), ensure_ascii=False, indent=1))
+    episodes = episodes_payload(spec, groups, advantages=advantages, pieces=pieces)
+    write_text(folder / "episodes.json", json.dumps(episodes, ensure_ascii=False))
+    return folder
+
+
+def json_values(value: Any) -> Any:
+    """Mappings, sequences and numbers as plain JSON; what is no finite number is None, long fractions are cut."""
+    if isinstance(value, Mapping):
+        return {str(key): json_values(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_values(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if hasattr(value, "item"):  # a numpy scalar
+        return json_values(value.item())
+    return str(value)
+
+
+def _policy(group: Group) -> str:
+    return group.episodes[0].policy
+
+
+def _entry(spec: EnvironmentSpec, group: Group, advantages: Advantages | None, pieces: Pieces | None) -> dict[str, Any]:
+    paid = advantages(group) if advantages is not None and len(group.episodes) > 1 else None
+    members = [
+        _member(spec, episode, list(paid[index]) if paid is not None else None, pieces)
+        for index, episode in enumerate(group.episodes)
+    ]
+    return {
+        "policy": _policy(group),
+        "condition": group.task.condition,
+        "seed": group.task.seed,
+        "system_prompt": group.episodes[0].system_prompt,
+        "members": members,
+    }
+
+
+def _member(
+    spec: EnvironmentSpec, episode: Episode, advantages: list[float] | None, pieces: Pieces | None
+) -> dict[str, Any]:
+    view = (
+        view_payload(spec.view(episode))
+        if spec.view is not None and episode.turns and episode.failure is None
+        else None
+    )
+    grade = episode.grade
+    graded = None
+    if grade is not None:
+        graded = {
+            "grader": grade.grader,
+            "value": grade.value,
+            "components": dict(grade.components),
+            "error": grade.error,
+        }
+    return json_values(
+        {
+            "member": episode.member,
+            "stop": episode.stop.value,
+            "failure": asdict(episode.failure) if episode.failure else None,
+            "return": episode.environment_return,
+            "metrics": dict(episode.metrics),
+            "grade": graded,
+            "view": view,
+            "advantages": advantages,
+            "turns": [_turn(episode, turn, pieces) for turn in episode.turns],
+            "final": episode.final.text if episode.final else None,
+        }
+    )
+
+
+def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> dict[str, Any]:
+    terms = dict(enumerate(episode.grade.terms)) if episode.grade else {}
+    found: dict[str, Any] = {
+        "observation": turn.observation,
+        "action": turn.action,
+        "reward": turn.reward,
+        "terms": [[term.component, term.value, term.span] for term in terms.get(turn.index, ())],
+        "spans": [[span.name, span.start, span.end] for span in turn.spans],
+    }
+    if not turn.valid:
+        found["error"] = turn.error or "not understood"
+    if turn.restart:
+        found["restart"] = True
+    if turn.cut:
+        found["cut"] = True
+    if turn.tokens is not None:
+        ids = turn.tokens.action_ids
+        texts = list(pieces(ids)) if pieces is not None else [f"#{token}" for token in ids]
+        found["tokens"] = [[text, logprob] for text, logprob in zip(texts, turn.tokens.logprobs, strict=True)]
+    return found

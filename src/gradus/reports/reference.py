@@ -1,0 +1,71 @@
+"""Published figures of an original beside a run's own, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradus.reports.results import figure, format_number, graders_of
+from gradus.reports.score_tables import Cell, Row, figure_cell
+
+__all__ = ["reference_table"]
+
+Json = dict[str, Any]
+
+
+def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, Any] | None) -> Json | None:
+    """Two rows a condition, the original's and ours under the same grader; columns are the original's policies.
+
+    ``reference`` holds ``conditions`` (condition -> policy -> figures), and may hold ``source``, ``grader``, ``note`` (why it is
+    not the same environment) and ``ours``: the original's column -> the run's ``policy`` or ``policy/figure``.
+    """
+    conditions = (reference or {}).get("conditions") or {}
+    if reference is None or not conditions:
+        return None
+    graded = graders_of(results) if results else {}
+    grader = reference.get("grader")
+    mine = graded.get(str(grader)) if grader else next(iter(graded.values()), None)
+    header = list(dict.fromkeys(policy for policies in conditions.values() for policy in policies))
+    rows: list[Row] = []
+    for condition, policies in conditions.items():
+        published = [_published(policies.get(name)) for name in header]
+        rows.append(Row(name=f"{condition}, original", cells=published))
+        played = ((mine or {}).get(condition) or {}).get("policies") or {}
+        if played:
+            names = reference.get("ours") or {}
+            cells = [_ours(played, names.get(name, name)) for name in header]
+            rows.append(Row(name=f"{condition}, here", cells=cells, own=True))
+    under = f"grader {grader}; " if grader else ""
+    source = f" Original: {reference['source']}" if reference.get("source") else ""
+    return {
+        "header": [name.replace("_", " ") for name in header],
+        "rows": rows,
+        "note": reference.get("note")
+        or "The original is another environment: compare the order of policies, not the numbers.",
+        "caption": f"{under}mean grade, further figures below it.{source}",
+    }
+
+
+def _published(stored: Any) -> Cell:
+    if isinstance(stored, Mapping):
+        grade = figure(stored.get("grade"))
+        return Cell(text=format_number(grade.mean if grade else None), note=_notes(stored))
+    found = figure(stored)
+    return Cell(text=format_number(found.mean if found else None))
+
+
+def _ours(played: Mapping[str, Any], column: str) -> Cell:
+    policy, _, measure = column.partition("/")
+    stored = played.get(policy)
+    return figure_cell(figure(stored.get(measure or "grade")) if isinstance(stored, Mapping) else None)
+
+
+def _notes(stored: Mapping[str, Any]) -> str:
+    parts: list[str] = []
+    for name, value in stored.items():
+        if name == "grade" or value is None:
+            continue
+        found = figure(value)
+        shown = str(value) if found is None else (f"{value}" if isinstance(value, int) else format_number(found.mean))
+        parts.append(f"{name.replace('_', ' ')} {shown}")
+    return ", ".join(parts)

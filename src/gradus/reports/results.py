@@ -1,0 +1,174 @@
+"""Reading `results.json`: which figures are there, in which order they are shown, and how a number is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "Difference",
+    "Figure",
+    "components_of",
+    "differences",
+    "figure",
+    "format_interval",
+    "format_number",
+    "format_p",
+    "format_signed",
+    "graders_of",
+    "main_condition",
+    "measures_of",
+    "ranked",
+]
+
+Json = Mapping[str, Any]
+MINUS = "\N{MINUS SIGN}"
+FIRST = ("grade", "yardstick", "play")  # shown first, in this order; the environment's own metrics follow
+NOT_MEASURES = ("components", "curves", "failures", "usage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A mean with its interval; bounds are None where they are undefined."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+    def reversed(self) -> Figure:
+        """The figure of the opposite difference."""
+        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
+        return Figure(mean=-self.mean, low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """``first`` minus ``second`` on the same seeds: a figure per measure, and the grade's wins and size."""
+
+    first: str
+    second: str
+    figures: Mapping[str, Figure | None]
+    wins: int | None = None
+    episodes: int | None = None
+    p: float | None = None  # of the grade, Holm-adjusted over conditions where that was stored
+
+    def reversed(self) -> Difference:
+        """``second`` minus ``first``; wins are unknown, because ties are not kept apart here."""
+        turned = {name: None if found is None else found.reversed() for name, found in self.figures.items()}
+        return Difference(first=self.second, second=self.first, figures=turned, episodes=self.episodes, p=self.p)
+
+
+def figure(value: object) -> Figure | None:
+    """A stored figure: ``{"mean", "low", "high"}``, a bare number, or None."""
+    if isinstance(value, Mapping):
+        mean = value.get("mean")
+        if not isinstance(mean, int | float):
+            return None
+        return Figure(mean=float(mean), low=_number(value.get("low")), high=_number(value.get("high")))
+    number = _number(value)
+    return None if number is None else Figure(mean=number)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def graders_of(results: Json) -> dict[str, Json]:
+    """Grader name -> conditions, the main grader first."""
+    found: dict[str, Json] = {str(results.get("grader", "grade")): results.get("conditions") or {}}
+    for name, graded in (results.get("graders") or {}).items():
+        if name not in found and isinstance(graded, Mapping):
+            found[name] = graded.get("conditions") or {}
+    return found
+
+
+def main_condition(results: Json) -> str | None:
+    """The first condition is the main one."""
+    return next(iter(results.get("conditions") or {}), None)
+
+
+def measures_of(conditions: Json) -> list[str]:
+    """Names of the figures that any policy has under any condition, components left out."""
+    seen: dict[str, None] = {}
+    for condition in conditions.values():
+        for policy in (condition.get("policies") or {}).values():
+            for name, value in policy.items():
+                if name not in NOT_MEASURES and isinstance(value, Mapping) and figure(value) is not None:
+                    seen[name] = None
+    return [name for name in FIRST if name in seen] + [name for name in seen if name not in FIRST]
+
+
+def components_of(conditions: Json) -> list[str]:
+    """Names of the components of the grade."""
+    seen: dict[str, None] = {}
+    for condition in conditions.values():
+        for policy in (condition.get("policies") or {}).values():
+            seen.update(dict.fromkeys(policy.get("components") or {}))
+    return list(seen)
+
+
+def ranked(conditions: Json, condition: str, measure: str = "grade") -> list[str]:
+    """Policies of a condition from lowest to highest; those without a figure come first."""
+    policies = (conditions.get(condition) or {}).get("policies") or {}
+    values = {name: figure(policy.get(measure)) for name, policy in policies.items()}
+    order = {name: place for place, name in enumerate(policies)}
+    return sorted(policies, key=lambda name: (value.mean if (value := values[name]) else float("-inf"), order[name]))
+
+
+def differences(conditions: Json, condition: str) -> list[Difference]:
+    """All stored pairs of a condition, as they were stored."""
+    found: list[Difference] = []
+    for name, pair in ((conditions.get(condition) or {}).get("pairs") or {}).items():
+        first, separator, second = name.partition(" - ")
+        if not separator or not isinstance(pair, Mapping):
+            continue
+        grade = pair.get("grade")
+        grade = grade if isinstance(grade, Mapping) else {}
+        figures = {measure: figure(value) for measure, value in pair.items() if measure != "components"}
+        p = grade.get("p_holm", grade.get("p"))
+        found.append(
+            Difference(
+                first=first, second=second, figures=figures, wins=grade.get("wins"), episodes=grade.get("episodes"), p=p
+            )
+        )
+    return found
+
+
+def format_number(value: float | None, digits: int = 3) -> str:
+    """``0.463``, with a true minus; a dash where there is none."""
+    if value is None:
+        return "–"
+    text = f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if float(text.replace(",", "")) == 0:
+        text = text.lstrip("-")
+    return text.replace("-", MINUS)
+
+
+def format_signed(value: float | None, digits: int = 3) -> str:
+    """``+0.043``: for differences."""
+    text = format_number(value, digits)
+    return f"+{text}" if value is not None and value > 0 and float(f"{value:.{digits}f}") != 0 else text
+
+
+def format_interval(found: Figure | None, *, signed: bool = False, digits: int = 3) -> str:
+    """``0.463 [0.450, 0.476]``; without the interval where it is undefined."""
+    if found is None:
+        return "–"
+    write = format_signed if signed else format_number
+    mean = write(found.mean, digits)
+    if found.low is None or found.high is None:
+        return mean
+    return f"{mean} [{write(found.low, digits)}, {write(found.high, digits)}]"
+
+
+def format_p(value: float | None) -> str:
+    """A p-value: ``0.031`` or ``< 0.001``."""
+    if value is None:
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"

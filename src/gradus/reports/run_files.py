@@ -1,0 +1,97 @@
+"""Reading what a run stored. What is missing or broken becomes a sentence, never an error: a report says what it lacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["RunRecord", "read_json", "read_lines", "read_run"]
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """All that a report is made of. A part that a run did not store is None or empty, and ``missing`` says so."""
+
+    name: str
+    results: Json | None = None
+    about: Json | None = None
+    episodes: Json | None = None
+    audit: Json | None = None
+    doctor: Json | None = None
+    costs: Json | None = None
+    recipe: str | None = None
+    claims: Sequence[Json] = ()
+    sft: Sequence[Json] = ()
+    grpo: Sequence[Json] = ()
+    missing: Sequence[str] = field(default=())
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run folder; see docs/report.md for its files."""
+    missing: list[str] = []
+
+    def part(path: str, what: str) -> Json | None:
+        return read_json(folder / path, f"{what} ({path})", missing)
+
+    def lines(path: str, what: str) -> list[Json]:
+        return read_lines(folder / path, f"{what} ({path})", missing)
+
+    recipe = folder / "recipe.toml"
+    results = part("results.json", "the evaluation")
+    return RunRecord(
+        name=folder.name,
+        results=results,
+        about=part("report/about.json", "the environment's description"),
+        episodes=part("report/episodes.json", "the episodes to browse"),
+        audit=part("audit.json", "the audit of the grader"),
+        doctor=part("doctor.json", "the doctor's diagnoses"),
+        costs=part("costs.json", "the costs"),
+        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+        claims=(results or {}).get("claims") or (),
+        sft=lines("sft/metrics.jsonl", "the curves of supervised priming"),
+        grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
+        missing=missing,
+    )
+
+
+def read_json(path: Path, what: str, missing: list[str]) -> Json | None:
+    """The object in a JSON file, or None and a sentence."""
+    if not path.is_file():
+        missing.append(f"{what}: not stored")
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        missing.append(f"{what}: cannot be read ({error})")
+        return None
+    if not isinstance(found, Mapping):
+        missing.append(f"{what}: expected a JSON object, found {type(found).__name__}")
+        return None
+    return dict(found)
+
+
+def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
+    """The objects of a JSON-lines file; lines that cannot be read are left out and counted."""
+    if not path.is_file():
+        missing.append(f"{what}: not stored")
+        return []
+    found: list[Json] = []
+    broken = 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            broken += 1
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    if broken:
+        missing.append(f"{what}: {broken} lines could not be read and were left out")
+    return found

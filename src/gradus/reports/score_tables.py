@@ -1,0 +1,176 @@
+"""The scores of an evaluation as tables for a page and as data for its charts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gradus.reports.results import (
+    Figure,
+    components_of,
+    differences,
+    figure,
+    format_number,
+    format_p,
+    format_signed,
+    graders_of,
+    measures_of,
+    ranked,
+)
+from gradus.reports.verdict import STUDENTS, state_of
+
+__all__ = ["Cell", "Row", "ScoreTable", "figure_cell", "is_own", "score_charts", "score_tables"]
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """``note`` is small print under the text; ``state`` is shown, refuted or empty."""
+
+    text: str
+    note: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """``own`` marks the run's own checkpoints."""
+
+    name: str
+    cells: list[Cell]
+    own: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreTable:
+    """``header`` names the first column too."""
+
+    title: str
+    caption: str
+    header: list[str]
+    rows: list[Row]
+
+
+def score_charts(results: Json | None) -> Json | None:
+    """Per measure and condition the policies with their intervals, best first."""
+    if not results or not results.get("conditions"):
+        return None
+    measures: list[Json] = []
+    for grader, conditions in graders_of(results).items():
+        names = measures_of(conditions) if not measures else ["grade"]  # another grader changes the grade alone
+        for name in names:
+            shown = f"grade, {grader}" if name == "grade" else _measure_name(results, name)
+            charts = [_score_chart(conditions, condition, name) for condition in conditions]
+            measures.append({"key": f"{grader}/{name}", "name": shown, "conditions": charts})
+    return {"measures": measures}
+
+
+def _score_chart(conditions: Mapping[str, Any], condition: str, measure: str) -> Json:
+    stored = conditions[condition]
+    rows: list[Json] = []
+    for name in reversed(ranked(conditions, condition, measure)):
+        found = figure(stored["policies"][name].get(measure))
+        bounds = asdict(found) if found else {"mean": None, "low": None, "high": None}
+        rows.append({"name": name, **bounds, "strong": is_own(name)})
+    return {"name": condition, "note": f"{stored.get('episodes', '?')} episodes", "rows": rows}
+
+
+def is_own(policy: str) -> bool:
+    """Whether a policy is one of the run's own checkpoints (``grpo``, ``sft``, ``grpo-greedy``, ...)."""
+    return policy.partition("-")[0] in STUDENTS
+
+
+def _measure_name(results: Json, measure: str) -> str:
+    if measure == "yardstick":
+        return str(results.get("yardstick_name") or measure)
+    return measure.replace("_", " ")
+
+
+def score_tables(results: Json | None) -> list[ScoreTable]:
+    """The grade by condition under every grader, then all figures and differences of each condition."""
+    if not results or not results.get("conditions"):
+        return []
+    graders = graders_of(results)
+    main, conditions = next(iter(graders.items()))
+    tables: list[ScoreTable] = [_overview(conditions, grader) for grader, conditions in graders.items()]
+    for condition in conditions:
+        tables.append(_policy_table(results, conditions, condition, main))
+        if conditions[condition].get("pairs"):
+            tables.append(_pair_table(results, conditions, condition, main))
+    return tables
+
+
+def _overview(conditions: Mapping[str, Any], grader: str) -> ScoreTable:
+    """Policies by conditions: the grade alone."""
+    first = next(iter(conditions))
+    order = ranked(conditions, first)
+    order += [name for stored in conditions.values() for name in stored.get("policies", {}) if name not in order]
+    rows: list[Row] = []
+    for name in reversed(list(dict.fromkeys(order))):
+        cells = [
+            figure_cell(figure((conditions[each]["policies"].get(name) or {}).get("grade"))) for each in conditions
+        ]
+        rows.append(Row(name=name, cells=cells, own=is_own(name)))
+    return ScoreTable(
+        title=f"Grade by condition, {grader}",
+        caption="mean grade; 95 % interval below it",
+        header=["policy", *conditions],
+        rows=rows,
+    )
+
+
+def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:
+    measures, components = measures_of(conditions), components_of(conditions)
+    policies = conditions[condition].get("policies") or {}
+    rows: list[Row] = []
+    for name in reversed(ranked(conditions, condition)):
+        stored = policies[name]
+        cells = [figure_cell(figure(stored.get(measure))) for measure in measures]
+        cells += [figure_cell(figure((stored.get("components") or {}).get(each)), bounds=False) for each in components]
+        rows.append(Row(name=name, cells=[*cells, Cell(text=_counted(stored))], own=is_own(name)))
+    header = ["policy", *(_measure_name(results, each) for each in measures)]
+    header += [each.replace("_", " ") for each in components]
+    return ScoreTable(
+        title=f"All figures, {condition}",
+        caption=f"{conditions[condition].get('episodes', '?')} episodes, grader {grader}; the components of the grade unweighted",
+        header=[*header, "episodes"],
+        rows=rows,
+    )
+
+
+def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:
+    pairs = differences(conditions, condition)
+    measures = [name for name in measures_of(conditions) if any(pair.figures.get(name) for pair in pairs)]
+    rows: list[Row] = []
+    for pair in pairs:
+        cells = [figure_cell(pair.figures.get(name), signed=True) for name in measures]
+        wins = "–" if pair.wins is None else f"{pair.wins} of {pair.episodes}"
+        cells += [Cell(text=wins), Cell(text=format_p(pair.p))]
+        rows.append(Row(name=f"{pair.first} − {pair.second}", cells=cells, own=is_own(pair.first)))
+    header = ["difference", *(_measure_name(results, name) for name in measures), "wins", "p (Holm)"]
+    return ScoreTable(
+        title=f"Differences, {condition}",
+        caption=f"same seeds, grader {grader}; paired 95 % interval below each",
+        header=header,
+        rows=rows,
+    )
+
+
+def figure_cell(found: Figure | None, *, signed: bool = False, bounds: bool = True) -> Cell:
+    """A figure with its interval under it; a difference is marked if its interval leaves out 0."""
+    if found is None:
+        return Cell(text="–")
+    write = format_signed if signed else format_number
+    note = ""
+    if bounds and found.low is not None and found.high is not None:
+        note = f"{write(found.low)} to {write(found.high)}"
+    state = state_of(found) if signed else ""
+    return Cell(text=write(found.mean), note=note, state="" if state == "open" else state)
+
+
+def _counted(stored: Mapping[str, Any]) -> str:
+    missing = [f"{stored[kind]} {kind}" for kind in ("failed", "ungraded", "truncated") if stored.get(kind)]
+    count = stored.get("episodes")
+    return ", ".join([str(count) if count is not None else "–", *missing])

@@ -1,0 +1,138 @@
+"""What a run has shown, in sentences that its intervals carry and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradus.reports.results import Difference, Figure, differences, figure, format_interval, main_condition, ranked
+
+__all__ = ["Claim", "Verdict", "judge"]
+
+Json = Mapping[str, Any]
+STUDENTS = ("grpo", "sft")  # a run's own checkpoints, the one to be judged first
+VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """``state`` is ``shown`` (interval above 0), ``refuted`` (below 0) or ``open`` (holds 0, or undefined)."""
+
+    state: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A headline, the claims of each condition under it, and what must be kept in mind while reading them."""
+
+    headline: str
+    claims: Mapping[str, Sequence[Claim]]
+    cautions: Sequence[str] = ()
+
+
+def judge(results: Json | None, *, quick: bool = False) -> Verdict:
+    """The verdict on an evaluation (the document of results.json)."""
+    cautions: list[str] = []
+    if quick:
+        cautions.append("A quick run: every stage at toy size, to see that all of it works. Its figures prove nothing.")
+    condition = main_condition(results) if results else None
+    if results is None or condition is None:
+        return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
+    if any(name in results["conditions"][condition].get("policies", {}) for name in STUDENTS):
+        cautions.append(
+            "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
+        )
+    headline = _student_headline(results, condition) or _ranking_headline(results, condition)
+    claims = {name: _claims(results, name) for name in results["conditions"]}
+    return Verdict(
+        headline=headline, claims={name: found for name, found in claims.items() if found}, cautions=cautions
+    )
+
+
+def state_of(found: Figure) -> str:
+    """``shown``, ``refuted`` or ``open``."""
+    if not found.certain:
+        return "open"
+    return "shown" if found.mean > 0 else "refuted"
+
+
+def _student_headline(results: Json, condition: str) -> str | None:
+    pair = _against(results, condition, "grpo").get("sft")
+    grade = pair.figures.get("grade") if pair else None
+    if pair is None or grade is None:
+        return None
+    true, aim = pair.figures.get("yardstick"), _aim(results)
+    amount = f"{format_interval(grade, signed=True)} in {_grader(results)} on {condition}"
+    state = state_of(grade)
+    if state == "shown" and true is not None and state_of(true) == "refuted":
+        return (
+            f"GRPO raised the grade and lowered {aim}: {amount}. It looks like a hack of the grader, not like a gain."
+        )
+    if state == "shown":
+        return f"GRPO made the student better: {amount}."
+    if state == "refuted":
+        return f"GRPO made the student worse: {amount}."
+    return f"GRPO is not proven to have changed the student: {amount}."
+
+
+def _ranking_headline(results: Json, condition: str) -> str:
+    policies = results["conditions"][condition].get("policies") or {}
+    known = [name for name in ranked(results["conditions"], condition) if figure(policies[name].get("grade"))]
+    if not known:
+        return f"No policy could be graded on {condition}."
+    best = known[-1]
+    amount = f"{format_interval(figure(policies[best].get('grade')))} in {_grader(results)}"
+    text = f"{best} is graded highest on {condition}: {amount}"
+    if len(known) == 1:
+        return f"{text}."
+    lead = _against(results, condition, best).get(known[-2])
+    gap = lead.figures.get("grade") if lead else None
+    if gap is None:
+        return f"{text}; {known[-2]} follows."
+    proven = "proven" if state_of(gap) == "shown" else "not proven"
+    return f"{text}. Its lead over {known[-2]}, {format_interval(gap, signed=True)}, is {proven}."
+
+
+def _claims(results: Json, condition: str) -> list[Claim]:
+    """The student (or else the best policy) against every policy that it was compared with."""
+    policies = results["conditions"][condition].get("policies") or {}
+    order = ranked(results["conditions"], condition)
+    subject = next((name for name in STUDENTS if name in policies), order[-1] if order else "")
+    against = _against(results, condition, subject)
+    return [claim for name in order if name in against and (claim := _claim(results, against[name])) is not None]
+
+
+def _claim(results: Json, pair: Difference) -> Claim | None:
+    grade, true = pair.figures.get("grade"), pair.figures.get("yardstick")
+    if grade is None:
+        return None
+    state = state_of(grade)
+    wins = "" if pair.wins is None else f", {pair.wins} of {pair.episodes} episodes won"
+    amount = f"{format_interval(grade, signed=True)}{wins}"
+    text = f"{pair.first} {VERBS[state]} {pair.second} in {_grader(results)} ({amount})"
+    if true is not None:
+        aim = f"{_aim(results)} ({format_interval(true, signed=True, digits=2)})"
+        same = state_of(true) == state
+        text += f", and in {aim}" if same else f", but {VERBS[state_of(true)]} it in {aim}"
+    return Claim(state=state, text=text)
+
+
+def _against(results: Json, condition: str, subject: str) -> dict[str, Difference]:
+    """Other policy -> subject minus it, whichever way round the pair was stored."""
+    found: dict[str, Difference] = {}
+    for pair in differences(results["conditions"], condition):
+        if pair.first == subject:
+            found[pair.second] = pair
+        elif pair.second == subject:
+            found.setdefault(pair.first, pair.reversed())
+    return found
+
+
+def _grader(results: Json) -> str:
+    return str(results.get("grader") or "the grade")
+
+
+def _aim(results: Json) -> str:
+    return str(results.get("yardstick_name") or "the yardstick")
