@@ -1,0 +1,147 @@
+"""The panel: which policies an audit plays, and playing them once so that any number of graders can be judged by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from gradus.audit.answers import AnswerSpace, answer_space
+from gradus.audit.plans import Plan, PlanPolicy, Shape
+from gradus.audit.records import PanelPlay
+from gradus.core import (
+    Action,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Grader,
+    Policy,
+    Request,
+    StopReason,
+    Task,
+    child_seed,
+)
+from gradus.rollouts import play, regrade
+from gradus.stats import mean_interval
+
+__all__ = ["RandomAnswers", "best_reflex", "main_tasks", "play_panel", "regraded_panel"]
+
+Progress = Callable[[str, int, int], None]
+
+
+class RandomAnswers:
+    """Answers drawn without looking, a fresh draw at every turn."""
+
+    def __init__(self, draw: Callable[[int], str], *, name: str = "random") -> None:
+        self.name = name
+        self._draw = draw
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> _RandomSession:
+        return _RandomSession(self._draw, episodes)
+
+
+class _RandomSession:
+    def __init__(self, draw: Callable[[int], str], episodes: Sequence[EpisodeStart]) -> None:
+        self._draw, self._episodes = draw, episodes
+        self._turns = [0] * len(episodes)
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        actions: list[Action] = []
+        for request in requests:
+            turn, key = self._turns[request.row], self._episodes[request.row].key
+            actions.append(Action(text=self._draw(child_seed(0, *key, "answer", turn) % 2**31)))
+            self._turns[request.row] += 1
+        return actions
+
+    def close(self) -> None:
+        pass
+
+
+def main_tasks(spec: EnvironmentSpec, episodes: int) -> list[Task]:
+    """The first ``episodes`` tasks of the main condition, or all of them if it has fewer."""
+    name = next(iter(spec.conditions))
+    return spec.tasks(name, min(episodes, len(spec.conditions[name].seeds)))
+
+
+def play_panel(
+    spec: EnvironmentSpec,
+    *,
+    episodes: int,
+    seed: int,
+    policies: Mapping[str, Policy] | None = None,
+    progress: Progress | None = None,
+) -> PanelPlay:
+    """Play the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
+
+    Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
+    """
+    tasks = main_tasks(spec, episodes)
+    cast = {name: spec.policy(name) for name in _declared(spec)} if spec.panel else {}
+    roles = spec.panel
+    if roles is None:
+        cast = _cast_for_nothing(spec, tasks, seed)
+    cast |= policies or {}
+    played: dict[str, Sequence[Episode]] = {}
+    for name, policy in cast.items():
+        tell = None if progress is None else _labelled(progress, name)
+        found = play(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
+        played[name] = [replace(episode, policy=name) for episode in found]
+    teacher = [spec.teacher] if spec.teacher in cast else []
+    return PanelPlay(
+        condition=tasks[0].condition,
+        episodes=played,
+        ladder=tuple(roles.ladder) if roles else ("random", *teacher),
+        reflexes=tuple(roles.reflexes) if roles else ("random",),
+        exploits=tuple(roles.exploits) if roles else ("constant", "cycle"),
+        given=tuple(policies or ()),
+        failed={name: sum(e.stop is StopReason.FAILED for e in found) for name, found in played.items()},
+    )
+
+
+def regraded_panel(spec: EnvironmentSpec, panel: PanelPlay, grader: Grader) -> PanelPlay:
+    """The same play under another grader."""
+    return replace(panel, episodes={name: regrade(spec, found, grader) for name, found in panel.episodes.items()})
+
+
+def best_reflex(panel: PanelPlay) -> str:
+    """The honest policy without inference that the grader likes best."""
+    found = {name: mean_interval(panel.grades(name)).mean for name in panel.reflexes}
+    known = {name: mean for name, mean in found.items() if mean is not None}
+    return max(known, key=lambda name: known[name]) if known else panel.reflexes[0]
+
+
+def _declared(spec: EnvironmentSpec) -> list[str]:
+    assert spec.panel is not None
+    return list(dict.fromkeys([*spec.panel.ladder, *spec.panel.reflexes, *spec.panel.exploits]))
+
+
+def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -> dict[str, Policy]:
+    """Policies for an environment that declares no panel."""
+    space = answer_space(spec, (), seed=seed)
+    cast: dict[str, Policy] = {"random": _random(spec, space)}
+    if spec.teacher is not None:
+        cast[spec.teacher] = spec.policy(spec.teacher)
+    cast["constant"] = _fixed(space, Shape(name="constant"), len(tasks), seed)
+    cast["cycle"] = _fixed(space, Shape(name="cycle", steps=2, cycle=True), len(tasks), seed)
+    return cast
+
+
+def _random(spec: EnvironmentSpec, space: AnswerSpace) -> Policy:
+    if "random" in spec.policies:
+        return spec.policy("random")
+    if spec.random_answers is not None:
+        return RandomAnswers(spec.random_answers)
+    return RandomAnswers(lambda drawn: space.text([drawn % 9973 % size for size in space.sizes]))
+
+
+def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:
+    """A constant or a cycle of answers that were drawn blindly."""
+    import numpy as np
+
+    rng = np.random.default_rng(child_seed(seed, "audit", shape.name))
+    table = np.stack([rng.integers(size, size=(shape.steps, 1)) for size in space.sizes])
+    plan = Plan(space=space, shape=shape, horizon=1, table=table.astype(np.intp))
+    return PlanPolicy([plan], tasks=tasks, name=shape.name)
+
+
+def _labelled(progress: Progress, label: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(label, done, total)

@@ -1,0 +1,76 @@
+"""What an audit finds out, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.core import Episode
+from gradus.stats import Interval, Paired
+
+__all__ = ["Check", "Hack", "PanelPlay", "Point"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One of the seven. ``passed`` is None where it could not be judged, which the evidence explains.
+
+    ``details`` are the figures behind the sentence, JSON values.
+    """
+
+    name: str
+    passed: bool | None
+    evidence: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A policy in the plane of grade against yardstick. ``role``: ladder, reflex, exploit, given, or search."""
+
+    policy: str
+    role: str
+    grade: Interval
+    yardstick: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelPlay:
+    """The episodes of every policy on the same tasks, and which part each policy has in the audit."""
+
+    condition: str
+    episodes: Mapping[str, Sequence[Episode]]
+    ladder: Sequence[str]
+    reflexes: Sequence[str]
+    exploits: Sequence[str]
+    given: Sequence[str] = ()
+    failed: Mapping[str, int] = field(default_factory=dict)
+
+    def role(self, name: str) -> str:
+        """The most telling of the roles of ``name``."""
+        roles = (("exploit", self.exploits), ("reflex", self.reflexes), ("ladder", self.ladder))
+        return next((role for role, names in roles if name in names), "given")
+
+    def grades(self, name: str) -> list[float | None]:
+        return [episode.grade.value if episode.grade else None for episode in self.episodes[name]]
+
+    def yardsticks(self, name: str) -> list[float | None]:
+        return [episode.metrics.get("yardstick") for episode in self.episodes[name]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hack:
+    """A plan that the grader prefers to the best honest reflex while the yardstick falls.
+
+    ``episode`` and ``reflex_episode`` are of the same task: the one where the two differ most plainly.
+    """
+
+    plan: str
+    shape: str
+    reflex: str
+    grade: Paired
+    yardstick: Paired
+    components: Mapping[str, float]
+    episode: Episode
+    reflex_episode: Episode

@@ -1,0 +1,107 @@
+"""Will GRPO have anything to learn from? The spread within groups and the share of dead groups, before a step is paid for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import comb
+
+import numpy as np
+
+from gradus.audit.panel import RandomAnswers
+from gradus.audit.records import Check
+from gradus.core import Action, EnvironmentSpec, EpisodeStart, Grader, Policy, Request, Session, child_rng, child_seed
+from gradus.rollouts import play
+
+__all__ = ["SIZES", "Blend", "check_signal", "forecast"]
+
+SIZES = (4, 8, 16)
+_MEMBERS = 16
+_DEAD = 0.5  # doctor warns above this share of dead groups
+_NOISE = 0.3
+
+
+class Blend:
+    """A policy that gives a random answer instead of its own with chance ``noise`` at each turn.
+
+    It stands in for a primed student where none is at hand: right most of the time, and not always in the same way.
+    """
+
+    def __init__(self, policy: Policy, draw: Callable[[int], str], *, noise: float = _NOISE) -> None:
+        self.name = f"{policy.name} with {noise:.0%} random answers"
+        self._policy, self._draw, self._noise = policy, draw, noise
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> _BlendSession:
+        return _BlendSession(self._policy.start(episodes), self._draw, self._noise, episodes)
+
+
+class _BlendSession:
+    def __init__(
+        self, session: Session, draw: Callable[[int], str], noise: float, episodes: Sequence[EpisodeStart]
+    ) -> None:
+        self._session, self._draw, self._noise, self._episodes = session, draw, noise, episodes
+        self._turns = [0] * len(episodes)
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        actions = list(self._session.act(requests))
+        for index, request in enumerate(requests):
+            key, turn = self._episodes[request.row].key, self._turns[request.row]
+            self._turns[request.row] += 1
+            if child_rng(0, *key, "blend", turn).random() < self._noise:
+                actions[index] = Action(text=self._draw(child_seed(0, *key, "blend answer", turn) % 2**31))
+        return actions
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def check_signal(
+    spec: EnvironmentSpec, grader: Grader, policy: Policy | None, draw: Callable[[int], str], *, tasks: int, seed: int
+) -> Check:
+    """Play groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
+    given = policy is not None
+    played = policy or _stand_in(spec, draw)
+    wanted = [spec.train_task(i) for i in range(tasks)]
+    groups = play(spec, played, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader).groups
+    grades = [[value for value in group.values() if value is not None] for group in groups]
+    whole = [values for values in grades if len(values) == _MEMBERS]
+    if not whole:
+        evidence = f"not judged: no group of {_MEMBERS} episodes of {played.name} could be graded as a whole"
+        return Check(name="signal", passed=None, evidence=evidence)
+    found = forecast(np.array(whole), seed=seed)
+    dead = found["8"]["dead_groups"]
+    told = "; ".join(
+        f"G = {size}: spread {each['spread']:.3f}, {each['dead_groups']:.0%} dead" for size, each in found.items()
+    )
+    who = played.name if given else f"{played.name} (a stand-in; give your own policy for a forecast of your run)"
+    return Check(
+        name="signal",
+        passed=dead <= _DEAD,
+        evidence=f"{who} on {len(whole)} tasks: {told}",
+        details={"policy": played.name, "forecast": found},
+    )
+
+
+def forecast(grades: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Expected spread and share of dead groups of G = 4, 8, 16 from ``grades`` (tasks, members).
+
+    Dead: all grades of a group equal; its expectation over all subsets of the members is exact. Spread: mean over groups
+    of the standard deviation within, over disjoint subsets in 8 random orders.
+    """
+    members = grades.shape[1]
+    rng = np.random.default_rng(child_seed(seed, "audit", "forecast"))
+    orders = [rng.permuted(grades, axis=1) for _ in range(8)]
+    found: dict[str, dict[str, float]] = {}
+    for size in (each for each in SIZES if each <= members):
+        blocks = np.stack([order[:, : members - members % size].reshape(-1, size) for order in orders])
+        chances = [
+            sum(comb(count, size) for count in Counter(row.tolist()).values()) / comb(members, size) for row in grades
+        ]
+        found[str(size)] = {"spread": float(blocks.std(axis=-1).mean()), "dead_groups": float(np.mean(chances))}
+    return found
+
+
+def _stand_in(spec: EnvironmentSpec, draw: Callable[[int], str]) -> Policy:
+    if spec.teacher is not None and not spec.teacher.startswith("remote"):
+        return Blend(spec.policy(spec.teacher), draw)
+    return RandomAnswers(draw)

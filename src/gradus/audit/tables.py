@@ -1,0 +1,54 @@
+"""An audit for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from gradus.audit.run import AuditResult
+from gradus.stats import Interval
+
+__all__ = ["check_rows", "point_rows", "tables"]
+
+_MARKS = {True: "pass", False: "FAIL", None: "-"}
+_STYLES = {True: "green", False: "bold red", None: "dim"}
+
+
+def check_rows(result: AuditResult) -> list[tuple[str, str, str]]:
+    """Name, mark and evidence of every check."""
+    return [(check.name, _MARKS[check.passed], check.evidence) for check in result.checks]
+
+
+def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
+    """Policy, role, grade and yardstick, best grade first."""
+    ordered = sorted(result.points, key=lambda point: -(point.grade.mean if point.grade.mean is not None else -1e9))
+    return [(point.policy, point.role, _interval(point.grade), _interval(point.yardstick)) for point in ordered]
+
+
+def tables(result: AuditResult) -> list[Any]:
+    """The policies, then the checks, as rich renderables."""
+    title = f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes"
+    policies = Table("policy", "role", "grade", result.yardstick_name, title=title, box=None, title_justify="left")
+    for row in point_rows(result):
+        policies.add_row(*row)
+    checks = Table(title="checks", box=None, title_justify="left", padding=(0, 2, 1, 0))
+    checks.add_column("check", no_wrap=True)
+    checks.add_column("", no_wrap=True)
+    checks.add_column("evidence", overflow="fold")
+    for check, row in zip(result.checks, check_rows(result), strict=True):
+        style = _STYLES[check.passed]
+        checks.add_row(row[0], f"[{style}]{row[1]}[/]", _escaped(row[2]))
+    return [policies, checks]
+
+
+def _escaped(text: str) -> str:
+    """Brackets of intervals are not markup."""
+    return text.replace("[", r"\[")
+
+
+def _interval(found: Interval) -> str:
+    if found.mean is None:
+        return "-"
+    bounds = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None else ""
+    return f"{found.mean:.3f}{bounds}"
