@@ -123,7 +123,10 @@ class Lamps:
         }
         if valid:
             at = action.index(words[1])
-            fields["action_spans"] = (Span(name="number", start=0, end=at), Span(name="colour", start=at, end=len(action)))
+            fields["action_spans"] = (
+                Span(name="number", start=0, end=at),
+                Span(name="colour", start=at, end=len(action)),
+            )
         self._step += 1
         if valid and words[1] == "off":
             return Observation(text="done", terminated=True, **fields)
@@ -203,7 +206,9 @@ def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
         summary="say the word that is shown",
         make=make,
         graders={
-            "right": Grader(name="right", summary="1 for the word", weights={"right": 1.0}, grade=_grade_echo, per_turn=True)
+            "right": Grader(
+                name="right", summary="1 for the word", weights={"right": 1.0}, grade=_grade_echo, per_turn=True
+            )
         },
         default_grader="right",
         conditions={"test": Condition(name="test", seeds=range(32))},

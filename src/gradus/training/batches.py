@@ -68,7 +68,8 @@ class MicroBatch:
     """One forward and backward pass.
 
     ``input_ids`` and ``positions`` (1, P * Lp + B * Ls). ``sequences``: index, in the list that was cut, of each row.
-    ``tokens``: real tokens computed, a shared prefix counted once; padding is what ``input_ids`` holds beyond.
+    ``tokens``: real tokens computed, a shared prefix counted once; padding is what ``input_ids`` holds beyond. ``pairs``: how
+    many pairs of a token and one it attends to they make.
     """
 
     input_ids: Tensor
@@ -77,6 +78,7 @@ class MicroBatch:
     labels: Labels
     sequences: tuple[int, ...]
     tokens: int
+    pairs: int
 
     @property
     def rows(self) -> int:
@@ -192,16 +194,20 @@ def _common_prefix(members: Sequence[TrainingSequence]) -> int:
 
 
 def _split(branch: _Branch, sequences: Sequence[TrainingSequence], budget: int) -> list[_Branch]:
-    """Cut a branch that exceeds the budget; each part computes the prefix again."""
-    room = max(1, (budget - branch.prefix) // branch.longest)
-    if len(branch.members) <= room:
-        return [branch]
+    """Cut a branch where it exceeds the budget, or where padding would cost more than computing the prefix again."""
     ordered = sorted(branch.members, key=lambda index: (-_reach(sequences[index]), index))
-    parts = [tuple(ordered[start : start + room]) for start in range(0, len(ordered), room)]
-    return [
-        _Branch(branch.prefix, part, max(1, max(_reach(sequences[index]) for index in part) - branch.prefix))
-        for part in parts
-    ]
+    lengths = [max(1, _reach(sequences[index]) - branch.prefix) for index in ordered]
+    parts: list[_Branch] = []
+    start = 0
+    for end in range(1, len(ordered) + 1):
+        if end < len(ordered):
+            full = branch.prefix + (end + 1 - start) * lengths[start] > budget
+            padding = (len(ordered) - end) * (lengths[start] - lengths[end])
+            if not full and padding <= branch.prefix + SHORTEST_PREFIX:
+                continue
+        parts.append(_Branch(branch.prefix, tuple(ordered[start:end]), lengths[start]))
+        start = end
+    return parts
 
 
 def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSequence], vocabulary: int | None) -> MicroBatch:
@@ -213,14 +219,16 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSequence], 
     prefix_ids = np.zeros((prefixes, longest_prefix), dtype=np.int64)
     suffix_ids = np.zeros((len(rows), longest), dtype=np.int64)
     start = np.asarray([branches[number].prefix for number, _ in rows], dtype=np.int64)
-    tokens = 0
+    tokens = pairs = 0
     for number, branch in enumerate(branches[:prefixes]):
         prefix_ids[number, : branch.prefix] = sequences[branch.members[0]].ids[: branch.prefix]
         tokens += branch.prefix
+        pairs += branch.prefix * (branch.prefix + 1) // 2
     for row, (_, index) in enumerate(rows):
         suffix = sequences[index].ids[start[row] : _reach(sequences[index])]
         suffix_ids[row, : len(suffix)] = suffix
         tokens += len(suffix)
+        pairs += len(suffix) * (2 * int(start[row]) + len(suffix) + 1) // 2
     positions = np.concatenate(
         [np.tile(np.arange(longest_prefix), prefixes), (start[:, None] + np.arange(longest)[None]).ravel()]
     )
@@ -232,6 +240,7 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSequence], 
         labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary),
         sequences=tuple(index for _, index in rows),
         tokens=tokens,
+        pairs=pairs,
     )
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gradus.core import StorageError
+from gradus.policies.loading import quiet_transformers
 from gradus.training.folder import write_folder
 from gradus.training.optimiser import trainable
 
@@ -72,13 +73,17 @@ def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimiz
         weights = load_file(path / "weights.safetensors")
         memory = torch.load(path / "optimiser.pt", map_location="cpu", weights_only=True)
     except Exception as error:
-        raise StorageError(f"could not read the checkpoint {path}: {error}; remove it to go on from an earlier one") from error
+        raise StorageError(
+            f"could not read the checkpoint {path}: {error}; remove it to go on from an earlier one"
+        ) from error
     if state.get("schema") != SCHEMA:
         raise StorageError(f"the checkpoint {path} has schema {state.get('schema')}, this version reads {SCHEMA}")
     parameters = trainable(model)
     if set(parameters) != set(weights):
         odd = sorted(set(parameters) ^ set(weights))
-        raise StorageError(f"the checkpoint {path} is of another model: {len(odd)} tensors differ, the first is {odd[0]}")
+        raise StorageError(
+            f"the checkpoint {path} is of another model: {len(odd)} tensors differ, the first is {odd[0]}"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
@@ -90,8 +95,9 @@ def save_model(path: Path, model: nn.Module, tokenizer: Any) -> None:
     """Write an ordinary Hugging Face folder (a peft folder if the model wears adapters), whole or not at all."""
 
     def fill(aside: Path) -> None:
-        model.save_pretrained(aside)  # type: ignore[operator]
-        tokenizer.save_pretrained(aside)
+        with quiet_transformers():
+            model.save_pretrained(aside)  # type: ignore[operator]
+            tokenizer.save_pretrained(aside)
 
     write_folder(path, fill)
 

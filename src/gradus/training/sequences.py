@@ -94,7 +94,9 @@ def _sequence(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode
         legal.extend(tokens.legal if tokens.legal is not None else (None,) * count)
         ids.extend(tokens.action_ids)
     if columns["positions"] and columns["positions"][0] == 0:
-        raise ConfigError("a training sequence begins with a sampled token; the model must read something before it acts")
+        raise ConfigError(
+            "a training sequence begins with a sampled token; the model must read something before it acts"
+        )
     return TrainingSequence(
         key=key,
         episode=episode,

@@ -1,0 +1,341 @@
+"""The GRPO loop: play groups, give credit, update, write down, validate, keep what is best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, child_seed
+from gradus.policies.loading import LoadedModel, load_model
+from gradus.policies.local import LocalPolicy
+from gradus.rollouts import play, write_episodes
+from gradus.training.alerts import Alarm, OnAlert
+from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
+from gradus.training.credit import credit_groups
+from gradus.training.folder import RunFolder
+from gradus.training.grpo_config import GrpoConfig
+from gradus.training.interrupt import Interrupt
+from gradus.training.optimiser import learning_rate, make_optimiser
+from gradus.training.peak import matmul_peak, training_flops
+from gradus.training.screen import Screen
+from gradus.training.step_metrics import dead_group, episode_metrics
+from gradus.training.tasks import training_tasks, validation_tasks
+from gradus.training.trainer import TrainingError, precision, prepare_model
+from gradus.training.update import UpdateResult, policy_update
+from gradus.training.validation import chosen_grade, validate
+
+__all__ = ["GrpoResult", "train_grpo"]
+
+FIGURES = {
+    "reward": "reward_mean",
+    "spread": "reward_std",
+    "yardstick": "yardstick_mean",
+    "belief error": "metrics.belief_mae",
+    "kl": "kl",
+    "entropy": "entropy",
+    "dead groups": "dead_groups",
+    "turns": "turns_mean",
+    "tokens": "action_tokens_mean",
+    "sampler gap": "sampler_gap",
+    "gradient norm": "grad_norm",
+    "tokens/s": "tokens_per_second",
+    "seconds": "seconds.total",
+}
+
+Monitor = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpoResult:
+    """What a run came to. ``best`` and ``final`` are model folders. ``stopped``: the alert that ended the run early, or None."""
+
+    steps: int
+    best: Path
+    final: Path
+    best_step: int | None
+    best_grade: float | None
+    stopped: str | None
+    seconds: float
+
+
+@dataclass
+class _State:
+    """What a checkpoint must remember besides weights and optimiser."""
+
+    step: int = 0
+    next_task: int = 0
+    best_step: int | None = None
+    best_grade: float | None = None
+    alarm: dict[str, Any] = field(default_factory=dict)
+
+
+def train_grpo(
+    model: LoadedModel | str | Path,
+    spec: EnvironmentSpec,
+    config: GrpoConfig,
+    folder: Path | str,
+    *,
+    grader: str | Grader | None = None,
+    resume: bool = False,
+    monitor: Monitor | None = None,
+    on_alert: OnAlert = "warn",
+    on_step: Callable[[Mapping[str, Any]], None] | None = None,
+    live: bool = True,
+) -> GrpoResult:
+    """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
+
+    ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``monitor`` looks at all step records
+    after each step and returns alerts (rule, severity, evidence, remedy, and what it would adjust); ``on_alert`` says whether
+    to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). Resuming gives, bit for
+    bit, the weights of an unbroken run. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
+
+    Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
+    cannot go on; the run folder then still holds its last checkpoint.
+    """
+    run_folder = RunFolder(folder)
+    judge = grader if isinstance(grader, Grader) else spec.grader(grader)
+    if config.validation_condition is not None:
+        spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
+    loaded = prepare_model(model, config)
+    context = {"model": str(loaded.path), "environment": spec.name, "grader": judge.name}
+    run_folder.open(config, resume=resume, context=context)
+    loop = _Loop(loaded, spec, config, run_folder, judge, Alarm(monitor, on_alert))
+    if resume:
+        loop.restore()
+    started = time.perf_counter()
+    title = f"grpo {spec.name}"
+    screen = Screen(title, steps=config.max_steps, figures=FIGURES, done=loop.state.step, live=live)
+    with screen, Interrupt() as interrupt:
+        for record in loop.train(screen, interrupt):
+            screen.step(record)
+            if on_step is not None:
+                on_step(record)
+    loop.finish()
+    return GrpoResult(
+        steps=loop.state.step,
+        best=run_folder.path / "best",
+        final=run_folder.path / "final",
+        best_step=loop.state.best_step,
+        best_grade=loop.state.best_grade,
+        stopped=loop.alarm.stopped,
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Loop:
+    """One run: the model that plays is the model that is trained."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        spec: EnvironmentSpec,
+        config: GrpoConfig,
+        folder: RunFolder,
+        grader: Grader,
+        alarm: Alarm,
+    ) -> None:
+        self.loaded, self.spec, self.config, self.folder = loaded, spec, config, folder
+        self.grader, self.alarm = grader, alarm
+        self.optimiser = make_optimiser(loaded.model, config)
+        self.policy = LocalPolicy(
+            loaded, config.sampling, name="grpo", batch_size=config.batch_size, grammar=spec.grammar
+        )
+        self.reference = _reference(loaded, config)
+        self.state = _State()
+        self.records: list[Mapping[str, Any]] = []
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[dict[str, Any]]:
+        """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt behind a checkpoint."""
+        if self.state.step == 0:
+            self.validate(screen)
+        while self.state.step < self.config.max_steps and self.alarm.stopped is None:
+            record = self.step(screen)
+            self.state.step += 1
+            self.folder.append(record)
+            self.records.append(record)
+            self.listen(screen)
+            every = self.config.validation_every
+            last = self.state.step == self.config.max_steps or self.alarm.stopped is not None
+            if every and (self.state.step % every == 0 or last):
+                self.validate(screen)
+            if self.state.step % self.config.checkpoint_every == 0 or last or interrupt.asked:
+                self.checkpoint()
+            yield record
+            if interrupt.asked and not last:
+                raise KeyboardInterrupt
+
+    def step(self, screen: Screen) -> dict[str, Any]:
+        """Play, credit and update once; returns the step's record."""
+        started = time.perf_counter()
+        step = self.state.step + 1
+        groups, seconds = self.play(step, screen)
+        screen.phase("training")
+        credited = credit_groups(groups, self.config, self.loaded.renderer)
+        rate = learning_rate(self.config, step, self.config.max_steps) * self.alarm.rate_scale
+        credit_seconds = time.perf_counter() - started - sum(seconds.values())
+        update = policy_update(
+            self.loaded,
+            self.optimiser,
+            credited,
+            self.config,
+            rate,
+            reference=self.reference,
+            key=(step,),
+        )
+        self.store(step, groups)
+        seconds |= update.seconds
+        seconds["train"] += max(0.0, credit_seconds)
+        seconds["total"] = time.perf_counter() - started
+        return self.record(step, groups, update, seconds, rate)
+
+    def play(self, step: int, screen: Screen) -> tuple[list[Group], dict[str, float]]:
+        """Play a step's groups. With dynamic sampling, groups without signal are replaced in further rounds."""
+        config = self.config
+        groups: list[Group] = []
+        seconds = {"play": 0.0, "environment": 0.0, "grade": 0.0}
+        for attempt in range(config.dynamic_sampling + 1):
+            missing = config.groups - len(groups)
+            tasks = training_tasks(self.spec, config, self.state.next_task, missing)
+            self.state.next_task += missing
+            result = play(
+                self.spec,
+                self.policy,
+                tasks,
+                group_size=config.group_size,
+                seed=config.seed,
+                key=("step", step, attempt),
+                grader=self.grader,
+                max_turns=config.max_turns,
+                progress=lambda done, total: screen.phase(f"playing {done}/{total}"),
+            )
+            for name in seconds:
+                seconds[name] += result.seconds[name]
+            last = attempt == config.dynamic_sampling
+            groups.extend(group for group in result.groups if last or not dead_group(group))
+            if len(groups) == config.groups:
+                break
+        _check_played(groups)
+        return groups, seconds
+
+    def record(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        update: UpdateResult,
+        seconds: Mapping[str, float],
+        rate: float,
+    ) -> dict[str, Any]:
+        """One line of docs/metrics.md."""
+        turns = [turn for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
+        sampled = sum(len(turn.tokens.action_ids) for turn in turns if turn.tokens)
+        read = sum(len(turn.tokens.context_ids) for turn in turns if turn.tokens)
+        peak = matmul_peak(self.loaded.device.type, torch.bfloat16 if self.config.autocast else self.loaded.dtype)
+        flops = training_flops(self.loaded.model, update.passes)
+        return {
+            "kind": "step",
+            "step": step,
+            **episode_metrics(groups),
+            **update.figures,
+            "sampler_gap": update.sampler_gap,
+            "grad_norm": update.grad_norm,
+            "learning_rate": rate,
+            "action_tokens": sampled,
+            "trained_tokens": update.trained_tokens,
+            "tokens": sampled + read,
+            "seconds": dict(seconds),
+            "tokens_per_second": (sampled + read) / seconds["total"],
+            "matmul_peak_share": flops / (peak * seconds["train"]) if update.passes else None,
+        }
+
+    # -- what happens beside ---------------------------------------------------------------------------------------
+
+    def listen(self, screen: Screen) -> None:
+        """Let the monitor look at the run and do what ``on_alert`` says."""
+        for alert in self.alarm.listen(self.state.step, self.records):
+            self.folder.append(alert)
+            screen.note(f"{alert['severity']}: {alert['rule']}: {alert['evidence']} -> {alert['remedy']} ({alert['action']})")
+
+    def validate(self, screen: Screen) -> None:
+        """Play the held-out tasks; keep the weights if they are the best so far."""
+        if not self.config.validation_every:
+            return
+        screen.phase("validating")
+        step = self.state.step
+        records = validate(
+            self.loaded, self.spec, validation_tasks(self.spec, self.config), self.config, self.grader, step=step
+        )
+        found = chosen_grade(records, self.config.best_by)
+        if found is not None and (self.state.best_grade is None or found > self.state.best_grade):
+            self.state.best_grade, self.state.best_step = found, step
+            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)
+            records = [{**record, "best": True} for record in records]
+            screen.note(f"best so far at step {step}: validation grade {found:.4f}")
+        if self.config.validation_condition is not None:
+            tasks = self.spec.tasks(self.config.validation_condition)
+            records += validate(self.loaded, self.spec, tasks, self.config, self.grader, step=step)
+        for record in records:
+            self.folder.append(record)
+
+    def store(self, step: int, groups: Sequence[Group]) -> None:
+        """Keep a sample of what was played, tokens and log-probs included."""
+        if self.config.store_every and step % self.config.store_every == 0:
+            sample = [episode for group in groups[: self.config.store_groups] for episode in group.episodes]
+            path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl"
+            write_episodes(path, sample, environment=self.spec.name)
+
+    def checkpoint(self) -> None:
+        """Write down where the run stands."""
+        self.state.alarm = self.alarm.state()
+        state = {name: value for name, value in vars(self.state).items() if name != "step"}
+        checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
+        keep = self.config.keep_checkpoints
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
+
+    def restore(self) -> None:
+        """Go back to the newest checkpoint; to the beginning if there is none."""
+        path = latest_checkpoint(self.folder.path)
+        if path is None:
+            self.folder.truncate(0)
+            return
+        found = load_checkpoint(path, self.loaded.model, self.optimiser)
+        self.folder.truncate(found.offset)
+        self.state = _State(step=found.step, **found.state)
+        self.alarm.restore(self.state.alarm)
+        self.records = [record for record in self.folder.records() if record["kind"] == "step"]
+
+    def finish(self) -> None:
+        """Write the final model; it is the best one too where nothing was validated."""
+        save_model(self.folder.path / "final", self.loaded.model, self.loaded.tokenizer)
+        if self.state.best_step is None:
+            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)
+
+
+def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:
+    """The frozen model that KL is measured to, loaded only where it is paid for: what the run began with, or a folder."""
+    if config.kl_coef == 0:
+        return None
+    found = load_model(config.reference or loaded.path, dtype=loaded.dtype, device=loaded.device, attention=config.attention)
+    return found.model.requires_grad_(False)
+
+
+def _check_played(groups: Sequence[Group]) -> None:
+    """A step in which nothing could be graded has nothing to learn from, and says why."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    if any(episode.grade is not None and episode.grade.value is not None for episode in episodes):
+        return
+    for episode in episodes:
+        if episode.failure is not None:
+            raise TrainingError(
+                f"all {len(episodes)} episodes failed; the first at stage {episode.failure.stage}: "
+                f"{episode.failure.type}: {episode.failure.message}"
+            )
+    error = next((episode.grade.error for episode in episodes if episode.grade), None)
+    raise TrainingError(f"none of the {len(episodes)} episodes could be graded: {error or 'no reason was given'}")

@@ -1,0 +1,85 @@
+"""Settings of a GRPO run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from gradus.policies.sampling import SamplingConfig
+from gradus.training.trainer import TrainerConfig
+
+__all__ = ["GrpoConfig"]
+
+
+class GrpoConfig(TrainerConfig):
+    """Group-relative policy optimisation.
+
+    A step plays ``groups`` tasks with ``group_size`` members each and takes ``epochs`` x ``minibatches`` optimiser updates on them.
+
+    ``tasks``: number of training tasks, shuffled anew each epoch; None for an endless list. ``first_task``: index of the first
+    task of ``spec.train_task`` that this run may use; the first ``validation_tasks`` from there are held out for validation and
+    never trained on. ``credit``, ``scale`` and ``loss``: see specs of the algorithms. ``kl_coef`` 0 loads no reference model.
+    ``dynamic_sampling``: further rounds of play that may replace groups without signal; 0 takes what comes.
+    ``gap_limit``: largest difference of sampler and trainer log-probs in nats that a run goes on with.
+    ``validation_every``: steps, 0 for never. ``best_by``: the decoding whose validation grade chooses ``best``.
+    ``validation_condition``: a condition that is validated besides; it chooses nothing. ``store_every``: steps between
+    stored samples of episodes, 0 for never; ``store_groups`` of them.
+    """
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    max_steps: int = Field(default=100, ge=1)
+    groups: int = Field(default=16, ge=1)
+    group_size: int = Field(default=8, ge=2)
+    max_turns: int | None = Field(default=None, ge=1)
+    sampling: SamplingConfig = SamplingConfig()
+    batch_size: int | None = Field(default=None, ge=1)  # rows the sampler computes at once
+    tasks: int | None = Field(default=None, ge=1)
+    first_task: int = Field(default=0, ge=0)
+
+    loss: str = "dapo"
+    credit: Literal["episode", "turn", "span"] = "turn"
+    scale: Literal["none", "batch", "group"] = "batch"
+    clip_low: float | None = Field(default=None, gt=0)
+    clip_high: float | None = Field(default=None, gt=0)
+    epochs: int = Field(default=1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
+    kl_coef: float = Field(default=0.0, ge=0)
+    kl_estimator: Literal["k2", "k3"] = "k3"
+    reference: str | None = None
+    entropy_coef: float = 0.0
+    dynamic_sampling: int = Field(default=0, ge=0)
+    gap_limit: float = Field(default=1e-3, gt=0)
+
+    validation_every: int = Field(default=10, ge=0)
+    validation_tasks: int = Field(default=32, ge=0)
+    validation_condition: str | None = None
+    best_by: Literal["sampled", "greedy", "both"] = "both"
+    store_every: int = Field(default=10, ge=0)
+    store_groups: int = Field(default=2, ge=1)
+
+    @model_validator(mode="after")
+    def _no_silent_knobs(self) -> GrpoConfig:
+        given = self.model_fields_set
+        if self.kl_coef == 0 and (named := given & {"kl_estimator", "reference"}):
+            raise ValueError(f"{', '.join(sorted(named))} has no effect while kl_coef is 0; set kl_coef, or leave it out")
+        if self.sampling.greedy:
+            raise ValueError("greedy sampling makes all members of a group equal; GRPO needs sampling.greedy = false")
+        if not self.validation_every and (named := given & {"validation_tasks", "validation_condition", "best_by"}):
+            raise ValueError(f"{', '.join(sorted(named))} has no effect while validation_every is 0")
+        if self.validation_every and not self.validation_tasks:
+            raise ValueError("validation_every needs at least one task to validate on; set validation_tasks, or validation_every = 0")
+        if self.tasks is not None and self.tasks <= self.held_out:
+            raise ValueError(
+                f"tasks = {self.tasks} leaves nothing to train on when {self.held_out} are held out; lower validation_tasks"
+            )
+        if not self.store_every and "store_groups" in given:
+            raise ValueError("store_groups has no effect while store_every is 0")
+        if self.minibatches > self.groups:
+            raise ValueError(f"minibatches ({self.minibatches}) cannot exceed groups ({self.groups}): a group is never cut")
+        return self
+
+    @property
+    def held_out(self) -> int:
+        """Number of tasks kept for validation."""
+        return self.validation_tasks if self.validation_every else 0

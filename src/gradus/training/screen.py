@@ -1,0 +1,143 @@
+"""The live screen of a training run; plain lines where nobody watches a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Screen"]
+
+BARS = "▁▂▃▄▅▆▇█"
+HISTORY = 40
+
+
+class Screen:
+    """Shows one run.
+
+    ``figures`` maps a label to the metric it shows; a metric inside another is named with a dot (``metrics.belief_mae``).
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        steps: int,
+        figures: Mapping[str, str],
+        done: int = 0,
+        live: bool = True,
+        console: Console | None = None,
+    ) -> None:
+        self._title = title
+        self._steps = steps
+        self._first = self._done = done
+        self._figures = dict(figures)
+        self._records: list[Mapping[str, Any]] = []
+        self._notes: list[str] = []
+        self._phase = ""
+        self._started = time.perf_counter()
+        self._console = console or Console()
+        self._live: Live | None = None
+        self._silent = not live
+        if live and self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
+
+    def __enter__(self) -> Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def phase(self, text: str) -> None:
+        """What is going on inside the current step."""
+        self._phase = text
+
+    def note(self, text: str) -> None:
+        """Something worth keeping on the screen: an alert, a new best."""
+        self._notes = [*self._notes[-4:], text]
+        if self._live is None and not self._silent:
+            self._console.print(text, highlight=False, markup=False)
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        """A step is done."""
+        self._done = int(record["step"])
+        self._records.append(record)
+        self._phase = ""
+        if self._live is None and not self._silent:
+            shown = "  ".join(
+                f"{label} {_text(_get(record, key))}"
+                for label, key in self._figures.items()
+                if _get(record, key) is not None
+            )
+            self._console.print(
+                f"step {self._done}/{self._steps}  {shown}  left {_clock(self._left())}", highlight=False, markup=False
+            )
+
+    def _left(self) -> float | None:
+        taken = self._done - self._first
+        if not taken:
+            return None
+        return (time.perf_counter() - self._started) / taken * (self._steps - self._done)
+
+    def _render(self) -> RenderableType:
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            Text(self._title, style="bold"),
+            ProgressBar(total=self._steps, completed=self._done, width=30),
+            Text(f"{self._done}/{self._steps}  left {_clock(self._left())}  {self._phase}"),
+        )
+        table = Table(box=None, padding=(0, 2), show_header=False)
+        for label, key in self._figures.items():
+            values = [_get(record, key) for record in self._records]
+            if any(value is not None for value in values):
+                table.add_row(
+                    label, Text(_text(values[-1]), justify="right"), Text(spark(values[-HISTORY:]), style="cyan")
+                )
+        notes = [Text(note, style="yellow") for note in self._notes]
+        return Group(head, table, *notes)
+
+
+def spark(values: Sequence[float | None]) -> str:
+    """A line of blocks between the smallest and the largest value; a dot where there is none.
+
+    >>> spark([0.0, 1.0, None, 0.5])
+    '▁█·▅'
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join("·" if value is None else BARS[round((value - low) * scale)] for value in values)
+
+
+def _get(record: Mapping[str, Any], key: str) -> float | None:
+    value: Any = record
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}"
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

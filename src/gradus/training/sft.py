@@ -1,0 +1,278 @@
+"""Supervised fine-tuning on stored episodes: the loss is on what was said, never on what was read."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gradus.core import ConfigError, Episode, StopReason, child_seed
+from gradus.policies.loading import LoadedModel
+from gradus.policies.sampling import SamplingConfig
+from gradus.training.batches import MicroBatch, microbatches
+from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
+from gradus.training.folder import RunFolder
+from gradus.training.forward import score_tokens
+from gradus.training.interrupt import Interrupt
+from gradus.training.optimiser import learning_rate, make_optimiser
+from gradus.training.screen import Screen
+from gradus.training.sequences import TrainingSequence
+from gradus.training.text import text_sequences
+from gradus.training.trainer import TrainerConfig, precision, prepare_model, run_update, share_prefixes
+
+__all__ = ["SftConfig", "SftResult", "train_sft"]
+
+PLAIN = SamplingConfig()  # SFT maximises the likelihood under the model's own distribution
+FIGURES = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "validation loss": "validation_loss",
+    "validation accuracy": "validation_accuracy",
+    "gradient norm": "grad_norm",
+    "tokens/s": "tokens_per_second",
+}
+
+
+class SftConfig(TrainerConfig):
+    """Supervised fine-tuning.
+
+    ``batch_size``: episodes per optimiser step. Training ends after ``epochs`` or ``max_steps``, whichever comes first.
+    ``validation_share`` of the episodes is held out where no validation episodes are given. ``validation_every``: steps,
+    None for once an epoch. ``reasoning``: train ``<reasoning>`` too, or strip it.
+    """
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    schedule: Any = "cosine"
+    warmup: float = Field(default=0.05, ge=0, lt=1)
+    epochs: int = Field(default=1, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    validation_share: float = Field(default=0.05, ge=0, lt=1)
+    validation_every: int | None = Field(default=None, ge=1)
+    log_every: int = Field(default=1, ge=1)
+    reasoning: bool = True
+    checkpoint_every: int = Field(default=50, ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftResult:
+    """What a run came to. ``best`` and ``final`` are model folders; losses are in nats per action token."""
+
+    steps: int
+    best: Path
+    final: Path
+    loss: float | None
+    validation_loss: float | None
+    validation_accuracy: float | None
+    seconds: float
+
+
+@dataclass
+class _Run:
+    """What changes while a run goes on."""
+
+    step: int = 0
+    best: float | None = None
+    last: dict[str, float | None] = field(default_factory=dict)
+
+
+def train_sft(
+    model: LoadedModel | str | Path,
+    episodes: Sequence[Episode],
+    config: SftConfig,
+    folder: Path | str,
+    *,
+    validation: Sequence[Episode] | None = None,
+    resume: bool = False,
+    on_step: Callable[[Mapping[str, Any]], None] | None = None,
+    live: bool = True,
+) -> SftResult:
+    """Train a model on what was said in ``episodes`` and write metrics, checkpoints, ``best`` and ``final`` to ``folder``.
+
+    ``best`` is the model with the lowest validation loss, the final one where nothing is held out. Resuming gives, bit for
+    bit, what an unbroken run gives. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
+    """
+    run_folder = RunFolder(folder)
+    loaded = prepare_model(model, config)
+    run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
+    taught, held = _hold_out(episodes, validation, config)
+    sequences = text_sequences(loaded, taught, reasoning=config.reasoning)
+    checks = text_sequences(loaded, held, reasoning=config.reasoning) if held else []
+    trainer = _Trainer(loaded, config, run_folder, sequences, checks)
+    if resume:
+        trainer.restore()
+    started = time.perf_counter()
+    screen = Screen("sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=live)
+    with screen, Interrupt() as interrupt:
+        for record in trainer.train(interrupt):
+            screen.step(record)
+            if on_step is not None:
+                on_step(record)
+    trainer.finish()
+    last = trainer.run.last
+    return SftResult(
+        steps=trainer.run.step,
+        best=run_folder.path / "best",
+        final=run_folder.path / "final",
+        loss=last.get("loss"),
+        validation_loss=last.get("validation_loss"),
+        validation_accuracy=last.get("validation_accuracy"),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _hold_out(
+    episodes: Sequence[Episode], validation: Sequence[Episode] | None, config: SftConfig
+) -> tuple[list[Episode], list[Episode]]:
+    """Split off validation episodes by a shuffle that depends on the seed alone."""
+    if validation is not None:
+        return list(episodes), list(validation)
+    whole = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
+    count = round(config.validation_share * len(whole))
+    if count >= len(whole):
+        raise ConfigError(f"nothing is left to train on: {len(whole)} usable episodes, {count} held out")
+    order = np.random.default_rng(child_seed(config.seed, "sft", "validation")).permutation(len(whole))
+    held = set(order[:count].tolist())
+    return [whole[i] for i in range(len(whole)) if i not in held], [whole[i] for i in sorted(held)]
+
+
+class _Trainer:
+    """The loop's state: model, optimiser, step and best validation loss."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: SftConfig,
+        folder: RunFolder,
+        sequences: Sequence[TrainingSequence],
+        checks: Sequence[TrainingSequence],
+    ) -> None:
+        self.loaded, self.config, self.folder = loaded, config, folder
+        self.optimiser = make_optimiser(loaded.model, config)
+        self.run = _Run()
+        self._by_episode: dict[int, list[TrainingSequence]] = {}
+        for sequence in sequences:
+            self._by_episode.setdefault(sequence.episode, []).append(sequence)
+        self._checks = self._cut(checks)
+        self._batches_per_epoch = math.ceil(len(self._by_episode) / config.batch_size)
+        planned = config.epochs * self._batches_per_epoch
+        self.steps = planned if config.max_steps is None else min(planned, config.max_steps)
+
+    def _cut(self, sequences: Sequence[TrainingSequence]) -> list[MicroBatch]:
+        share = share_prefixes(self.loaded.model)
+        return microbatches(sequences, budget=self.config.token_budget, share=share) if sequences else []
+
+    def train(self, interrupt: Interrupt) -> Iterator[dict[str, Any]]:
+        """Take the remaining steps; yields one metrics record a logged step. Raises KeyboardInterrupt behind a checkpoint."""
+        while self.run.step < self.steps:
+            record = self._step(self.run.step + 1)
+            self.run.step += 1
+            self.run.last |= {
+                key: record[key] for key in ("loss", "validation_loss", "validation_accuracy") if key in record
+            }
+            logged = (
+                self.run.step % self.config.log_every == 0 or self.run.step == self.steps or "validation_loss" in record
+            )
+            if logged:
+                self.folder.append(record)
+            due = self.run.step % self.config.checkpoint_every == 0 or self.run.step == self.steps
+            if due or interrupt.asked:
+                self.checkpoint()
+            if interrupt.asked:
+                raise KeyboardInterrupt
+            if logged:
+                yield record
+
+    def _step(self, step: int) -> dict[str, Any]:
+        started = time.perf_counter()
+        epoch, batch = divmod(step - 1, self._batches_per_epoch)
+        sequences = self._batch(epoch, batch)
+        n_tokens = sum(sequence.actions for sequence in sequences)
+        totals = {"loss": 0.0, "right": 0.0}
+
+        def loss(microbatch: MicroBatch) -> Tensor:
+            scores = score_tokens(self.loaded.model, microbatch, PLAIN, greedy=True)
+            part = -scores.logprobs.sum() / n_tokens
+            assert scores.greedy is not None
+            totals["loss"] += float(part.detach())
+            totals["right"] += float(scores.greedy.sum())
+            return part
+
+        rate = learning_rate(self.config, step, self.steps)
+        batches = self._cut(sequences)
+        with precision(self.loaded, self.config):
+            norm, _ = run_update(self.loaded, self.optimiser, batches, loss, self.config, rate)
+        seconds = time.perf_counter() - started
+        tokens = sum(microbatch.tokens for microbatch in batches)
+        record: dict[str, Any] = {
+            "kind": "sft",
+            "step": step,
+            "epoch": epoch + 1,
+            "loss": totals["loss"],
+            "accuracy": totals["right"] / n_tokens,
+            "grad_norm": norm,
+            "learning_rate": rate,
+            "tokens": tokens,
+            "seconds": seconds,
+            "tokens_per_second": tokens / seconds,
+        }
+        every = self.config.validation_every or self._batches_per_epoch
+        if self._checks and (step % every == 0 or step == self.steps):
+            record |= self._validate()
+        return record
+
+    def _batch(self, epoch: int, batch: int) -> list[TrainingSequence]:
+        """The sequences of one step: a slice of the epoch's shuffle, which depends on seed and epoch alone."""
+        numbers = sorted(self._by_episode)
+        order = np.random.default_rng(child_seed(self.config.seed, "sft", "epoch", epoch)).permutation(len(numbers))
+        size = self.config.batch_size
+        chosen = order[batch * size : (batch + 1) * size].tolist()
+        return [sequence for index in chosen for sequence in self._by_episode[numbers[index]]]
+
+    @torch.no_grad()
+    def _validate(self) -> dict[str, Any]:
+        loss = right = tokens = 0.0
+        with precision(self.loaded, self.config):
+            for batch in self._checks:
+                scores = score_tokens(self.loaded.model, batch.to(self.loaded.device), PLAIN, greedy=True)
+                assert scores.greedy is not None
+                loss -= float(scores.logprobs.sum())
+                right += float(scores.greedy.sum())
+                tokens += len(batch.labels.target)
+        found = loss / tokens
+        if self.run.best is None or found < self.run.best:
+            self.run.best = found
+            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)
+        return {"validation_loss": found, "validation_accuracy": right / tokens}
+
+    def checkpoint(self) -> None:
+        """Write down where the run stands."""
+        state = {"best": self.run.best, "last": self.run.last}
+        checkpoint = Checkpoint(step=self.run.step, offset=self.folder.offset(), state=state)
+        save_checkpoint(
+            self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=self.config.keep_checkpoints
+        )
+
+    def restore(self) -> None:
+        """Go back to the newest checkpoint; to the beginning if there is none."""
+        path = latest_checkpoint(self.folder.path)
+        if path is None:
+            self.folder.truncate(0)
+            return
+        found = load_checkpoint(path, self.loaded.model, self.optimiser)
+        self.folder.truncate(found.offset)
+        self.run = _Run(step=found.step, best=found.state["best"], last=dict(found.state["last"]))
+
+    def finish(self) -> None:
+        """Write the final model, and make it the best one where nothing was held out."""
+        save_model(self.folder.path / "final", self.loaded.model, self.loaded.tokenizer)
+        if not self._checks:
+            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)

@@ -1,0 +1,157 @@
+"""What SFT and GRPO share: the model that is trained, the precision it is trained in, and one optimiser update."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from gradus.core import ConfigError, GradusError, child_seed
+from gradus.policies.loading import LoadedModel, load_model
+from gradus.training.batches import MicroBatch
+from gradus.training.forward import causal_model, disable_dropout, supports_tree, tree_attention
+from gradus.training.optimiser import OptimiserConfig, clip_gradients, trainable
+
+__all__ = [
+    "LoraConfig",
+    "TrainerConfig",
+    "TrainingError",
+    "precision",
+    "prepare_model",
+    "run_update",
+    "share_prefixes",
+    "vocabulary_size",
+]
+
+
+class TrainingError(GradusError):
+    """Training cannot go on: a figure is not finite, or sampler and trainer disagree."""
+
+
+class LoraConfig(BaseModel):
+    """Low-rank adapters (arXiv 2106.09685), by peft. ``targets``: names of layers, or ``all-linear``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, gt=0)
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+
+
+class TrainerConfig(OptimiserConfig):
+    """Settings that SFT and GRPO share.
+
+    ``token_budget``: tokens of one forward and backward pass; it bounds memory and changes no result. ``autocast``: compute in
+    bfloat16 around float32 weights. ``threads``: CPU threads, None leaves torch's own choice. ``keep_checkpoints``: how many of
+    the newest stay. ``checkpoint_every``: steps; the last step is always kept.
+    """
+
+    seed: int = 0
+    token_budget: int = Field(default=4096, ge=1)
+    dtype: str = "auto"
+    device: str = "auto"
+    attention: Literal["sdpa", "eager"] | None = None
+    autocast: bool = False
+    gradient_checkpointing: bool = False
+    threads: int | None = Field(default=None, ge=1)
+    lora: LoraConfig | None = None
+    checkpoint_every: int = Field(default=10, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+
+
+def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> LoadedModel:
+    """Load (or take) the model, put adapters on it, and make train mode and eval mode the same function."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    if isinstance(source, LoadedModel):
+        loaded = source
+    else:
+        dtype = "float32" if config.autocast else config.dtype
+        loaded = load_model(source, dtype=dtype, device=config.device, attention=config.attention)
+    model = loaded.model
+    if config.lora is not None:
+        model = _with_lora(model, config.lora, config.seed)
+    disable_dropout(model)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    trainable(model)
+    fields = {name: getattr(loaded, name) for name in ("tokenizer", "renderer", "device", "dtype", "path")}
+    return LoadedModel(model=model, **fields)
+
+
+def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
+    from peft import LoraConfig as PeftConfig
+    from peft import get_peft_model
+
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    wanted = PeftConfig(
+        r=config.rank, lora_alpha=config.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(child_seed(seed, "lora") % 2**63)
+        try:
+            return get_peft_model(model, wanted)
+        except ValueError as error:
+            raise ConfigError(f"LoRA does not fit the model: {error}") from error
+
+
+@contextmanager
+def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
+    """Tree attention and, where it was asked for, autocast; the sampler and the trainer both run inside."""
+    with (
+        tree_attention(loaded.model),
+        torch.autocast(loaded.device.type, dtype=torch.bfloat16, enabled=config.autocast),
+    ):
+        yield
+
+
+def share_prefixes(model: nn.Module) -> bool:
+    """Whether microbatches for this model may be trees."""
+    return supports_tree(model)
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """Width of the logits."""
+    return int(causal_model(model).config.get_text_config().vocab_size)
+
+
+def run_update(
+    loaded: LoadedModel,
+    optimiser: torch.optim.Optimizer,
+    batches: Sequence[MicroBatch],
+    loss: Callable[[MicroBatch], Tensor],
+    config: TrainerConfig,
+    rate: float,
+    *,
+    before_step: Callable[[], None] | None = None,
+) -> tuple[float, float]:
+    """One optimiser update over microbatches whose losses add up.
+
+    ``loss`` must divide by figures of the whole step, so that the gradient does not depend on the cut. ``before_step`` may
+    refuse the update by raising. Returns the gradient's norm before clipping and the seconds the optimiser took. Raises
+    TrainingError if the gradient is not finite; the weights stay as they were.
+    """
+    optimiser.zero_grad(set_to_none=True)
+    for batch in batches:
+        loss(batch.to(loaded.device)).backward()
+    if before_step is not None:
+        before_step()
+    started = time.perf_counter()
+    norm = float(clip_gradients(loaded.model, config.grad_clip))
+    if not math.isfinite(norm):
+        raise TrainingError(
+            f"the gradient's norm is {norm}; the weights were left as they are. Lower learning_rate, or train in float32"
+        )
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return norm, time.perf_counter() - started
