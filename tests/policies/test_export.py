@@ -1,0 +1,149 @@
+"""An exported folder is an ordinary Hugging Face folder that says what the checkpoint says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from tiny_qwen2 import make_tiny_qwen2
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from gradus.core import ConfigError
+from gradus.policies import SamplingConfig, load_model
+from gradus.policies.export import export_model, logprob_gap
+
+# peft 0.21 reads an attribute that transformers 5.23 calls by another name
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+RESULTS = {
+    "schema": 1,
+    "environment": "arithmetic",
+    "grader": "composed",
+    "conditions": {
+        "held-out": {
+            "episodes": 64,
+            "policies": {
+                "sft": {
+                    "grade": {"mean": 1.25, "low": 1.0, "high": 1.5},
+                    "yardstick": {"mean": 0.4, "low": None, "high": None},
+                },
+                "grpo": {"grade": {"mean": 2.9, "low": 2.8, "high": 3.0}, "yardstick": None},
+            },
+            "pairs": {"grpo - sft": {"grade": {"mean": 1.65, "low": 1.4, "high": 1.9}, "yardstick": None}},
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen2(tmp_path_factory.mktemp("models") / "base")
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA folder whose adapters do something."""
+    folder = tmp_path_factory.mktemp("models") / "adapter"
+    torch.manual_seed(1)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base),
+        LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    return folder
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([[5, 9, 200, 30, 31, 7, 8]])).logits
+
+
+def test_merged_equals_unmerged(base: Path, adapter: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    found = export_model(adapter, tmp_path / "out")
+    assert found.merged
+    assert found.gap is not None
+    assert found.gap <= 1e-4
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    untouched = logits(plain)
+    unmerged = logits(PeftModel.from_pretrained(plain, adapter))
+    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out"))
+    assert logprob_gap(merged, unmerged) <= 1e-4
+    assert logprob_gap(merged, untouched) > 0.1  # the adapters do something
+    assert not (tmp_path / "out" / "adapter_config.json").exists()
+
+
+def test_the_folder_answers_through_a_plain_pipeline(base: Path, adapter: Path, tmp_path: Path) -> None:
+    export_model(adapter, tmp_path / "out", sampling=SamplingConfig(max_new_tokens=7, greedy=True))
+    chat = pipeline("text-generation", model=str(tmp_path / "out"))
+    messages = [{"role": "user", "content": "What is 4 + 4?"}]
+    (answer,) = chat(messages)
+    loaded = load_model(base, adapter=adapter)
+    ids = torch.tensor([loaded.renderer.first("", "What is 4 + 4?")])
+    unmerged = loaded.model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=7, do_sample=False
+    )
+    said = loaded.tokenizer.decode(unmerged[0, ids.shape[1] :], skip_special_tokens=True)
+    assert answer["generated_text"][-1] == {"role": "assistant", "content": said}
+
+
+def test_the_generation_config_stops_and_draws_as_the_policy_did(base: Path, tmp_path: Path) -> None:
+    export_model(base, tmp_path / "out", sampling=SamplingConfig(temperature=0.7, top_p=0.9, max_new_tokens=5))
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert config["eos_token_id"] == [tokenizer.eos_token_id]
+    assert (config["temperature"], config["top_p"], config["max_new_tokens"], config["do_sample"]) == (
+        0.7,
+        0.9,
+        5,
+        True,
+    )
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(base).chat_template
+
+
+def test_a_plain_model_is_copied_exactly(base: Path, tmp_path: Path) -> None:
+    found = export_model(base, tmp_path / "out")
+    assert (found.merged, found.gap) == (False, None)
+    one, other = (AutoModelForCausalLM.from_pretrained(folder) for folder in (base, tmp_path / "out"))
+    assert torch.equal(logits(one), logits(other))
+
+
+def test_adapters_may_stay_apart(adapter: Path, tmp_path: Path) -> None:
+    found = export_model(adapter, tmp_path / "out", merge=False)
+    assert not found.merged
+    assert (tmp_path / "out" / "adapter_config.json").exists()
+    assert not list((tmp_path / "out").glob("model*.safetensors"))
+
+
+def test_the_card_holds_the_evaluation(adapter: Path, tmp_path: Path) -> None:
+    export_model(adapter, tmp_path / "out", results=RESULTS, title="sums")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert "| sft | 1.250 [1.000, 1.500] | 0.400 |" in card
+    assert "| grpo - sft | 1.650 [1.400, 1.900] | – |" in card
+    assert "LoRA of rank 4 and alpha 8, merged" in card
+
+
+def test_what_is_there_is_not_overwritten_unasked(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty"):
+        export_model(base, tmp_path)
+    out = tmp_path / "out"
+    export_model(base, out)
+    export_model(base, out, overwrite=True, title="again")
+    assert "# again" in (out / "README.md").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["note.txt", "out"]  # nothing is left aside
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"neither a model \(config.json\) nor adapters"):
+        export_model(tmp_path, tmp_path / "out")
