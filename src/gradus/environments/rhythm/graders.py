@@ -46,7 +46,7 @@ def _unit(value: float) -> float:
 def _adaptation(week: Week) -> float:
     """Late-half minus early-half mean step reward, gated by late-half quality. It pays for a bad start; so did the original."""
     early, late = float(week.rewards[:_HALF].mean()), float(week.rewards[_HALF:].mean())
-    return _unit((late + 0.25) / 0.75) ** 1.5 * _unit(0.65 + (late - early) / 1.2)
+    return _unit((late + 0.25) / 0.75) ** 1.5 * _unit(0.55 + (late - early) / 1.2)
 
 
 def _belief_accuracy(week: Week) -> float:
@@ -60,7 +60,7 @@ _EPISODE_COMPONENTS: dict[str, Callable[[Week], float]] = {
     "progress": lambda week: float(week.meters[-1, METERS.index("progress")]),
     "connection": lambda week: float(week.meters[-1, METERS.index("connection")]),
     "adaptation": _adaptation,
-    "efficiency": lambda week: _unit(float(week.rewards.mean()) + 0.25),
+    "efficiency": lambda week: _unit(float(week.rewards.mean()) + 0.3),
     "belief_accuracy": _belief_accuracy,
 }
 

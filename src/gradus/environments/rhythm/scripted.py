@@ -15,9 +15,20 @@ from gradus.environments.rhythm.tables import ACTIONS, STEPS
 from gradus.environments.rhythm.text import answer_text, shown
 from gradus.environments.rhythm.world import effect_tables
 
-__all__ = ["CONSTANT_BELIEF", "PlannerPolicy", "ReflexPolicy", "heuristic_action", "random_answer", "reflexes"]
+__all__ = [
+    "CONSTANT_BELIEF",
+    "PlannerPolicy",
+    "ReflexPolicy",
+    "SilentPolicy",
+    "by_step",
+    "heuristic_action",
+    "random_answer",
+    "reflexes",
+]
 
 CONSTANT_BELIEF = (0.5, 0.5, 0.5)
+# Who is given a person plans further than the teacher needs to: the ceiling, and blind play at its best.
+_CEILING_HORIZON, _CEILING_BEAM = 14, 24
 
 Reflex = Callable[[Mapping[str, Any], EpisodeStart], str]
 
@@ -48,6 +59,24 @@ def _random_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
 
 def _sandbagger_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
     return "deep_work" if data["step"] < STEPS // 2 else heuristic_action(data)
+
+
+class SilentPolicy:
+    """Answers with nothing at all: every slot is spent on nothing, and every answer is counted as invalid."""
+
+    @property
+    def name(self) -> str:
+        return "silence"
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        return _SilentSession()
+
+
+class _SilentSession:
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        return [Action(text="") for _ in requests]
+
+    def close(self) -> None: ...
 
 
 class ReflexPolicy:
@@ -102,7 +131,9 @@ class _PlannerSession:
         for step, places in by_step(requests).items():
             rows = [requests[place].row for place in places]
             meters = np.array([shown(requests[place].observation.data)[0] for place in places])
-            best = plan(meters, self._weights[rows], self._effects[rows], step)
+            best = plan(
+                meters, self._weights[rows], self._effects[rows], step, horizon=_CEILING_HORIZON, beam=_CEILING_BEAM
+            )
             for place, row, action in zip(places, rows, best.tolist(), strict=True):
                 actions[place] = Action(text=answer_text(ACTIONS[action], self._beliefs[row]))
         return actions
@@ -150,6 +181,7 @@ def reflexes() -> dict[str, Callable[[str | None], Policy]]:
         "constant": _constant,
         "two-cycle": _two_cycle,
         "sandbagger": lambda argument: ReflexPolicy("sandbagger", _sandbagger_action),
+        "silence": lambda argument: SilentPolicy(),
         "profile-blind": lambda argument: PlannerPolicy("profile-blind", lambda start: NEUTRAL, states_belief=False),
         "clairvoyant": lambda argument: PlannerPolicy("clairvoyant", _hidden_person, states_belief=True),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +53,7 @@ class RhythmWorld:
     def __init__(self) -> None:
         self._profile: Profile | None = None
         self._step = 0
+        self._crashes = 0
         self._episode_id = ""
 
     @property
@@ -68,7 +69,7 @@ class RhythmWorld:
         return {
             "episode_id": self._episode_id,
             "step_count": self._step,
-            "crashes": self._crashes if self._profile else 0,
+            "crashes": self._crashes,
         }
 
     def reset(
@@ -88,7 +89,7 @@ class RhythmWorld:
                 f"persons must be one of {', '.join(SAMPLERS)}, got {persons!r}; set it in the reset options"
             )
         if seed is None:
-            seed = uuid.uuid4().int >> 64
+            seed = secrets.randbits(63)  # nobody asked for a particular week
         self._profile = profile or SAMPLERS[persons](seed)
         weights, modifiers = arrays([self._profile])
         self._weights = weights[0]

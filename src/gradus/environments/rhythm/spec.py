@@ -102,6 +102,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
             exploits=(
                 "heuristic+constant",
                 "sandbagger",
+                "silence",
                 "two-cycle",
                 *(f"constant:{action}" for action in ACTIONS),
             ),

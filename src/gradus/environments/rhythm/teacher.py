@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session
+from gradus.core import Action, ConfigError, Episode, EpisodeStart, Observation, Policy, Request, Session
 from gradus.environments.rhythm.persons import TARGET_MODIFIERS
 from gradus.environments.rhythm.planner import plan
 from gradus.environments.rhythm.posterior import Evidence, Posterior
@@ -17,15 +17,16 @@ from gradus.environments.rhythm.tables import (
     ACTIONS,
     ANOMALY_GRID,
     EVENTS,
+    METERS,
     NOTHING,
     SIGNATURE,
     SLOTS,
     STEPS,
 )
-from gradus.environments.rhythm.text import answer_text, shown
+from gradus.environments.rhythm.text import answer_text, reasoning_text, shown
 from gradus.environments.rhythm.world import effect_tables
 
-__all__ = ["BayesPolicy", "BayesSession", "bayes"]
+__all__ = ["BayesPolicy", "BayesSession", "bayes", "ideal_beliefs", "information_bonus"]
 
 Array = NDArray[np.float64]
 
@@ -33,6 +34,8 @@ Array = NDArray[np.float64]
 _BELIEF_VALUE = 40.0
 _PLAN_VALUE = 1.0
 _RESOLUTION = ANOMALY_GRID / 3  # an effect this large is seen about half the time
+_UNSURE_VARIANCE = 0.005  # of a belief target: beyond it the reasoning says that it is not sure
+_PROBING_STEPS = len(SLOTS)  # on Monday it says that it has to find out
 
 _SENSITIVITY: Array = np.abs(SIGNATURE[:, :, : len(ACTIONS)]).max(axis=3)  # (9, 4, 10)
 _WORTH: Array = _BELIEF_VALUE * (TARGET_MODIFIERS**2).sum(axis=1) + _PLAN_VALUE  # (9,)
@@ -43,6 +46,28 @@ def information_bonus(variance: Array, step: int) -> Array:
     signal = variance[:, :, None] * _SENSITIVITY[:, step % len(SLOTS)] ** 2  # (R, 9, 10)
     resolved = signal / (signal + _RESOLUTION**2) * variance[:, :, None]
     return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
+
+
+def ideal_beliefs(episodes: Sequence[Episode]) -> Array:
+    """What an ideal reader of the same lines would have believed at each turn, (E, T, 3).
+
+    The floor for a policy's belief error: it saw what the policy's own actions made it see. Episodes must be of one length.
+    """
+    lengths = {len(episode.turns) for episode in episodes}
+    if len(lengths) != 1:
+        raise ConfigError(f"ideal_beliefs needs episodes of one length, got lengths {sorted(lengths)}")
+    session, rows = BayesSession(len(episodes)), list(range(len(episodes)))
+    beliefs: list[Array] = []
+    for turn in range(lengths.pop()):
+        shown_now = [episode.turns[turn] for episode in episodes]
+        session.learn(
+            [
+                Request(row=row, observation=Observation(text=t.observation, data=t.data))
+                for row, t in enumerate(shown_now)
+            ]
+        )
+        beliefs.append(session.posterior.belief(rows))
+    return np.stack(beliefs, axis=1)
 
 
 class BayesPolicy:
@@ -79,12 +104,13 @@ class BayesSession:
     def _answers(self, step: int, requests: Sequence[Request]) -> list[str]:
         rows = [request.row for request in requests]
         self.learn(requests)
-        beliefs = self.posterior.belief(rows)
+        beliefs = self.posterior.belief(rows).tolist()
         if self._heuristic:
             names = [heuristic_action(request.observation.data) for request in requests]
         else:
             names = self._planned(step, rows)
-        return [answer_text(name, belief) for name, belief in zip(names, beliefs.tolist(), strict=True)]
+        reasons = self._reasons(step, rows, beliefs) if self._reasoning else [None] * len(rows)
+        return [answer_text(*parts) for parts in zip(names, beliefs, reasons, strict=True)]
 
     def _planned(self, step: int, rows: list[int]) -> list[str]:
         mean, variance = self.posterior.modifier_moments(rows)
@@ -92,6 +118,15 @@ class BayesSession:
         bonus = information_bonus(variance, step)
         best = plan(meters, self.posterior.weights_mean(rows), effect_tables(mean), step, bonus=bonus)
         return [ACTIONS[index] for index in best.tolist()]
+
+    def _reasons(self, step: int, rows: list[int], beliefs: list[list[float]]) -> list[str]:
+        _, variance = self.posterior.modifier_moments(rows)
+        unsure = variance @ TARGET_MODIFIERS**2 > _UNSURE_VARIANCE  # (R, 3)
+        dearest = self.posterior.weights_mean(rows).argmax(axis=1)
+        return [
+            reasoning_text(belief, doubts, METERS[meter], probing=bool(any(doubts)) and step < _PROBING_STEPS)
+            for belief, doubts, meter in zip(beliefs, unsure.tolist(), dearest.tolist(), strict=True)
+        ]
 
     def learn(self, requests: Sequence[Request]) -> None:
         """Update on the step that led to these observations, all of one step of the week."""

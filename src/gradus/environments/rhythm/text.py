@@ -21,7 +21,16 @@ from gradus.environments.rhythm.tables import (
     SLOTS,
 )
 
-__all__ = ["SYSTEM_PROMPT", "Answer", "answer_text", "observation_text", "parse_answer", "shown", "vocabulary"]
+__all__ = [
+    "SYSTEM_PROMPT",
+    "Answer",
+    "answer_text",
+    "observation_text",
+    "parse_answer",
+    "reasoning_text",
+    "shown",
+    "vocabulary",
+]
 
 SYSTEM_PROMPT = (
     "Plan one week for a person you do not know: each day has morning afternoon evening night . "
@@ -144,6 +153,22 @@ def answer_text(action: str, belief: Sequence[float] | None = None, reasoning: s
     return " ".join([*head, *words, action])
 
 
+_BELIEF_WORDS = ("company", "morning", "work")
+_BELIEF_LEVELS = ("low", "mid", "high")
+
+
+def reasoning_text(belief: Sequence[float], unsure: Sequence[bool], meter: str, *, probing: bool) -> str:
+    """The teacher's numbers in eight words, for example ``company low? morning high work mid values serenity``.
+
+    A question mark says that the belief may still move; the end says what the person seems to value, or that it is too
+    early to tell.
+    """
+    words: list[str] = []
+    for name, value, doubt in zip(_BELIEF_WORDS, belief, unsure, strict=True):
+        words += [name, _BELIEF_LEVELS[min(2, int(3 * value))] + ("?" if doubt else "")]
+    return " ".join([*words, *(("must", "probe") if probing else ("values", meter))])
+
+
 def vocabulary() -> Vocabulary:
     """Every word that a prompt, a line, an answer or the teacher's reasoning can hold; one token each."""
     words: list[str] = [*(str(digit) for digit in range(10)), *ACTIONS, *DAYS, *SLOTS, "odd", "over"]
@@ -151,6 +176,7 @@ def vocabulary() -> Vocabulary:
     words += [word for table in _METER_WORDS for word in table]
     words += [word for table in _ODD_WORDS for level, word in table.items() if level]
     words += list(_REWARD_WORDS.values())
+    words += [level + mark for level in _BELIEF_LEVELS for mark in ("", "?")] + ["values", "must", "probe"]
     words += SYSTEM_PROMPT.split()
     return Vocabulary(
         words=tuple(dict.fromkeys(words)),
