@@ -1,0 +1,34 @@
+"""Building a memory from a stream of dialogue, paid by the questions that it can answer.
+
+``load`` is the environment; :class:`Memory` and :class:`DurableMemory` are of use without it.
+"""
+
+from gradus.environments.memory.durable import DurableMemory
+from gradus.environments.memory.entries import Entry, Operation, RefusedCall
+from gradus.environments.memory.environment import MemoryEnvironment
+from gradus.environments.memory.readers import RemoteReader, read_generous, read_strict
+from gradus.environments.memory.schema import NINE_BANKS, PAPER, Schema, find_schema
+from gradus.environments.memory.spec import load, make_spec
+from gradus.environments.memory.store import Hit, Memory
+from gradus.environments.memory.tools import CallResult, run_calls
+
+__all__ = [
+    "NINE_BANKS",
+    "PAPER",
+    "CallResult",
+    "DurableMemory",
+    "Entry",
+    "Hit",
+    "Memory",
+    "MemoryEnvironment",
+    "Operation",
+    "RefusedCall",
+    "RemoteReader",
+    "Schema",
+    "find_schema",
+    "load",
+    "make_spec",
+    "read_generous",
+    "read_strict",
+    "run_calls",
+]

@@ -1,0 +1,208 @@
+"""The text layer: a chunk of dialogue in, tool calls out, questions at the end.
+
+Every observation restarts the prompt: a policy sees the chunk, the core and the entries related to the chunk, and nothing of
+what it read before. What it did not write down is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradus.core import EnvironmentFault, Observation, Span
+from gradus.environments.memory.entries import Entry
+from gradus.environments.memory.facts import facts_right, grounded
+from gradus.environments.memory.readers import READERS, Reader, Reading
+from gradus.environments.memory.store import Hit, Memory
+from gradus.environments.memory.text import content_words, count_words
+from gradus.environments.memory.tools import CallResult, run_calls
+from gradus.environments.memory.worlds.records import Question, Source, World
+from gradus.environments.memory.writing import observation_text, system_prompt
+
+__all__ = ["MemoryEnvironment"]
+
+
+class MemoryEnvironment:
+    """Reads a world of ``source`` to a policy. ``shown``: related entries per observation, at most.
+
+    Calls that were refused are told with the next chunk, since a policy answers each chunk once.
+    """
+
+    def __init__(self, source: Source, *, shown: int = 6, readers: Mapping[str, Reader] | None = None) -> None:
+        self._source, self._shown, self._readers = source, shown, dict(readers or READERS)
+        self._world: World | None = None
+        self._episode_id: str | None = None
+
+    @property
+    def system_prompt(self) -> str:
+        return system_prompt(self._playing.schema)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {
+            "episode_id": self._episode_id,
+            "step_count": self._index if self._world else 0,
+            "chunks": len(self._world.chunks) if self._world else 0,
+            "entries": len(self._memory.entries) if self._world else 0,
+        }
+
+    @property
+    def memory(self) -> Memory:
+        """The memory as it stands."""
+        return self._memory
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin a world. Options are the source's knobs."""
+        self._world = self._source.world(seed or 0, **options)
+        self._episode_id = episode_id or f"{self._world.name}"
+        self._memory = Memory(self._world.schema, first_id=self._world.first_id, clock=self._today)
+        self._index = 0
+        self._turns: list[dict[str, Any]] = []
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._refused: list[str] = []
+        self._related: list[Hit] = []
+        return self._observe()
+
+    def step(self, action: str) -> Observation:
+        """Carry out the calls of an answer and show the next chunk, or the end."""
+        world = self._playing
+        if self._index >= len(world.chunks):
+            raise EnvironmentFault("the episode is over; call reset")
+        chunk = world.chunks[self._index]
+        before = dict(self._memory.entries)
+        results = run_calls(self._memory, action, source=self._index)
+        shown = [hit.entry for hit in self._related]
+        self._turns.append(self._account(results, before, shown))
+        self._refused = [result.message for result in results if not result.ok]
+        for place, question in enumerate(world.questions):
+            if question.after == self._index:
+                self._answers[place] = self._ask(question)
+        self._index += 1
+        understood = all(result.name for result in results)
+        told = {
+            "terminated": self._index >= len(world.chunks),
+            "action_valid": understood,
+            "action_error": "; ".join(self._refused) or None,
+            "action_spans": tuple(
+                Span(name=f"call-{i}", start=result.start, end=result.end) for i, result in enumerate(results)
+            ),
+            "action_data": {"calls": [result.to_json() for result in results], "timestamp": chunk.timestamp},
+        }
+        if told["terminated"]:
+            return Observation(text="", restart=True, **told)
+        return self._observe(**told)
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Turn accounts, gold facts, every question with both readings, and the memory with its log."""
+        world = self._playing
+        for place, question in enumerate(world.questions):
+            if place not in self._answers:
+                self._answers[place] = self._ask(question)
+        return {
+            "world": world.name,
+            "turns": self._turns,
+            "facts": [[_fact_json(fact) for fact in chunk.facts] for chunk in world.chunks],
+            "questions": [self._answers[place] for place in range(len(world.questions))],
+            "memory": self._memory.state(),
+            "memory_words": self._memory.words,
+            "input_words": sum(count_words(chunk.text) for chunk in world.chunks[: max(1, self._index)]),
+        }
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @property
+    def _playing(self) -> World:
+        if self._world is None:
+            raise EnvironmentFault("no episode has begun; call reset first")
+        return self._world
+
+    def _today(self) -> str | None:
+        chunks = self._playing.chunks
+        return chunks[min(self._index, len(chunks) - 1)].timestamp
+
+    def _observe(self, **told: Any) -> Observation:
+        chunk = self._playing.chunks[self._index]
+        self._related = self._memory.related(chunk.text, entries=self._shown)
+        text = observation_text(chunk.timestamp, chunk.text, self._memory.core, self._related, self._refused)
+        data = {
+            "index": self._index,
+            "chunks": len(self._playing.chunks),
+            "timestamp": chunk.timestamp,
+            "text": chunk.text,
+            "core": self._memory.core,
+            "entries": [
+                {"id": hit.entry.id, "bank": hit.entry.bank, "content": hit.entry.content} for hit in self._related
+            ],
+            "banks": list(self._playing.schema.banks),
+            "entry_words": self._playing.schema.entry_words,
+            "refused": list(self._refused),
+        }
+        return Observation(text=text, data=data, restart=True, **told)
+
+    def _account(self, results: list[CallResult], before: dict[int, Entry], shown: list[Entry]) -> dict[str, Any]:
+        """What the graders need of a turn: counts of calls, facts and entries."""
+        chunk = self._playing.chunks[self._index]
+        valid, written = grounded(results, chunk.text, shown)
+        right = facts_right(chunk.facts, before, self._memory.entries, results)
+        counted = [result for result in results if result.name != "memory_noop"]
+        return {
+            "calls": len(counted),
+            "attempts": len(results),
+            "succeeded": sum(result.ok for result in results),
+            "facts": len(chunk.facts),
+            "right": right,
+            "written": written,
+            "valid": valid,
+            "memory_words": self._memory.words,
+            "entries": len(self._memory.entries),
+            "input_words": count_words(chunk.text),
+            "by_tool": {
+                name: sum(r.ok and r.name == name for r in results) for name in {r.name for r in results if r.ok}
+            },
+        }
+
+    def _ask(self, question: Question) -> dict[str, Any]:
+        """A question with its readings and the notes that they were shown."""
+        readings = {name: reader(self._memory, question) for name, reader in self._readers.items()}
+        hits = self._memory.search(question.text)
+        return {
+            **question.to_json(),
+            "retrieved": [{"id": hit.entry.id, "score": hit.score, "content": hit.entry.content} for hit in hits],
+            "evidence_recall": _recall(question, hits),
+            "readings": {name: reading.to_json() for name, reading in readings.items()},
+            "shown": _shown(readings),
+        }
+
+
+def _shown(readings: Mapping[str, Reading]) -> list[dict[str, Any]]:
+    notes = {note.id: note for reading in readings.values() for note in reading.notes}
+    return [{"id": note.id, "content": note.text, "timestamp": note.timestamp} for note in notes.values()]
+
+
+def _recall(question: Question, hits: list[Hit]) -> float | None:
+    """Share of the evidence that the two-layer search brought back: an entry written at the evidence's chunk that shares at
+    least a third of its content words, or all that the entry has."""
+    if not question.evidence:
+        return None
+    found = 0
+    for item in question.evidence:
+        words = content_words(item.text)
+        found += any(
+            hit.entry.source == item.chunk
+            and 3 * len(words & content_words(hit.entry.content))
+            >= min(len(words), len(content_words(hit.entry.content)))
+            and words & content_words(hit.entry.content)
+            for hit in hits
+        )
+    return found / len(question.evidence)
+
+
+def _fact_json(fact: Any) -> dict[str, Any]:
+    return {
+        "kind": fact.kind,
+        "entity": fact.slot.entity if fact.slot else None,
+        "attribute": fact.slot.cues[0] if fact.slot else None,
+        "value": fact.value if fact.slot else fact.answer,
+        "former": fact.former,
+    }

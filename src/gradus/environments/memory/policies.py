@@ -1,0 +1,110 @@
+"""Policies that come with the environment. Each answers an observation from what stands in it, like a model would."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request
+from gradus.environments.memory.text import count_words
+from gradus.environments.memory.worlds.records import Source
+from gradus.environments.memory.writing import NOOP, write_insert
+
+__all__ = ["ScriptedPolicy", "scripted_policies"]
+
+Respond = Callable[[Mapping[str, Any]], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedPolicy:
+    """A function from an observation's data to calls; no call means ``memory_noop``."""
+
+    name: str
+    respond: Respond
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> ScriptedPolicy:
+        """The policy keeps nothing between turns, so it is its own session."""
+        return self
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        return [Action(text="\n".join(self.respond(request.observation.data) or [NOOP])) for request in requests]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _noop(data: Mapping[str, Any]) -> list[str]:
+    return []
+
+
+def _dump(data: Mapping[str, Any]) -> list[str]:
+    """The chunk as it came, in as few entries as its length needs."""
+    pieces: list[str] = []
+    for line in data["text"].splitlines():
+        for part in _cut(line, data["entry_words"]):
+            if pieces and count_words(pieces[-1]) + count_words(part) <= data["entry_words"]:
+                pieces[-1] = f"{pieces[-1]} {part}"
+            else:
+                pieces.append(part)
+    bank = data["banks"][data["index"] % len(data["banks"])]
+    return [write_insert(bank, piece) for piece in pieces]
+
+
+def _spam(data: Mapping[str, Any]) -> list[str]:
+    """Every line as an entry, in two banks."""
+    banks = data["banks"]
+    lines = [part for line in data["text"].splitlines() for part in _cut(line, data["entry_words"])]
+    placed = [(banks[i % len(banks)], line) for i, line in enumerate(lines)]
+    placed += [(banks[(i + 1) % len(banks)], line) for i, line in enumerate(lines)]
+    return [write_insert(bank, line) for bank, line in placed]
+
+
+def _heuristic(data: Mapping[str, Any]) -> list[str]:
+    """Sentences with a name or a number in them."""
+    banks, kept = data["banks"], []
+    for line in data["text"].splitlines():
+        speaker, separator, said = line.partition(": ")
+        for sentence in re.split(r"(?<=[.!?])\s+", said if separator else line):
+            if re.search(r"\d", sentence) or re.search(r"(?<!^)\b[A-Z][a-z]+", sentence):
+                text = f"{speaker}: {sentence}" if separator else sentence
+                kept += _cut(text, data["entry_words"])
+    return [write_insert(banks[(data["index"] + i) % len(banks)], text) for i, text in enumerate(dict.fromkeys(kept))]
+
+
+def _cut(text: str, words: int) -> list[str]:
+    """A text in stretches of at most ``words`` words."""
+    parts = text.split()
+    return [" ".join(parts[i : i + words]) for i in range(0, len(parts), words)]
+
+
+def scripted_policies(source: Source) -> dict[str, Callable[[str | None], Policy]]:
+    """Name -> factory. Where the source's language is known, there is a teacher, and ``append-only`` reads like it."""
+    from gradus.environments.memory.teacher import append_only, teach
+
+    responses: dict[str, Respond] = {"noop": _noop, "spam": _spam, "dump": _dump, "heuristic": _heuristic}
+    if source.statements is not None:
+        read = source.statements
+        responses["append-only"] = lambda data: append_only(read, data)
+        responses["teacher"] = lambda data: teach(read, data)
+    else:
+        responses["append-only"] = _append_lines
+    return {name: _factory(name, respond) for name, respond in responses.items()}
+
+
+def _append_lines(data: Mapping[str, Any]) -> list[str]:
+    """Where no grammar is known: each line of at least five words, once, and never a change to what is there."""
+    banks = data["banks"]
+    lines = [part for line in data["text"].splitlines() for part in _cut(line, data["entry_words"])]
+    kept = [line for line in dict.fromkeys(lines) if count_words(line) >= 5]
+    return [write_insert(banks[(data["index"] + i) % len(banks)], line) for i, line in enumerate(kept)]
+
+
+def _factory(name: str, respond: Respond) -> Callable[[str | None], Policy]:
+    def make(argument: str | None) -> Policy:
+        if argument is not None:
+            raise ConfigError(f"policy {name!r} takes no argument, got {argument!r}")
+        return ScriptedPolicy(name=name, respond=respond)
+
+    return make

@@ -1,0 +1,263 @@
+"""Frozen readers: they answer questions from the memory alone, so that only what was written can help.
+
+``strict`` is a lower bound that a rule can judge: few entries, few words, and no benefit of the doubt. ``generous`` is an upper
+bound on what any reader could find. ``RemoteReader`` is a language model in between, given as a function from messages to text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradus.environments.memory.claims import claim_of
+from gradus.environments.memory.store import Memory
+from gradus.environments.memory.text import (
+    content_words,
+    count_words,
+    exact_match,
+    normalise,
+    plain_words,
+    substring_match,
+    token_f1,
+)
+from gradus.environments.memory.worlds.records import UNKNOWN, Hop, Question
+
+__all__ = ["READERS", "Chat", "Note", "Reader", "Reading", "RemoteReader", "judge", "read_generous", "read_strict"]
+
+STRICT_ENTRIES, STRICT_WORDS, GENEROUS_ENTRIES = 4, 48, 20
+BANKS, ENTRIES = 3, 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """One text that a reader was shown: an entry, or the core with id None."""
+
+    id: int | None
+    text: str
+    timestamp: str | None = None
+    source: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """An answer with its judgement. ``f1`` is None for a question without a gold answer; ``why`` says why it is right or wrong."""
+
+    prediction: str
+    correct: bool
+    exact: bool
+    substring: bool
+    f1: float | None
+    why: str
+    notes: tuple[Note, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the episode's outcome and the report."""
+        return {
+            "prediction": self.prediction,
+            "correct": self.correct,
+            "exact": self.exact,
+            "substring": self.substring,
+            "f1": self.f1,
+            "why": self.why,
+            "entries": [note.id for note in self.notes],
+        }
+
+
+Reader = Callable[[Memory, Question], Reading]
+Chat = Callable[[Sequence[Mapping[str, str]]], str]
+
+
+def judge(question: Question, prediction: str, why: str, notes: Sequence[Note], *, substring: bool = False) -> Reading:
+    """Compare a prediction with the gold answers; with ``substring`` a prediction that holds the gold answer is right."""
+    shown = tuple(notes)
+    if question.unknown:
+        right = normalise(prediction) == UNKNOWN
+        return Reading(
+            prediction=prediction, correct=right, exact=right, substring=right, f1=None, why=why, notes=shown
+        )
+    exact = any(_same(prediction, gold, question.wanted) for gold in question.answers)
+    inside = any(substring_match(prediction, gold) for gold in question.answers)
+    return Reading(
+        prediction=prediction,
+        correct=exact or (substring and inside),
+        exact=exact,
+        substring=inside,
+        f1=max(token_f1(prediction, gold) for gold in question.answers),
+        why=why,
+        notes=shown,
+    )
+
+
+def _same(prediction: str, gold: str, wanted: str) -> bool:
+    if wanted == "list":
+        return {normalise(part) for part in prediction.split(",")} == {normalise(part) for part in gold.split(",")}
+    return exact_match(prediction, gold)
+
+
+def read_strict(memory: Memory, question: Question) -> Reading:
+    """At most 4 entries and 48 words in all, core included; an answer counts only from an entry that names entity and
+    attribute; two different values make it wrong; nothing makes it "unknown"."""
+    if not question.hops:
+        return _read_text(memory, question)
+    shown: list[Note] = []
+    why = "no entry names entity and attribute"
+    for hop in question.hops:
+        notes, prediction, why = _follow(memory, question, hop)
+        shown = notes or shown
+        if prediction != UNKNOWN:
+            return judge(question, prediction, why, notes)
+    return judge(question, UNKNOWN, why, shown)
+
+
+def read_generous(memory: Memory, question: Question) -> Reading:
+    """Whether the gold answer stands anywhere in the top 20 entries (or the core); "unknown" is granted where it is right."""
+    notes = _search(memory, question.text, banks=len(memory.schema.banks), entries=GENEROUS_ENTRIES)
+    if question.unknown:
+        return judge(question, UNKNOWN, "a kind reader does not invent", notes)
+    for gold in question.answers:
+        parts = gold.split(",") if question.wanted == "list" else [gold]
+        held = [note for note in notes if any(_says(note, part) for part in parts)]
+        if all(any(_says(note, part) for note in held) for part in parts):
+            return judge(question, gold, f"{gold} stands in what was retrieved", held)
+    return judge(question, UNKNOWN, f"{question.answers[0]} is not in the top {GENEROUS_ENTRIES}", notes[:ENTRIES])
+
+
+READERS: Mapping[str, Reader] = {"strict": read_strict, "generous": read_generous}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteReader:
+    """A language model as the reader: ``chat`` takes OpenAI-style messages and returns text (temperature 0 is its business)."""
+
+    chat: Chat
+    entries: int = GENEROUS_ENTRIES
+
+    def __call__(self, memory: Memory, question: Question) -> Reading:
+        notes = _search(memory, question.text, banks=BANKS, entries=self.entries)
+        listed = "\n".join(f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes) or "- (nothing)"
+        messages = [
+            {"role": "system", "content": REMOTE_PROMPT},
+            {"role": "user", "content": f"Memory:\n{listed}\n\nQuestion: {question.text}"},
+        ]
+        prediction = self.chat(messages).strip()
+        return judge(question, prediction, f"the model answered from {len(notes)} entries", notes, substring=True)
+
+
+REMOTE_PROMPT = (
+    "Answer the question from the memory alone, in as few words as possible, without a sentence around it. "
+    f"If the memory does not say, answer: {UNKNOWN}"
+)
+
+
+def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[list[Note], str, str]:
+    """Walk a hop and those behind it; returns (notes shown, prediction, why). The budget is shared between the hops."""
+    length = 1 + (hop.then is not None)
+    shown: list[Note] = []
+    entity, current, step = hop.slot.entity, hop, 0
+    while True:
+        step += 1
+        query = question.text if step == 1 and length == 1 else current.query.format(entity)
+        notes = _within_budget(_search(memory, query), STRICT_ENTRIES // length, STRICT_WORDS // length)
+        shown.extend(notes)
+        slot = current.slot if step == 1 else _about(current, entity)
+        wanted = question.wanted if current.then is None else "value"
+        prediction, why = _look_up(notes, slot, wanted, question.of)
+        if current.then is None or prediction == UNKNOWN or "two values" in why:
+            return shown, prediction, why
+        entity, current = prediction, current.then
+
+
+def _about(hop: Hop, entity: str) -> Any:
+    from dataclasses import replace
+
+    return replace(hop.slot, entity=entity)
+
+
+def _look_up(notes: Sequence[Note], slot: Any, wanted: str, of: str | None) -> tuple[str, str]:
+    """Returns (prediction, why)."""
+    claims = [(note, claim) for note in notes if (claim := claim_of(note.text, slot)) is not None]
+    if not claims:
+        return UNKNOWN, f"no entry names {slot.entity} and {slot.cues[0]}"
+    if wanted == "date":
+        values = _distinct(note.timestamp for note, claim in claims if of in claim.now and note.timestamp)
+    elif wanted == "former":
+        values = _distinct(value for _, claim in claims for value in claim.former)
+    else:
+        values = _distinct(value for _, claim in claims for value in claim.now)
+    if not values:
+        return UNKNOWN, f"an entry names {slot.entity} and {slot.cues[0]} but gives no {wanted}"
+    if wanted == "list":
+        return ",".join(values), f"an entry lists {' and '.join(values)}"
+    if len(values) > 1:
+        return " and ".join(values), f"the entries give two values: {' and '.join(values)}"
+    return values[0], f"one entry or more gives {values[0]}"
+
+
+def _distinct(values: Any) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _search(memory: Memory, query: str, *, banks: int = BANKS, entries: int = ENTRIES) -> list[Note]:
+    core = [Note(id=None, text=memory.core)] if memory.core else []
+    hits = memory.search(query, banks=banks, entries=entries)
+    return core + [
+        Note(id=hit.entry.id, text=hit.entry.content, timestamp=hit.entry.timestamp, source=hit.entry.source)
+        for hit in hits
+    ]
+
+
+def _within_budget(notes: Sequence[Note], entries: int, words: int) -> list[Note]:
+    """The first notes that fit together; reading stops at the first that does not."""
+    kept: list[Note] = []
+    left = words
+    for note in notes:
+        size = count_words(note.text)
+        if size > left or sum(item.id is not None for item in kept) + (note.id is not None) > entries:
+            break
+        kept.append(note)
+        left -= size
+    return kept
+
+
+def _says(note: Note, answer: str) -> bool:
+    return substring_match(note.text, answer) or (
+        note.timestamp is not None and substring_match(note.timestamp, answer)
+    )
+
+
+# Free text: the entity is every name in the question, the attribute any other content word of it.
+
+_NAME = re.compile(r"\b[A-Z][\w]*(?:'s)?")
+_DATE = re.compile(
+    r"\b(?:\d{1,2}\s+)?(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+    r"(?:\s+\d{1,2})?(?:,?\s+\d{4})?\b|\b\d{4}\b"
+)
+_NUMBER = re.compile(r"\b(?:\d[\d,.]*|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE)
+
+
+def _read_text(memory: Memory, question: Question) -> Reading:
+    notes = _within_budget(_search(memory, question.text), STRICT_ENTRIES, STRICT_WORDS)
+    names = {name for match in _NAME.findall(question.text)[0:] for name in content_words(match)}
+    attribute = content_words(question.text) - names
+    for note in notes:
+        words = content_words(note.text)
+        if names <= words and attribute & words:
+            prediction = _extract(question.text, note)
+            if prediction:
+                return judge(question, prediction, f"read from entry {note.id}", notes, substring=True)
+    return judge(question, UNKNOWN, "no entry names entity and attribute", notes)
+
+
+def _extract(question: str, note: Note) -> str:
+    """What an entry adds to the question: a date for *when*, a number for *how many*, else its words that are new."""
+    asked = question.lower()
+    if asked.startswith("when"):
+        date = _DATE.search(note.text)
+        return date.group() if date else note.timestamp or ""
+    if asked.startswith(("how many", "how much", "how old")):
+        number = _NUMBER.search(note.text)
+        return number.group() if number else ""
+    known = set(plain_words(question))
+    return " ".join(word for word in note.text.split() if not set(plain_words(word)) <= known)

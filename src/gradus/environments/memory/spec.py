@@ -1,0 +1,131 @@
+"""The memory environment as everything else sees it: one registration record for any source of worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentSpec, Panel, Task, Vocabulary
+from gradus.environments.memory.environment import MemoryEnvironment
+from gradus.environments.memory.graders import GRADERS, reader_accuracy
+from gradus.environments.memory.measures import curves, metrics
+from gradus.environments.memory.policies import scripted_policies
+from gradus.environments.memory.readers import Reader
+from gradus.environments.memory.schema import NINE_BANKS
+from gradus.environments.memory.view import view
+from gradus.environments.memory.worlds.records import Source
+from gradus.environments.memory.worlds.source_synthetic import synthetic_source
+from gradus.environments.memory.writing import fragments, random_answer, system_prompt
+
+__all__ = ["load", "make_spec"]
+
+
+def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = None) -> EnvironmentSpec:
+    """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
+    ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``.
+
+    ``readers``: name -> reader, in place of strict and generous; both must be among them.
+    """
+    head, _, rest = (argument or "synthetic").partition(":")
+    if head not in _SOURCES:
+        raise ConfigError(f"unknown memory world {head!r}; there are {', '.join(_SOURCES)}")
+    return make_spec(_SOURCES[head](rest or None), readers=readers)
+
+
+def _synthetic(argument: str | None) -> Source:
+    knobs: dict[str, Any] = {}
+    for part in (argument or "").split(","):
+        if not part:
+            continue
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise ConfigError(f"a knob of the synthetic world is written key=value, got {part!r}")
+        knobs[key.strip()] = value.strip()
+    return synthetic_source(knobs)
+
+
+def _locomo(argument: str | None) -> Source:
+    from gradus.environments.memory.worlds.locomo import locomo_source
+
+    return locomo_source(_path("locomo", argument))
+
+
+def _babi(argument: str | None) -> Source:
+    from gradus.environments.memory.worlds.babi import babi_source
+
+    return babi_source(_path("babi", argument))
+
+
+def _jsonl(argument: str | None) -> Source:
+    from gradus.environments.memory.worlds.jsonl import jsonl_source
+
+    return jsonl_source(_path("jsonl", argument))
+
+
+def _path(kind: str, argument: str | None) -> str:
+    if argument is None:
+        raise ConfigError(f"memory:{kind} needs a path: memory:{kind}:PATH")
+    return argument
+
+
+_SOURCES: Mapping[str, Callable[[str | None], Source]] = {
+    "synthetic": _synthetic,
+    "locomo": _locomo,
+    "babi": _babi,
+    "jsonl": _jsonl,
+}
+
+
+def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) -> EnvironmentSpec:
+    """The registration record over any source of worlds."""
+
+    def train_task(index: int) -> Task:
+        seed, options = source.train(index)
+        return Task(environment=source.name, seed=seed, condition="train", options=options)
+
+    policies = scripted_policies(source)
+    taught = "teacher" in policies
+    return EnvironmentSpec(
+        name=source.name,
+        summary=f"keep a memory of a stream of dialogue, paid by the questions it can answer: {source.summary}",
+        make=lambda: MemoryEnvironment(source, readers=readers),
+        graders=GRADERS,
+        default_grader="v2",
+        conditions=source.conditions,
+        train_task=train_task,
+        policies=policies,
+        yardstick=lambda episode: reader_accuracy(episode, "strict"),
+        yardstick_name="strict accuracy",
+        max_turns=source.max_chunks,
+        panel=Panel(
+            ladder=("noop", "append-only", "teacher") if taught else ("noop", "append-only"),
+            reflexes=("append-only", "heuristic"),
+            exploits=("noop", "spam", "dump"),
+        ),
+        teacher="teacher" if taught else None,
+        metrics=metrics,
+        curves=curves,
+        view=view,
+        vocabulary=lambda: _vocabulary(source),
+        random_answers=random_answer,
+        hidden=("questions", "facts"),
+        recipe="memory.toml",
+        reference=_REFERENCE,
+    )
+
+
+def _vocabulary(source: Source) -> Vocabulary:
+    """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
+    own = source.vocabulary()
+    banks = list(NINE_BANKS.banks)
+    prompt = system_prompt(NINE_BANKS).split()
+    told = "Refused: an a entry has at most words, got there is no was deleted that already says in not content empty of".split()
+    digits = [str(digit) for digit in range(10)]
+    letters = [chr(code) for code in range(33, 127)]
+    words = dict.fromkeys((*own.words, *fragments(banks), *banks, *prompt, *told, *digits, "Memory:", "Core:"))
+    return Vocabulary(words=tuple(words), pieces=tuple(dict.fromkeys((*own.pieces, *digits, *letters))))
+
+
+_REFERENCE: Mapping[str, Any] = {
+    "mem-alpha, dump": "earns 2.10 of the 2.145 of a perfect memory under the published reward, in a first model",
+}

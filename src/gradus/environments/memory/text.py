@@ -1,0 +1,118 @@
+"""Words, counts and answer metrics: one definition of each for retrieval, readers, graders and limits."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from bm25s.stopwords import STOPWORDS_EN
+
+__all__ = [
+    "contains",
+    "content_words",
+    "count_tokens",
+    "count_words",
+    "exact_match",
+    "index_tokens",
+    "normalise",
+    "plain_words",
+    "substring_match",
+    "token_f1",
+]
+
+_WORD = re.compile(r"[^\W_]+")
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_ARTICLES = frozenset({"a", "an", "the"})
+_QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "whom", "how", "why", "did", "does", "do", "has")
+_PRONOUNS = ("i", "me", "my", "you", "your", "he", "she", "him", "her", "his", "we", "our", "us", "they", "them", "s")
+_STOPWORDS = frozenset((*STOPWORDS_EN, *_QUESTION_WORDS, *_PRONOUNS, "had", "have", "were", "been", "from", "am", "m"))
+
+
+def plain_words(text: str) -> list[str]:
+    """Words in lower case, without punctuation.
+
+    >>> plain_words("Ann's dog, Rex!")
+    ['ann', 's', 'dog', 'rex']
+    """
+    return _WORD.findall(text.lower())
+
+
+def index_tokens(text: str) -> list[str]:
+    """The tokens retrieval knows a text by: words without stop words, plurals reduced by Harman's S-stemmer (1991).
+
+    >>> index_tokens("Where do the ponies and the dogs live?")
+    ['pony', 'dog', 'live']
+    """
+    return [_singular(word) for word in plain_words(text) if word not in _STOPWORDS]
+
+
+def content_words(text: str) -> set[str]:
+    """The set of index tokens of a text."""
+    return set(index_tokens(text))
+
+
+def _singular(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies") and not word.endswith(("eies", "aies")):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("es") and not word.endswith(("aes", "ees", "oes")):
+        return word[:-1]
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("us", "ss")):
+        return word[:-1]
+    return word
+
+
+def count_words(text: str) -> int:
+    """Number of words: stretches without white space."""
+    return len(text.split())
+
+
+def count_tokens(text: str) -> int:
+    """Number of words and punctuation marks, a stand-in for a model's tokens that needs no model."""
+    return len(_TOKEN.findall(text))
+
+
+def normalise(text: str) -> str:
+    """An answer in lower case without punctuation, articles and extra space, as SQuAD has it (arXiv 1606.05250).
+
+    >>> normalise("The  Red House.")
+    'red house'
+    """
+    return " ".join(word for word in plain_words(text) if word not in _ARTICLES)
+
+
+def exact_match(prediction: str, gold: str) -> bool:
+    """Normalised exact match. An empty or one-letter prediction is never right, unless it is a number."""
+    found = normalise(prediction)
+    return _says_something(found) and found == normalise(gold)
+
+
+def substring_match(prediction: str, gold: str) -> bool:
+    """Whether the normalised gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
+    found = normalise(prediction)
+    return _says_something(found) and contains(found.split(), normalise(gold).split())
+
+
+def token_f1(prediction: str, gold: str) -> float:
+    """Harmonic mean of precision and recall over normalised words, as SQuAD has it; in [0, 1].
+
+    >>> round(token_f1("the red old house", "red house"), 2)
+    0.8
+    """
+    found, expected = normalise(prediction).split(), normalise(gold).split()
+    if not _says_something(" ".join(found)) or not expected:
+        return 0.0
+    shared = sum((Counter(found) & Counter(expected)).values())
+    if not shared:
+        return 0.0
+    return 2 * shared / (len(found) + len(expected))
+
+
+def contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
+    """Whether ``phrase`` stands in ``words`` as an unbroken stretch; an empty phrase never does."""
+    size = len(phrase)
+    return size > 0 and any(list(words[i : i + size]) == list(phrase) for i in range(len(words) - size + 1))
+
+
+def _says_something(normalised: str) -> bool:
+    return len(normalised) > 1 or normalised.isdigit()

@@ -1,0 +1,153 @@
+"""The tools of a policy: strict checks of a call's arguments, and what it is told back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gradus.environments.memory.calls import BrokenCall, ParsedCall, parse_calls
+from gradus.environments.memory.entries import Entry, RefusedCall
+from gradus.environments.memory.store import Memory
+
+__all__ = ["TOOLS", "CallResult", "Tool", "run_calls"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """What became of one call. ``code`` is ``ok`` or the kind of refusal; ``start`` and ``end`` are its characters."""
+
+    name: str
+    ok: bool
+    code: str
+    message: str
+    start: int
+    end: int
+    entry_id: int | None = None
+    bank: str | None = None
+    content: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """``required`` and ``optional`` name the arguments with their kind: text, id or number."""
+
+    name: str
+    required: Mapping[str, str]
+    optional: Mapping[str, str]
+    run: Callable[[Memory, Mapping[str, Any], int | None], Entry | str | None]
+
+
+def _insert(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
+    return memory.insert(
+        given["category"],
+        given["content"],
+        timestamp=given.get("timestamp"),
+        importance=given.get("importance", 0.5),
+        source=source,
+    )
+
+
+def _update(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
+    return memory.update(given["category"], given["entry_id"], given["new_content"], source=source)
+
+
+def _delete(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
+    return memory.delete(given["category"], given["entry_id"])
+
+
+def _core(memory: Memory, given: Mapping[str, Any], source: int | None) -> str:
+    return memory.set_core(given["content"])
+
+
+def _noop(memory: Memory, given: Mapping[str, Any], source: int | None) -> None:
+    return None
+
+
+_TOOLS = (
+    Tool(
+        name="memory_insert",
+        required={"category": "text", "content": "text"},
+        optional={"timestamp": "text", "importance": "number"},
+        run=_insert,
+    ),
+    Tool(
+        name="memory_update",
+        required={"category": "text", "entry_id": "id", "new_content": "text"},
+        optional={},
+        run=_update,
+    ),
+    Tool(name="memory_delete", required={"category": "text", "entry_id": "id"}, optional={}, run=_delete),
+    Tool(name="core_memory_update", required={"content": "text"}, optional={}, run=_core),
+    Tool(name="memory_noop", required={}, optional={}, run=_noop),
+)
+TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TOOLS}
+
+
+def run_calls(memory: Memory, answer: str, *, source: int | None = None) -> list[CallResult]:
+    """Carry out all calls of an answer, in order. A broken one fails alone; ``source`` is the chunk that was read."""
+    return [_run(memory, call, source) for call in parse_calls(answer)]
+
+
+def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None) -> CallResult:
+    place = {"start": call.start, "end": call.end}
+    if isinstance(call, BrokenCall):
+        return CallResult(name="", ok=False, code=call.code, message=call.message, **place)
+    try:
+        tool = TOOLS.get(call.name)
+        if tool is None:
+            raise RefusedCall("unknown-tool", f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
+        done = tool.run(memory, _checked(tool, call.arguments), source)
+    except RefusedCall as refused:
+        return CallResult(name=call.name, ok=False, code=refused.code, message=str(refused), **place)
+    if isinstance(done, Entry):
+        return CallResult(
+            name=call.name,
+            ok=True,
+            code="ok",
+            message="done",
+            entry_id=done.id,
+            bank=done.bank,
+            content=done.content,
+            **place,
+        )
+    return CallResult(name=call.name, ok=True, code="ok", message="done", content=done, **place)
+
+
+def _checked(tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = {**tool.required, **tool.optional}
+    for argument in given:
+        if argument not in known:
+            raise RefusedCall(
+                "unknown-argument", f"{tool.name} takes {' '.join(known) or 'no arguments'} , not {argument[:40]}"
+            )
+    for argument in tool.required:
+        if argument not in given:
+            raise RefusedCall(f"no-{argument.replace('_', '-')}", f"{tool.name} needs {argument}")
+    return {argument: _KINDS[known[argument]](argument, value) for argument, value in given.items()}
+
+
+def _text(argument: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise RefusedCall(f"{argument.replace('_', '-')}-type", f"{argument} must be a string")
+    return value
+
+
+def _id(argument: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    raise RefusedCall("entry-id-type", f"{argument} must be the number of an entry")
+
+
+def _number(argument: str, value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise RefusedCall(f"{argument}-type", f"{argument} must be a number")
+
+
+_KINDS: Mapping[str, Callable[[str, Any], Any]] = {"text": _text, "id": _id, "number": _number}

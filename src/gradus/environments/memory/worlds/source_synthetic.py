@@ -1,0 +1,107 @@
+"""The synthetic world as a source: its conditions, its vocabulary, and its language as the teacher reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradus.core import Condition, Vocabulary
+from gradus.environments.memory.worlds.lexicon import SYLLABLES
+from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
+from gradus.environments.memory.worlds.questions import KINDS
+from gradus.environments.memory.worlds.records import Source, Statement
+from gradus.environments.memory.worlds.synthetic import SyntheticConfig, synthetic_world
+
+__all__ = ["read_statements", "synthetic_source"]
+
+TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
+    range(1_000_000, 1_000_200),
+    range(2_000_000, 2_000_100),
+    range(3_000_000, 3_000_020),
+)
+
+
+def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
+    """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length."""
+    knobs = dict(knobs or {})
+    base = SyntheticConfig(**knobs)
+
+    def longer(factor: int) -> dict[str, Any]:
+        people = round(base.people * factor**0.5)
+        return {
+            **knobs,
+            "split": "test",
+            "chunks": base.chunks * factor,
+            "people": people,
+            "questions": base.questions * 2,
+        }
+
+    conditions = (
+        Condition(
+            name="in-distribution",
+            seeds=TEST_SEEDS,
+            summary="worlds as long as in training, of words never seen",
+            options={**knobs, "split": "test"},
+        ),
+        Condition(name="longer-4x", seeds=LONG_SEEDS, summary="four times as long, more people", options=longer(4)),
+        Condition(name="longer-16x", seeds=LONGEST_SEEDS, summary="sixteen times as long", options=longer(16)),
+    )
+    return Source(
+        name="memory",
+        summary="dialogues of invented people whose facts change, are taken back, rumoured and joked about",
+        world=synthetic_world,
+        train=lambda i: (i, {**knobs, "split": "train"}),
+        conditions={condition.name: condition for condition in conditions},
+        max_chunks=base.chunks * 16,
+        vocabulary=_vocabulary,
+        statements=read_statements,
+        kinds=tuple(KINDS),
+    )
+
+
+def read_statements(text: str) -> list[Statement]:
+    """What the lines of a chunk say; rumours, jokes, repeats and small talk say nothing.
+
+    >>> [said.value for said in read_statements("Tavo: my city is now Reku.\\nMila: well, I have to think about that.")]
+    ['Reku']
+    """
+    found: list[Statement] = []
+    for line in text.splitlines():
+        said = read_line(line)
+        if said is None or said.kind in ("rumour", "joke", "repeat"):
+            continue
+        kind = "tell" if said.kind == "change" else said.kind
+        value = None if kind == "retract" else said.value
+        found.append(
+            Statement(kind=kind, entity=said.entity, cue=said.attribute.noun, bank=said.attribute.bank, value=value)
+        )
+    return found
+
+
+def _vocabulary() -> Vocabulary:
+    texts: list[str] = [*CHAT]
+    for attribute in ATTRIBUTES.values():
+        texts += [*attribute.mine, *attribute.theirs, attribute.noun]
+        texts += [
+            template.replace("{a}", attribute.noun)
+            for voices in WRAPPERS.values()
+            for group in voices.values()
+            for template in group
+        ]
+    words = {word for text in texts for word in text.split() if "{" not in word}
+    # A syllable that begins a word is a token of its own, so that a name costs two tokens and not three.
+    starts = [*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)]
+    return Vocabulary(words=(*sorted(words), *_date_words(), *starts), pieces=(*SYLLABLES, "'s", ".", ",", ":", "?"))
+
+
+def _date_words() -> Sequence[str]:
+    from gradus.environments.memory.worlds.timeline import MONTHS
+
+    return (
+        *MONTHS,
+        *(str(day) for day in range(1, 32)),
+        *(str(year) for year in range(2029, 2042)),
+        "Date:",
+        ",",
+        "formerly",
+    )

@@ -1,0 +1,112 @@
+"""How calls are written and how a turn is shown: compact, and in fragments that a nano tokenizer can have as one word each.
+
+What is written is plain JSON. Between the fixed fragments and the free text stands a space, which the memory evens out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from gradus.core import child_rng
+from gradus.environments.memory.schema import NINE_BANKS, Schema
+from gradus.environments.memory.store import Hit
+
+__all__ = [
+    "NOOP",
+    "fragments",
+    "observation_text",
+    "random_answer",
+    "system_prompt",
+    "write_core",
+    "write_delete",
+    "write_insert",
+    "write_update",
+]
+
+NOOP = '{"name":"memory_noop","arguments":{}}'
+_END = '"}}'
+_RANDOM_WORDS = ("city", "friend", "work", "dish", "fear", "unknown", "now", "is", "yes", "no", "never", "always")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _insert_head(bank: str) -> str:
+    return f'{{"name":"memory_insert","arguments":{{"category":{json.dumps(bank)},"content":"'
+
+
+def _update_head(bank: str) -> str:
+    return f'{{"name":"memory_update","arguments":{{"category":{json.dumps(bank)},"entry_id":'
+
+
+def _delete_head(bank: str) -> str:
+    return f'{{"name":"memory_delete","arguments":{{"category":{json.dumps(bank)},"entry_id":'
+
+
+_NEW_CONTENT = ',"new_content":"'
+_CORE_HEAD = '{"name":"core_memory_update","arguments":{"content":"'
+
+
+def write_insert(bank: str, content: str) -> str:
+    """A ``memory_insert`` call.
+
+    >>> write_insert("values", "Ann cause rivers")
+    '{"name":"memory_insert","arguments":{"category":"values","content":" Ann cause rivers "}}'
+    """
+    return f"{_insert_head(bank)} {_quoted(content)} {_END}"
+
+
+def write_update(bank: str, entry_id: int, content: str) -> str:
+    """A ``memory_update`` call."""
+    return f"{_update_head(bank)} {entry_id} {_NEW_CONTENT} {_quoted(content)} {_END}"
+
+
+def write_delete(bank: str, entry_id: int) -> str:
+    """A ``memory_delete`` call."""
+    return f"{_delete_head(bank)} {entry_id} }}}}"
+
+
+def write_core(content: str) -> str:
+    """A ``core_memory_update`` call."""
+    return f"{_CORE_HEAD} {_quoted(content)} {_END}"
+
+
+def fragments(banks: Iterable[str]) -> list[str]:
+    """The fixed stretches of every call over these banks, none of which holds a space."""
+    heads = [head(bank) for bank in banks for head in (_insert_head, _update_head, _delete_head)]
+    return [NOOP, _CORE_HEAD, _NEW_CONTENT, _END, "}}", *heads]
+
+
+def system_prompt(schema: Schema) -> str:
+    """The rules, short enough to be read again at every chunk."""
+    return (
+        "You read a dialogue chunk by chunk and keep a memory. You never see a chunk again; questions are answered from the "
+        f"memory alone. Answer with one JSON call a line: {_insert_head('CATEGORY')}TEXT{_END} "
+        f"{_update_head('CATEGORY')}ID{_NEW_CONTENT}TEXT{_END} {_delete_head('CATEGORY')}ID}}}} {_CORE_HEAD}TEXT{_END} {NOOP} "
+        f"CATEGORY: {','.join(schema.banks)} . TEXT: who, what, value; at most {schema.entry_words} words."
+    )
+
+
+def observation_text(
+    timestamp: str | None, text: str, core: str, related: Sequence[Hit], refused: Sequence[str]
+) -> str:
+    """One turn: the date and the chunk, then what depends on the memory: core, related entries, and refused calls."""
+    lines = [f"Date: {timestamp}"] if timestamp else []
+    lines.append(text)
+    if core:
+        lines.append(f"Core: {core}")
+    if related:
+        lines.append("Memory:")
+        lines += [f"{hit.entry.id} {hit.entry.bank} {hit.entry.content}" for hit in related]
+    lines += [f"Refused: {message}" for message in refused]
+    return "\n".join(lines)
+
+
+def random_answer(seed: int) -> str:
+    """Some legal answer, out of ``seed``: a call of a random kind with a random text, for search and hygiene."""
+    rng = child_rng(seed, "memory-random-answer")
+    bank = rng.choice(list(NINE_BANKS.banks))
+    text = " ".join(rng.choice(_RANDOM_WORDS) for _ in range(rng.randint(1, 12)))
+    return rng.choice((NOOP, write_insert(bank, text), write_core(text), write_delete(bank, rng.randint(1, 20))))
