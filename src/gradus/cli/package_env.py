@@ -1,0 +1,24 @@
+"""`gradus package-env`: an environment as an OpenEnv package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    environment: str = typer.Argument(..., help="Environment that comes with Gradus, as in `gradus envs`."),
+    folder: Path = typer.Argument(..., help="Folder to write; must be empty or not there."),
+    sessions: int = typer.Option(64, "--sessions", min=1, help="Episodes that its server runs at once."),
+) -> None:
+    """Write an environment as a package that `openenv validate` accepts and `openenv push` uploads."""
+    from gradus.interop.openenv_package import write_package
+
+    found = write_package(environment, folder, sessions=sessions)
+    typer.echo(f"wrote {len(found.files)} files to {found.folder}")
+    if not found.locked:
+        typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
+    typer.echo(f"try it: python {found.folder}/server/app.py    check it: openenv validate {found.folder}")

@@ -1,0 +1,74 @@
+"""The package that carries an environment to OpenEnv."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gradus.core import ConfigError
+from gradus.interop.openenv_package import write_package
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages") / "rhythm_env"
+    write_package("rhythm", folder, sessions=5)
+    return folder
+
+
+def test_it_has_what_openenv_looks_for(package: Path) -> None:
+    project = tomllib.loads((package / "pyproject.toml").read_text())
+    assert project["project"]["scripts"]["server"] == "rhythm_env.server.app:main"
+    assert any(each.startswith("openenv") for each in project["project"]["dependencies"])
+    assert not any("torch" in each for each in project["project"]["dependencies"])
+    manifest = yaml.safe_load((package / "openenv.yaml").read_text())
+    assert manifest["app"] == "server.app:app"
+    low, high = manifest["validation"]["reward"]["range"]
+    assert low < high
+    assert "rhythm" in tomllib.loads((package / "uv.lock").read_text())["package"][-1]["name"] or (
+        len(tomllib.loads((package / "uv.lock").read_text())["package"]) > 1
+    )
+    for package_name in project["tool"]["setuptools"]["packages"]:
+        if package_name.startswith("gradus"):
+            assert (package / package_name.replace(".", "/") / "__init__.py").is_file()
+    for source in package.rglob("*.py"):
+        ast.parse(source.read_text())
+
+
+def test_its_server_runs_on_what_it_carries(package: Path) -> None:
+    code = (
+        "import runpy, sys; sys.argv = ['app']; found = runpy.run_path('server/app.py', run_name='app');"
+        "import gradus, gradus.environments.rhythm as rhythm;"
+        "print(gradus.__file__); print(rhythm.__file__); print(found['app'].state.places.capacity);"
+        "print('torch' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=package, capture_output=True, text=True, check=True)
+    gradus, rhythm, capacity, torch = ran.stdout.split()
+    assert Path(gradus).is_relative_to(package)
+    assert Path(rhythm).is_relative_to(package)
+    assert (capacity, torch) == ("5", "False")
+
+
+def test_a_file_that_the_environment_is_made_of_travels_along(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"question": "1+1", "answer": "2"}\n' * 40)
+    try:
+        write_package(f"jsonl:{tasks}", tmp_path / "package")
+    except (ModuleNotFoundError, ConfigError) as error:
+        pytest.skip(f"needs the jsonl environment: {error}")
+    assert (tmp_path / "package" / "data" / "tasks.jsonl").read_text() == tasks.read_text()
+    assert 'ROOT / "data/tasks.jsonl"' in (tmp_path / "package" / "server" / "app.py").read_text()
+
+
+def test_nothing_is_overwritten_and_strangers_are_refused(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        write_package("rhythm", package)
+    with pytest.raises(ConfigError, match="come with Gradus"):
+        write_package("somewhere.else:spec", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
