@@ -166,8 +166,8 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         max_position_embeddings=config.context,
         tie_word_embeddings=True,
         attention_dropout=0.0,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+        eos_token_id=tokenizer.backend_tokenizer.token_to_id(END),
+        pad_token_id=tokenizer.backend_tokenizer.token_to_id(PAD),
         bos_token_id=None,
     )
     with torch.random.fork_rng(devices=[]):

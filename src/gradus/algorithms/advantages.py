@@ -1,0 +1,283 @@
+"""Advantages: how much better than its group a member, or one of its turns, was.
+
+Rewards go in as float64 if they can; all functions compute in the type they are given. Rows of one group share a task;
+groups are told apart by name, never by position. Where all members are equal the advantage is exactly 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gradus.algorithms.grouping import GroupIndex
+
+__all__ = [
+    "ADVANTAGES",
+    "Baseline",
+    "Scale",
+    "gdpo_advantages",
+    "group_advantages",
+    "maxrl_advantages",
+    "overlong_penalty",
+    "reinforce_pp_advantages",
+    "rewards_to_go",
+    "span_advantages",
+    "token_advantages",
+    "turn_advantages",
+]
+
+Baseline = Literal["mean", "leave_one_out"]
+Scale = Literal["none", "batch", "group"]
+
+
+def group_advantages(rewards: Tensor, groups: Tensor, *, baseline: Baseline = "mean", scale: Scale = "batch") -> Tensor:
+    """One advantage per episode.
+
+    Args:
+        rewards: (N,) grades.
+        groups: (N,) integer names; rows with the same name are one group, in any order.
+        baseline: ``mean`` of the group (arXiv 2402.03300; biased by (G - 1) / G, the same for all), or ``leave_one_out``,
+            the mean of the other members: G / (G - 1) (r - mean) (RLOO, arXiv 2402.14740), unbiased.
+        scale: ``none`` (Dr. GRPO, arXiv 2503.20783); ``batch``: one number for all, the root mean square over rows of
+            live groups; ``group``: each group's own standard deviation (n - 1), as in the original GRPO. The original adds
+            a small constant to the deviation; here groups without variance are exactly 0 instead.
+
+    Returns:
+        (N,) in the type of ``rewards``. A group of one gets 0.
+    """
+    index = GroupIndex(groups)
+    everywhere = torch.ones_like(rewards, dtype=torch.bool)
+    size = _scales(_centre(rewards, index, "mean"), everywhere, index.equal(rewards), index, scale)
+    return _centre(rewards, index, baseline) / size
+
+
+def turn_advantages(
+    turn_rewards: Tensor,
+    lengths: Tensor,
+    groups: Tensor,
+    *,
+    scale: Scale = "batch",
+    discount: float = 1.0,
+) -> Tensor:
+    """One advantage per turn: reward-to-go minus the mean reward-to-go of the other members at the same turn.
+
+    Members that have stopped count as 0 in that mean. So the baseline of a turn depends on the other members alone, not
+    on what this member did, and the policy gradient stays unbiased even where the policy decides when to stop. (A mean
+    over the members that are still playing would not be: being in that mean is an outcome of their own choices.)
+
+    Args:
+        turn_rewards: (N, K) payment of each turn; what stands behind ``lengths`` is ignored.
+        lengths: (N,) number of turns of each episode.
+        groups: (N,) integer names.
+        scale: ``none``; ``batch``: root mean square over all turns of live groups; ``group``: the same within each group.
+        discount: per turn.
+
+    Returns:
+        (N, K), 0 behind ``lengths``.
+    """
+    index = GroupIndex(groups)
+    played = torch.arange(turn_rewards.shape[1], device=turn_rewards.device) < lengths[:, None]
+    to_go = rewards_to_go(turn_rewards, lengths, discount=discount)
+    centred = torch.where(played, _centre(to_go, index, "leave_one_out"), 0.0)
+    return centred / _scales(centred, played, index.equal(to_go).all(1), index, scale)
+
+
+def span_advantages(
+    rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
+) -> Tensor:
+    """One advantage per turn and channel; :func:`token_advantages` brings them to the tokens.
+
+    Channel 0 holds the payments that belong to no span, and pays every token of a turn. Each further channel holds the
+    payments of one kind of span, and pays the tokens of that span only. Every channel is credited as by
+    :func:`turn_advantages`; all are divided by one scale, so that their weights in the grade stay what they are.
+
+    Args:
+        rewards: (N, K, C) payments by turn and channel.
+        lengths, groups, discount: as in :func:`turn_advantages`.
+        scale: ``none``, ``batch`` or ``group``: root mean square of the sum over channels.
+
+    Returns:
+        (N, K, C), 0 behind ``lengths``.
+    """
+    index = GroupIndex(groups)
+    played = torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
+    to_go = torch.stack([rewards_to_go(part, lengths, discount=discount) for part in rewards.unbind(-1)], -1)
+    centred = torch.where(played[..., None], _centre(to_go, index, "leave_one_out"), 0.0)
+    # Dead by channel, not by sum: a turn may pay one span what it takes from another.
+    dead = index.equal(to_go).flatten(1).all(1)
+    return centred / _scales(centred.sum(-1), played, dead, index, scale)[..., None]
+
+
+def token_advantages(advantages: Tensor, turns: Tensor, spans: Tensor | None = None) -> Tensor:
+    """Spread the advantages of one episode's turns over its action tokens.
+
+    Args:
+        advantages: (K,) from :func:`turn_advantages`, or (K, C) from :func:`span_advantages`.
+        turns: (T,) the turn of each token.
+        spans: (T, C) bool, whether a token stands in a channel's span; channel 0 is taken as true everywhere. Needed with
+            (K, C) only.
+
+    Returns:
+        (T,).
+    """
+    if advantages.ndim == 1:
+        return advantages[turns]
+    if spans is None or spans.shape != (turns.shape[0], advantages.shape[1]):
+        got = None if spans is None else tuple(spans.shape)
+        raise ValueError(f"spans must be of shape {(turns.shape[0], advantages.shape[1])}, got {got}")
+    member = spans.clone()
+    member[:, 0] = True
+    return (advantages[turns] * member).sum(-1)
+
+
+def rewards_to_go(turn_rewards: Tensor, lengths: Tensor, *, discount: float = 1.0) -> Tensor:
+    """(N, K) sum of the payments from each turn to the end of its episode (``lengths`` (N,)); 0 behind it."""
+    played = torch.arange(turn_rewards.shape[1], device=turn_rewards.device) < lengths[:, None]
+    paid = torch.where(played, turn_rewards, 0.0)
+    if discount == 1.0:
+        return torch.where(played, paid.flip(1).cumsum(1).flip(1), 0.0)
+    to_go = torch.zeros_like(paid)
+    running = torch.zeros_like(paid[:, 0])
+    for turn in range(paid.shape[1] - 1, -1, -1):
+        running = paid[:, turn] + discount * running
+        to_go[:, turn] = running
+    return to_go
+
+
+def gdpo_advantages(
+    components: Tensor, weights: Tensor, groups: Tensor, *, scale: Scale = "batch", baseline: Baseline = "mean"
+) -> Tensor:
+    """Each reward component is centred and scaled on its own, then weighted and summed, then scaled as a whole.
+
+    A component with a small range is not drowned by one with a large range, which happens when rewards are summed first.
+    Source: GDPO, arXiv 2601.05242. There each component is scaled by its group's deviation (``scale="group"``); the
+    default here is one scale per component for the batch. The scaling of the sum over the batch is the paper's.
+
+    Args:
+        components: (N, C) unweighted rewards.
+        weights: (C,).
+        groups: (N,) integer names.
+
+    Returns:
+        (N,).
+    """
+    parts = [group_advantages(part, groups, baseline=baseline, scale=scale) for part in components.unbind(-1)]
+    total = (torch.stack(parts, -1) * weights.to(components)).sum(-1)
+    if scale == "none":
+        return total
+    index = GroupIndex(groups)
+    return total / _scales(total, torch.ones_like(total, dtype=torch.bool), index.equal(total), index, "batch")
+
+
+def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
+    """(r - mean) / mean within each group: to first order the gradient of the log of the mean reward.
+
+    Groups that seldom succeed weigh more than under GRPO. Source: MaxRL, arXiv 2602.02710.
+
+    Args:
+        rewards: (N,), non-negative.
+        groups: (N,) integer names.
+
+    Returns:
+        (N,); 0 in groups whose rewards are all equal, all zero included.
+
+    Raises:
+        ValueError: a reward is negative.
+    """
+    if bool((rewards < 0).any()):
+        raise ValueError(
+            f"maxrl divides by the mean reward, so rewards must not be negative, got {float(rewards.min()):g}; "
+            "shift the grade, or use another algorithm"
+        )
+    index = GroupIndex(groups)
+    mean = (index.sum(rewards) / index.size)[index.place]
+    return torch.where(mean > 0, _centre(rewards, index, "mean") / mean.clamp(min=torch.finfo(mean.dtype).tiny), 0.0)
+
+
+def reinforce_pp_advantages(token_rewards: Tensor, mask: Tensor, *, discount: float = 1.0) -> Tensor:
+    """Discounted returns of tokens, whitened over the batch; no groups.
+
+    Source: REINFORCE++, arXiv 2501.03262. A KL penalty, where there is one, is part of the token rewards (k1).
+
+    Args:
+        token_rewards: (B, T); an episode's grade stands at its last action token, or payments where they were earned.
+        mask: (B, T) true on action tokens; tokens in between are skipped, they take no step of discount.
+        discount: per action token.
+
+    Returns:
+        (B, T), 0 off the mask; mean 0 and standard deviation 1 on it, or all 0 if all returns are equal.
+    """
+    returns = torch.zeros_like(token_rewards)
+    running = torch.zeros_like(token_rewards[:, 0])
+    for token in range(token_rewards.shape[1] - 1, -1, -1):
+        on = mask[:, token]
+        running = torch.where(on, token_rewards[:, token] + discount * running, running)
+        returns[:, token] = torch.where(on, running, 0.0)
+    own = returns[mask]
+    if own.numel() == 0 or bool(GroupIndex(torch.zeros_like(own, dtype=torch.long)).equal(own)[0]):
+        return torch.zeros_like(returns)
+    return torch.where(mask, (returns - own.mean()) / own.std(correction=0), 0.0)
+
+
+def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
+    """A reward for length: 0 up to ``limit - buffer`` tokens, falling in a line to -1 at ``limit``, -1 beyond.
+
+    Source: DAPO, arXiv 2503.14476, eq. 13 (soft overlong punishment). To be added to the grade, and shown beside it.
+
+    Args:
+        lengths: (N,) sampled tokens.
+        limit: the longest answer that is counted at all.
+        buffer: tokens before ``limit`` where the penalty begins.
+
+    Returns:
+        (N,) float64 in [-1, 0].
+    """
+    if not 0 < buffer <= limit:
+        raise ValueError(f"buffer must lie in 1..limit, got buffer {buffer} and limit {limit}")
+    return ((limit - buffer - lengths.double()) / buffer).clamp(-1.0, 0.0)
+
+
+def _centre(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
+    """(N, ...) minus the group's mean or the mean of the others; exactly 0 where a group is all equal."""
+    if baseline not in ("mean", "leave_one_out"):
+        raise ValueError(f"baseline must be mean or leave_one_out, got {baseline!r}")
+    size = index.size.reshape(-1, *([1] * (values.ndim - 1)))
+    centred = values - (index.sum(values) / size)[index.place]
+    if baseline == "leave_one_out":
+        centred = centred * (size / (size - 1).clamp(min=1))[index.place].to(values.dtype)
+    return torch.where(index.equal(values)[index.place], torch.zeros_like(centred), centred)
+
+
+def _scales(centred: Tensor, counted: Tensor, dead: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
+    """What to divide ``centred`` (N,) or (N, K) by: broadcastable to it, 1 where there is nothing to scale.
+
+    ``counted`` (like ``centred``) marks the entries that exist, ``dead`` (n,) the groups that do not count.
+    """
+    if scale == "none":
+        return centred.new_ones([1] * centred.ndim)
+    if scale not in ("batch", "group"):
+        raise ValueError(f"scale must be none, batch or group, got {scale!r}")
+    by_row = [-1, *[1] * (centred.ndim - 1)]
+    rows = counted & ~dead[index.place].reshape(by_row)
+    square = torch.where(rows, centred**2, 0.0).reshape(centred.shape[0], -1).sum(1)
+    number = rows.reshape(centred.shape[0], -1).sum(1)
+    if scale == "batch":
+        size = (square.sum() / number.sum().clamp(min=1)).sqrt().reshape([1] * centred.ndim)
+    else:
+        # With one advantage per member this is the usual standard deviation, n - 1 in the denominator.
+        free = index.sum(number) - (1 if centred.ndim == 1 else 0)
+        size = (index.sum(square) / free.clamp(min=1)).sqrt()[index.place].reshape(by_row)
+    return torch.where(size > 0, size, torch.ones_like(size))
+
+
+ADVANTAGES: dict[str, Callable[..., Tensor]] = {
+    "group": group_advantages,
+    "turn": turn_advantages,
+    "span": span_advantages,
+    "gdpo": gdpo_advantages,
+    "maxrl": maxrl_advantages,
+    "reinforce++": reinforce_pp_advantages,
+}

@@ -1,0 +1,77 @@
+"""Sums, means and extremes within groups. A group is named by an integer per row; names need not be dense or sorted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["GroupIndex", "dead_groups", "dense_names", "live_rows", "spread"]
+
+_NOISE = 64.0  # differences below this many roundings of the largest value are float noise, not variance
+
+
+def dense_names(names: Tensor) -> tuple[Tensor, Tensor]:
+    """The different integers in ``names`` (N,), ascending (n,), and the place of each row's in them (N,)."""
+    found: tuple[Tensor, Tensor] = torch.unique(names, return_inverse=True)  # pyright: ignore
+    return found
+
+
+class GroupIndex:
+    """Rows (N,) of group names, counted once. ``place`` (N,) is each row's group in 0..n-1, ``names`` (n,) ascending."""
+
+    def __init__(self, groups: Tensor) -> None:
+        if groups.ndim != 1 or groups.is_floating_point():
+            raise ValueError(
+                f"groups must be integers of shape (N,), got {groups.dtype} of shape {tuple(groups.shape)}"
+            )
+        self.names, self.place = dense_names(groups)
+        self.size: Tensor = torch.bincount(self.place, minlength=self.names.numel())
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return self.names.numel()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """(n, ...) sums of ``values`` (N, ...)."""
+        total = values.new_zeros(self.count, *values.shape[1:])
+        return total.index_add(0, self.place, values)
+
+    def extremes(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, ...) least and largest of ``values`` (N, ...)."""
+        where = self.place.reshape(-1, *([1] * (values.ndim - 1))).expand_as(values)
+        empty = values.new_zeros(self.count, *values.shape[1:])
+        low = empty.scatter_reduce(0, where, values, "amin", include_self=False)
+        return low, empty.scatter_reduce(0, where, values, "amax", include_self=False)
+
+    def equal(self, values: Tensor) -> Tensor:
+        """(n, ...) true where all values of a group are the same number, but for float noise.
+
+        Decided by the extremes: the standard deviation of equal numbers is often not 0 in floating point.
+        """
+        low, high = self.extremes(values)
+        size = torch.maximum(low.abs(), high.abs())
+        return high - low <= _NOISE * torch.finfo(values.dtype).eps * size
+
+
+def dead_groups(rewards: Tensor, groups: Tensor) -> Tensor:
+    """(n,) true for groups whose raw rewards (N,) are all equal, in ascending order of their names ``groups`` (N,).
+
+    Asked of rewards before any scaling or shaping. A group of one is dead: it has no baseline.
+    """
+    return GroupIndex(groups).equal(rewards)
+
+
+def live_rows(rewards: Tensor, groups: Tensor) -> Tensor:
+    """(N,) true for rows of groups with some difference in their raw rewards; the others give no gradient."""
+    index = GroupIndex(groups)
+    return ~index.equal(rewards)[index.place]
+
+
+def spread(rewards: Tensor, groups: Tensor) -> Tensor:
+    """(n,) standard deviation (n - 1) of the rewards within each group; exactly 0 where they are equal, nan for groups of one."""
+    index = GroupIndex(groups)
+    mean = index.sum(rewards) / index.size
+    square = index.sum((rewards - mean[index.place]) ** 2)
+    deviation = (square / (index.size - 1)).sqrt()
+    return torch.where(index.equal(rewards) & (index.size > 1), torch.zeros_like(deviation), deviation)

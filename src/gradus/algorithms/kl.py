@@ -1,0 +1,78 @@
+"""Estimates of KL(policy || reference) from sampled tokens, and the two ways to use one.
+
+With d = log pi - log ref of a token that the policy drew, k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d (J. Schulman,
+"Approximating KL divergence", 2020). As a *reward* take k1: unbiased, and the policy gradient does the rest. As a *loss* it
+is the gradient that must be right: that of k2 is, on policy; that of k3 is once it carries the policy's ratio to the
+sampler; that of k1 has expectation zero, whatever the reference, so it is refused (arXiv 2510.01555; the weighted k3 is
+DeepSeek-V3.2's, arXiv 2512.02556).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["KL_ESTIMATORS", "KlKind", "kl_loss", "kl_penalty"]
+
+KlKind = Literal["k1", "k2", "k3"]
+
+
+def _k1(difference: Tensor) -> Tensor:
+    return difference
+
+
+def _k2(difference: Tensor) -> Tensor:
+    return 0.5 * difference**2
+
+
+def _k3(difference: Tensor) -> Tensor:
+    return torch.expm1(-difference) + difference
+
+
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k3": _k3}
+"""Estimator of the KL divergence from log pi - log ref, any shape, nats."""
+
+
+def kl_penalty(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, *, kind: KlKind = "k1") -> Tensor:
+    """(B, T) estimate per token without gradient, 0 off the mask; to be taken, times a coefficient, from token rewards."""
+    difference = torch.where(mask, logprobs.detach() - reference_logprobs.detach(), 0.0)
+    return KL_ESTIMATORS[kind](difference)
+
+
+def kl_loss(
+    logprobs: Tensor,
+    reference_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    n_tokens: float,
+    kind: KlKind = "k2",
+    sampler_logprobs: Tensor | None = None,
+) -> Tensor:
+    """The KL divergence to the reference as a term of the loss; its value estimates nats per token.
+
+    Args:
+        logprobs, reference_logprobs: (B, T) of the sampled tokens, nats; no gradient flows into the reference.
+        mask: (B, T) bool, true on sampled tokens.
+        n_tokens: action tokens in the whole step.
+        kind: ``k2``, or ``k3`` weighted with the ratio to the sampler.
+        sampler_logprobs: (B, T); None where the tokens were drawn from the policy as it is now (ratio 1).
+
+    Raises:
+        ValueError: ``k1``, whose gradient is zero in expectation.
+    """
+    if kind == "k1":
+        raise ValueError(
+            "k1 as a loss has zero gradient in expectation, so it would hold nothing back; use k2 or k3 as a loss, "
+            "or k1 as a penalty in the reward"
+        )
+    if kind not in KL_ESTIMATORS:
+        raise ValueError(f"kl must be k2 or k3 as a loss, got {kind!r}")
+    own = logprobs[mask]
+    drawn = own.detach() if sampler_logprobs is None else sampler_logprobs[mask].detach()
+    ratio = (own - drawn).exp()
+    # k2's own gradient is already the policy gradient of the divergence, so its ratio is a plain weight.
+    weight = ratio if kind == "k3" else ratio.detach()
+    return (weight * KL_ESTIMATORS[kind](own - reference_logprobs[mask].detach())).sum() / n_tokens

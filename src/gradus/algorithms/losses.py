@@ -1,0 +1,279 @@
+"""Policy losses: arrays in, loss and metrics out.
+
+All take the same arguments (see :class:`PolicyLoss`), so that they can be chosen by name from ``LOSSES``. Denominators come
+from the caller, who knows the whole step: the sum of the losses of its microbatches is then the loss of the step, however
+it was cut. Minimising the loss maximises the objective of the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gradus.algorithms.grouping import dense_names
+
+__all__ = ["LOSSES", "LossResult", "PolicyLoss", "combine_metrics"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossResult:
+    """``loss``: a number with a gradient. ``metrics``: numbers without one; :func:`combine_metrics` adds up microbatches."""
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+
+
+class PolicyLoss(Protocol):
+    """What every loss takes. B rows, T positions.
+
+    Args:
+        logprobs: (B, T) of the tokens at hand under the policy being trained, in nats.
+        sampler_logprobs: (B, T) of the same tokens under the policy that drew them (or, with ``weights``, under the
+            trainer before its first update of the step). No gradient flows into it.
+        advantages: (B, T).
+        mask: (B, T) bool, true on sampled tokens, the stop token included. What stands elsewhere is never read.
+        n_tokens: action tokens in the whole step.
+        n_sequences: training sequences in the whole step.
+        clip_low, clip_high: the ratio may move within [1 - clip_low, 1 + clip_high].
+        max_tokens: the constant of ``dr_grpo``: the token budget of a sequence. Other losses ignore it.
+        weights: (B, T) factors without gradient that correct for a sampler that is not the trainer
+            (:mod:`gradus.algorithms.corrections`); None for 1.
+        sequences: (B, T) integer names of the training sequence of each token, for rows that hold several (a tree or a
+            packed row); None if a row is one sequence. A sequence must not be split over microbatches, except for losses
+            that average over tokens alone.
+    """
+
+    def __call__(
+        self,
+        logprobs: Tensor,
+        sampler_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        n_tokens: float,
+        n_sequences: float,
+        clip_low: float,
+        clip_high: float,
+        max_tokens: float | None = None,
+        weights: Tensor | None = None,
+        sequences: Tensor | None = None,
+    ) -> LossResult: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tokens:
+    """The M action tokens of a batch, flat; ``sequence`` (M,) in 0..n-1, ``length`` (n,) tokens of each."""
+
+    logprobs: Tensor
+    log_ratio: Tensor
+    advantages: Tensor
+    weights: Tensor
+    sequence: Tensor
+    length: Tensor
+    n_tokens: float
+    n_sequences: float
+    clip_low: float
+    clip_high: float
+    max_tokens: float | None
+
+    def sequence_mean(self, values: Tensor) -> Tensor:
+        """(n,) mean of ``values`` (M,) over each sequence."""
+        return values.new_zeros(self.length.numel()).index_add(0, self.sequence, values) / self.length
+
+
+_Objective = Callable[[_Tokens], tuple[Tensor, Tensor, Tensor]]
+_Reduction = Callable[[_Tokens, Tensor], Tensor]
+
+
+def _clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    """min(rho A, clip(rho) A): (M,) objective, ratio, and whether the clip took the gradient."""
+    return _clip(tokens, tokens.log_ratio.exp())
+
+
+def _clip(tokens: _Tokens, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    bounded = ratio.clamp(1.0 - tokens.clip_low, 1.0 + tokens.clip_high)
+    free, held = ratio * tokens.advantages, bounded * tokens.advantages
+    return torch.minimum(free, held), ratio, held < free
+
+
+def _sequence_clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    """GSPO: the ratio is the geometric mean over the sequence, carried by each token's own gradient (GSPO-token)."""
+    mean = tokens.sequence_mean(tokens.log_ratio).detach()[tokens.sequence]
+    return _clip(tokens, (mean + tokens.logprobs - tokens.logprobs.detach()).exp())
+
+
+def _weighted(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    """CISPO: the clipped ratio is a weight without gradient, so that no token loses its own."""
+    ratio = tokens.log_ratio.detach().exp()
+    bounded = ratio.clamp(1.0 - tokens.clip_low, 1.0 + tokens.clip_high)
+    return bounded * tokens.advantages * tokens.logprobs, ratio, bounded != ratio
+
+
+def _reinforce(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    """rho A log pi with rho as a weight: REINFORCE, exact off policy too, unclipped."""
+    ratio = tokens.log_ratio.detach().exp()
+    return ratio * tokens.advantages * tokens.logprobs, ratio, torch.zeros_like(ratio, dtype=torch.bool)
+
+
+def _over_tokens(tokens: _Tokens, values: Tensor) -> Tensor:
+    return values.sum() / tokens.n_tokens
+
+
+def _over_sequences(tokens: _Tokens, values: Tensor) -> Tensor:
+    return tokens.sequence_mean(values).sum() / tokens.n_sequences
+
+
+def _over_budget(tokens: _Tokens, values: Tensor) -> Tensor:
+    if tokens.max_tokens is None:
+        raise ValueError("dr_grpo divides by a constant; give max_tokens, the token budget of one sequence")
+    return values.sum() / (tokens.n_sequences * tokens.max_tokens)
+
+
+def _flatten(
+    logprobs: Tensor,
+    sampler_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    weights: Tensor | None,
+    sequences: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The action tokens of a batch as (M,) arrays; positions off the mask are gone, so they get no gradient at all."""
+    if not (logprobs.shape == sampler_logprobs.shape == advantages.shape == mask.shape) or mask.dtype != torch.bool:
+        shapes = [tuple(x.shape) for x in (logprobs, sampler_logprobs, advantages, mask)]
+        raise ValueError(
+            "logprobs, sampler_logprobs, advantages and mask must have one shape, and mask must be bool; "
+            f"got {shapes} and {mask.dtype}"
+        )
+    if sequences is None:
+        sequences = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
+    names, place = dense_names(sequences[mask])
+    own = logprobs[mask]
+    factors = torch.ones_like(own) if weights is None else weights[mask].detach().to(own)
+    length = torch.bincount(place, minlength=names.numel()).to(own.dtype)
+    return own, own - sampler_logprobs[mask].detach(), advantages[mask].detach().to(own), factors, place, length
+
+
+def _metrics(tokens: _Tokens, ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
+    """Shares of the step (to be added up) and extremes (``*_max``) over this batch's tokens."""
+    gap = tokens.log_ratio.detach()
+    zero = gap.new_zeros(())
+    return {
+        "clip_fraction": clipped.sum() / tokens.n_tokens,
+        "ratio_mean": ratio.detach().sum() / tokens.n_tokens,
+        "ratio_max": ratio.detach().max() if ratio.numel() else zero,
+        "approx_kl": (gap.exp() - 1.0 - gap).sum() / tokens.n_tokens,  # of the policy from the sampler, k3
+        "logprob_gap_max": gap.abs().max() if gap.numel() else zero,
+    }
+
+
+def _make(objective: _Objective, reduce: _Reduction, doc: str) -> PolicyLoss:
+    """A loss out of what a token is worth and how tokens are averaged."""
+
+    def loss(
+        logprobs: Tensor,
+        sampler_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        n_tokens: float,
+        n_sequences: float,
+        clip_low: float,
+        clip_high: float,
+        max_tokens: float | None = None,
+        weights: Tensor | None = None,
+        sequences: Tensor | None = None,
+    ) -> LossResult:
+        own, log_ratio, credit, factors, sequence, length = _flatten(
+            logprobs, sampler_logprobs, advantages, mask, weights, sequences
+        )
+        tokens = _Tokens(
+            logprobs=own,
+            log_ratio=log_ratio,
+            advantages=credit,
+            weights=factors,
+            sequence=sequence,
+            length=length,
+            n_tokens=n_tokens,
+            n_sequences=n_sequences,
+            clip_low=clip_low,
+            clip_high=clip_high,
+            max_tokens=max_tokens,
+        )
+        values, ratio, clipped = objective(tokens)
+        return LossResult(loss=-reduce(tokens, values * factors), metrics=_metrics(tokens, ratio, clipped))
+
+    loss.__doc__ = doc
+    return loss
+
+
+LOSSES: dict[str, PolicyLoss] = {
+    "grpo": _make(
+        _clipped,
+        _over_sequences,
+        "Clipped ratio, mean over tokens, then over sequences. GRPO, arXiv 2402.03300, eq. 3; its KL term is added by the "
+        "caller (gradus.algorithms.kl). A long sequence's tokens weigh less than a short one's.",
+    ),
+    "dr_grpo": _make(
+        _clipped,
+        _over_budget,
+        "Clipped ratio, sum over tokens divided by sequences x max_tokens. Dr. GRPO, arXiv 2503.20783; for advantages "
+        "without a scale.",
+    ),
+    "dapo": _make(
+        _clipped,
+        _over_tokens,
+        "Ratio clipped wider above than below, sum over tokens divided by all tokens of the step. DAPO, arXiv 2503.14476, "
+        "eq. 8; dynamic sampling is the caller's, overlong shaping is overlong_penalty.",
+    ),
+    "gspo": _make(
+        _sequence_clipped,
+        _over_sequences,
+        "The ratio of a sequence is the geometric mean of its tokens' ratios. GSPO, arXiv 2507.18071, in its token form "
+        "(eq. 14), which equals the sequence form where a sequence has one advantage and allows one per turn.",
+    ),
+    "cispo": _make(
+        _weighted,
+        _over_tokens,
+        "REINFORCE with the clipped ratio as a weight. CISPO, MiniMax-M1, arXiv 2506.13585, eq. 4. With clip_low 1 it is "
+        "clipped above only, as there.",
+    ),
+    "rloo": _make(
+        _reinforce,
+        _over_tokens,
+        "REINFORCE, for leave-one-out advantages. RLOO, arXiv 2402.14740; differs in that the ratio weighs each token "
+        "(exact when several updates are made per batch) and the sum is divided by tokens, a constant of the step.",
+    ),
+    "reinforce++": _make(
+        _clipped,
+        _over_tokens,
+        "Clipped ratio over whitened token returns (reinforce_pp_advantages). REINFORCE++, arXiv 2501.03262.",
+    ),
+    "gdpo": _make(
+        _clipped,
+        _over_tokens,
+        "Clipped ratio over advantages of separately scaled components (gdpo_advantages). GDPO, arXiv 2601.05242.",
+    ),
+    "maxrl": _make(
+        _clipped,
+        _over_tokens,
+        "Clipped ratio over (r - mean) / mean (maxrl_advantages). MaxRL, arXiv 2602.02710; differs in the clip, which is "
+        "idle in a first update.",
+    ),
+}
+"""Every policy loss by the name of its algorithm."""
+
+
+def combine_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Add up the metrics of a step's microbatches; of ``*_max`` take the largest."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            number = float(value)
+            if name in total:
+                number = max(total[name], number) if name.endswith("_max") else total[name] + number
+            total[name] = number
+    return total
