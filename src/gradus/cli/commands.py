@@ -22,17 +22,10 @@ _GROUPS = {
     "Around them": {
         "show": "show",
         "regrade": "regrade",
-        "check": "check",
-        "plan": "plan",
-        "export": "export",
-        "chat": "chat",
-        "serve": "serve",
         "serve-env": "serve_env",
-        "package-env": "package_env",
-        "push": "push",
     },
 }
-_APPS = {"rewards": "rewards", "memory": "memory"}
+_APPS: dict[str, str] = {}
 
 
 def attach(app: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from gradus.evaluation import Evaluation, evaluate
 from gradus.pipeline.policies import make_policy
 from gradus.pipeline.progress import progress_bar
 
-__all__ = ["evaluate_command", "evaluate_policies", "split_names"]
+__all__ = ["evaluate_command", "evaluate_policies", "parse_pair", "split_names"]
 
 
 def split_names(text: str) -> list[str]:
@@ -55,7 +55,7 @@ def evaluate_command(
         graders=split_names(graders) if graders else None,
         episodes=episodes,
         seed=seed,
-        pairs=[_pair(each, names) for each in split_names(pairs)] if pairs else None,
+        pairs=[parse_pair(each, names) for each in split_names(pairs)] if pairs else None,
         power=power,
     )
     console = Console()
@@ -105,7 +105,7 @@ def _conditions(spec: EnvironmentSpec, text: str) -> list[str]:
     return [next(iter(spec.conditions))] if text == "main" and "main" not in spec.conditions else split_names(text)
 
 
-def _pair(text: str, names: Sequence[str]) -> tuple[str, str]:
+def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
     """Split ``a-b`` where names may hold hyphens themselves."""
     for left in names:
         for right in names:

@@ -56,7 +56,7 @@ class EvalSection(_Section):
     policies: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     graders: tuple[str, ...] = ()
-    episodes: int | dict[str, int] | None = None
+    episodes: int | None = None
     pairs: tuple[str, ...] = ()
     shown: int = Field(3, ge=0, description="episodes of each policy and condition that the report can open")
 

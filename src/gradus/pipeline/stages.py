@@ -1,0 +1,285 @@
+"""`gradus run`: audit, teacher, priming, GRPO, doctor, evaluation, report. Each stage leaves files; what is there is not done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+from rich.console import Console
+
+from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core.files import read_json, write_json, write_text
+from gradus.pipeline.audit import audit_stage
+from gradus.pipeline.claims import judge
+from gradus.pipeline.doctor import diagnose_run
+from gradus.pipeline.evaluate import evaluate_policies, parse_pair
+from gradus.pipeline.payload import write_payload
+from gradus.pipeline.policies import make_policy, teacher_name
+from gradus.pipeline.progress import progress_bar
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.show import show_costs, show_results
+from gradus.pipeline.state import RunState
+from gradus.pipeline.teach import teach
+from gradus.policies import LocalPolicy, load_model, make_nano
+from gradus.rollouts import read_episodes, write_episodes
+from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
+
+__all__ = ["grpo_alone", "run_recipe", "sft_alone"]
+
+C = TypeVar("C", SftConfig, GrpoConfig)
+
+_CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
+    "sft": ("sft", False),
+    "sft-greedy": ("sft", True),
+    "grpo": ("grpo", False),
+    "grpo-greedy": ("grpo", True),
+}
+
+
+class _Run:
+    """One run: its recipe, folder, environment and state."""
+
+    def __init__(self, recipe: Recipe, folder: Path, *, redo: bool, console: Console) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        self.console = console
+        self.spec: EnvironmentSpec = recipe.spec()
+        self.grader = self.spec.grader(recipe.grader)
+        self.state = RunState(folder, redo=redo)
+
+    @property
+    def base(self) -> str:
+        """The model before any training: the given one, or the nano model of this run."""
+        return self.recipe.model.path or str(self.folder / "model")
+
+    def checkpoint(self, stage: str) -> Path:
+        """The best checkpoint of a training stage."""
+        return self.folder / stage / "best"
+
+
+def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, console: Console | None = None) -> Path:
+    """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped."""
+    folder = out or Path("runs") / recipe.environment.partition(":")[0]
+    run = _Run(recipe, folder, redo=redo, console=console or Console())
+    settings = {name: select(run) for name, (_, select) in _STAGES.items()}
+    for name, (do, _) in _STAGES.items():
+        if run.state.done(name, settings[name]):
+            run.console.print(f"[dim]{name}: there already[/dim]")
+            continue
+        run.console.rule(f"[bold]{name}[/bold]", align="left")
+        with run.state.doing(name, settings[name]) as cost:
+            do(run, cost)
+        run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
+    write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json"))))
+    return _finish(run)
+
+
+def _finish(run: _Run) -> Path:
+    """Costs, the report with them, and the tables on screen."""
+    from gradus.reports import write_report
+
+    write_json(run.folder / "costs.json", {"schema": 1, "stages": run.state.costs()})
+    report = write_report(run.folder)
+    results = read_json(run.folder / "results.json")
+    show_results(run.console, results, quick=run.recipe.quick)
+    show_costs(run.console, run.state.costs())
+    run.console.print(f"report: [bold]{report}[/bold]", highlight=False)
+    return run.folder
+
+
+def _do_model(run: _Run, cost: dict[str, Any]) -> None:
+    """Make the nano model, unless a model was given."""
+    if run.recipe.model.path is not None:
+        load_model(run.recipe.model.path)  # fail now rather than after the teacher has been paid
+        return
+    if run.spec.vocabulary is None:
+        raise ConfigError(f"{run.spec.name} has no vocabulary to make a nano model from; give a model with --model")
+    make_nano(run.folder / "model", run.spec.vocabulary(), run.recipe.model.nano, seed=run.recipe.seed)
+
+
+def _do_audit(run: _Run, cost: dict[str, Any]) -> None:
+    """Audit the grader that is going to pay."""
+    if not run.recipe.audit.enabled:
+        run.console.print("switched off by the recipe (audit.enabled)")
+        return
+    section = run.recipe.audit
+    audit_stage(
+        run.spec, run.grader, run.folder, episodes=section.episodes, budget=section.budget, seed=run.recipe.seed, console=run.console
+    )
+
+
+def _do_teach(run: _Run, cost: dict[str, Any]) -> None:
+    section = run.recipe.teach
+    name = teacher_name(run.spec, section.policy)
+    path = run.folder / "teach" / "episodes.jsonl"
+    with progress_bar(f"teach · {name}", section.episodes, "episodes") as advance:
+        summary = teach(
+            run.spec,
+            make_policy(run.spec, name),
+            episodes=section.episodes,
+            path=path,
+            grader=run.grader,
+            seed=run.recipe.seed,
+            progress=advance,
+        )
+    run.console.print(summary.sentence(path), highlight=False)
+    cost.update({key: value for key, value in asdict(summary).items() if key not in ("seconds", "grader", "policy")})
+
+
+def _do_sft(run: _Run, cost: dict[str, Any]) -> None:
+    found = read_episodes(run.folder / "teach" / "episodes.jsonl")
+    folder = run.folder / "sft"
+    result = train_sft(run.base, found.episodes, _seeded(run.recipe.sft, run.recipe), folder, resume=_begun(folder))
+    run.console.print(f"loss {_figure(result.loss)}, held out {_figure(result.validation_loss)} nats per action token")
+    cost.update(steps=result.steps, tokens=_tokens(folder))
+
+
+def _do_grpo(run: _Run, cost: dict[str, Any]) -> None:
+    from gradus.health import Monitor
+
+    folder = run.folder / "grpo"
+    result = train_grpo(
+        str(run.checkpoint("sft")),
+        run.spec,
+        _seeded(run.recipe.grpo, run.recipe),
+        folder,
+        grader=run.grader,
+        resume=_begun(folder),
+        monitor=Monitor(),
+    )
+    cost.update(steps=result.steps, tokens=_tokens(folder))
+
+
+def _do_doctor(run: _Run, cost: dict[str, Any]) -> None:
+    diagnose_run(run.folder, console=run.console)
+
+
+def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
+    section = run.recipe.eval
+    names = section.policies or ("random", "sft", "grpo", "grpo-greedy")
+    graders = list(dict.fromkeys([run.grader.name, *section.graders]))
+    policies = {name: _policy(run, name) for name in names}
+    pairs = [parse_pair(text, list(names)) for text in section.pairs] or None
+    found = evaluate_policies(
+        run.spec,
+        policies,
+        conditions=list(section.conditions) or None,
+        graders=graders,
+        episodes=section.episodes,
+        seed=run.recipe.seed,
+        pairs=pairs,
+        checkpoint="grpo/best",
+    )
+    document = found.to_json()
+    by_grader = {run.grader.name: document, **document.get("graders", {})}
+    document["claims"] = judge(run.recipe.claims, by_grader, run.grader.name)
+    document["quick"] = run.recipe.quick
+    write_json(run.folder / "results.json", document)
+    flat = [each for by_policy in found.episodes.values() for played in by_policy.values() for each in played]
+    write_episodes(run.folder / "eval" / "episodes.jsonl", flat, environment=run.spec.name, note="gradus run")
+    write_payload(run.folder, run.spec, run.grader, run.recipe, found.episodes, policies)
+    cost.update(episodes=len(flat))
+
+
+def _policy(run: _Run, name: str) -> Policy:
+    """A policy of the evaluation: one of the run's checkpoints, or whatever the name means elsewhere."""
+    if name not in _CHECKPOINTS:
+        return make_policy(run.spec, name)
+    stage, greedy = _CHECKPOINTS[name]
+    sampling = run.recipe.grpo.sampling
+    loaded = load_model(str(run.checkpoint(stage)))
+    return LocalPolicy(loaded, sampling.as_greedy() if greedy else sampling, name=name, grammar=run.spec.grammar)
+
+
+def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
+    """`gradus sft`: prime a model (a nano model if none is named) on stored episodes; returns the best checkpoint."""
+    spec = recipe.spec()
+    episodes = []
+    for path in data:
+        found = read_episodes(path)
+        if found.environment != spec.name:
+            raise ConfigError(f"{path} holds episodes of {found.environment}, not of {spec.name}")
+        episodes.extend(found.episodes)
+    base = recipe.model.path or str(folder / "model")
+    if recipe.model.path is None and not (folder / "model").exists():
+        if spec.vocabulary is None:
+            raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
+        make_nano(folder / "model", spec.vocabulary(), recipe.model.nano, seed=recipe.seed)
+    return train_sft(base, episodes, _seeded(recipe.sft, recipe), folder, resume=resume).best
+
+
+def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
+    """`gradus grpo`: train ``model.path`` on the recipe's environment; returns the best checkpoint."""
+    from gradus.health import Monitor
+    from gradus.pipeline.policies import find_model
+
+    spec = recipe.spec()
+    model = recipe.model.path or ""
+    found = find_model(model)
+    result = train_grpo(
+        str(found or model),
+        spec,
+        _seeded(recipe.grpo, recipe),
+        folder,
+        grader=spec.grader(recipe.grader),
+        resume=resume,
+        monitor=Monitor(),
+    )
+    return result.best
+
+
+def _seeded(config: C, recipe: Recipe) -> C:
+    """The stage's own seed if the recipe gives one, else the run's."""
+    return config if "seed" in config.model_fields_set else config.model_copy(update={"seed": recipe.seed})
+
+
+def _begun(folder: Path) -> bool:
+    return (folder / "config.json").exists()
+
+
+def _tokens(folder: Path) -> int:
+    """Tokens that a training stage went through, from its own metrics."""
+    import json
+
+    total = 0
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        total += int(record.get("tokens") or 0) if record.get("kind") in ("step", "sft") else 0
+    return total
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: what is unset is left out."""
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_none(each) for each in value]
+    return value
+
+
+def _section(*names: str) -> Callable[[_Run], dict[str, Any]]:
+    """The settings of a stage: sections of the recipe, and what every stage depends on."""
+
+    def select(run: _Run) -> dict[str, Any]:
+        dumped = run.recipe.model_dump(mode="json")
+        return {name: dumped[name] for name in ("environment", "seed", *names)}
+
+    return select
+
+
+_STAGES: Mapping[str, tuple[Callable[[_Run, dict[str, Any]], None], Callable[[_Run], dict[str, Any]]]] = {
+    "model": (_do_model, _section("model")),
+    "audit": (_do_audit, _section("audit", "grader")),
+    "teach": (_do_teach, _section("teach")),
+    "sft": (_do_sft, _section("model", "teach", "sft")),
+    "grpo": (_do_grpo, _section("model", "teach", "sft", "grpo", "grader")),
+    "doctor": (_do_doctor, _section("model", "teach", "sft", "grpo", "grader")),
+    "eval": (_do_eval, _section("model", "teach", "sft", "grpo", "grader", "eval", "claims")),
+}

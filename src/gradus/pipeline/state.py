@@ -1,0 +1,105 @@
+"""Which stages of a run are done, with which settings, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gradus.core import ConfigError
+from gradus.core.files import read_json, write_json
+
+__all__ = ["UPSTREAM", "RunState"]
+
+# What a stage builds on: if one of these is done again, so must the stage be.
+UPSTREAM: Mapping[str, tuple[str, ...]] = {
+    "model": (),
+    "audit": (),
+    "teach": (),
+    "sft": ("model", "teach"),
+    "grpo": ("sft",),
+    "doctor": ("grpo",),
+    "eval": ("grpo",),
+}
+
+
+class RunState:
+    """A run folder's memory of its stages, in ``state.json``.
+
+    A stage that is done is skipped. One whose settings have changed since is refused, or with ``redo`` done again together with
+    all that builds on it.
+    """
+
+    def __init__(self, folder: Path, *, redo: bool = False) -> None:
+        self.folder = folder
+        self.redo = redo
+        self.path = folder / "state.json"
+        self._stages: dict[str, Any] = read_json(self.path)["stages"] if self.path.exists() else {}
+
+    def done(self, stage: str, settings: Mapping[str, Any]) -> bool:
+        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings and redo is off."""
+        found = self._stages.get(stage)
+        if found is None:
+            return False
+        changed = list(_differences(found["settings"], json.loads(json.dumps(settings))))
+        if not changed:
+            return bool(found["done"])
+        if not self.redo:
+            shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
+            raise ConfigError(
+                f"{self.folder} holds a stage {stage!r} made with other settings ({shown}); "
+                "choose another folder with --out, or do it and what builds on it again with --redo"
+            )
+        self._forget(stage)
+        return False
+
+    @contextmanager
+    def doing(self, stage: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Do a stage: the cost that is filled in here is stored when it ends well; seconds add up over resumed tries."""
+        before = self._stages.get(stage, {}).get("cost", {}).get("seconds", 0.0)
+        self._stages[stage] = {"settings": dict(settings), "done": False, "cost": {"seconds": before}}
+        self._write()
+        cost: dict[str, Any] = {}
+        started = time.perf_counter()
+        try:
+            yield cost
+            self._stages[stage]["done"] = True
+        finally:
+            cost["seconds"] = round(before + time.perf_counter() - started, 2)
+            self._stages[stage]["cost"] = cost
+            self._write()
+
+    def costs(self) -> list[dict[str, Any]]:
+        """One row a stage, in order: stage, seconds, and what else it reported."""
+        return [{"stage": name, **self._stages[name]["cost"]} for name in UPSTREAM if name in self._stages]
+
+    def _forget(self, stage: str) -> None:
+        """Remove a stage's output and everything that builds on it."""
+        for name in [stage, *_downstream(stage)]:
+            self._stages.pop(name, None)
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        self._write()
+
+    def _write(self) -> None:
+        write_json(self.path, {"schema": 1, "stages": self._stages})
+
+
+def _downstream(stage: str) -> list[str]:
+    found: list[str] = []
+    for name, needs in UPSTREAM.items():
+        if stage in needs or any(each in needs for each in found):
+            found.append(name)
+    return found
+
+
+def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            yield from _differences(old.get(key), new.get(key), f"{way}.{key}" if way else str(key))
+    elif old != new:
+        yield way, old, new

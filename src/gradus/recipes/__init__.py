@@ -1,0 +1,1 @@
+"""Recipes: one TOML file and one page each. `gradus run ENV` uses the environment's own."""
