@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradus.core import (
+    Action,
     Condition,
     Environment,
     EnvironmentSpec,
@@ -18,7 +19,6 @@ from gradus.core import (
     EpisodeStart,
     Grade,
     Grader,
-    Action,
     Observation,
     Policy,
     Request,

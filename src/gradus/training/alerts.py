@@ -57,10 +57,9 @@ class Alarm:
 
     def state(self) -> dict[str, Any]:
         """JSON values from which :meth:`restore` goes on."""
-        return {"holding": sorted(map(list, self._holding)), "rate_scale": self.rate_scale, "stopped": self.stopped}
+        return {"holding": sorted(map(list, self._holding)), "rate_scale": self.rate_scale}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where :meth:`state` was taken."""
         self._holding = {(rule, severity) for rule, severity in state.get("holding", [])}
         self.rate_scale = float(state.get("rate_scale", 1.0))
-        self.stopped = state.get("stopped")

@@ -48,18 +48,17 @@ class Labels:
     """The sampled tokens of a microbatch, flat, length A.
 
     ``source`` position in the row whose hidden state predicts the token; ``target`` its id; ``row`` index of its sequence
-    in the microbatch; ``column`` its place among the sequence's sampled tokens; ``legal`` (A, V) bool or None.
+    in the microbatch, whose tokens follow each other; ``legal`` (A, V) bool or None.
     """
 
     source: Tensor
     target: Tensor
     row: Tensor
-    column: Tensor
     legal: Tensor | None
 
     def to(self, device: torch.device | str) -> Labels:
         """The same labels on ``device``."""
-        moved = {name: getattr(self, name).to(device) for name in ("source", "target", "row", "column")}
+        moved = {name: getattr(self, name).to(device) for name in ("source", "target", "row")}
         return Labels(**moved, legal=None if self.legal is None else self.legal.to(device))
 
 
@@ -85,11 +84,6 @@ class MicroBatch:
         """B, the number of sequences."""
         return len(self.sequences)
 
-    @property
-    def width(self) -> int:
-        """The largest number of sampled tokens in a row, at least 1."""
-        return int(self.labels.column.max()) + 1 if len(self.labels.column) else 1
-
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same microbatch on ``device``."""
         return replace(
@@ -99,15 +93,6 @@ class MicroBatch:
             tree=self.tree.to(device),
             labels=self.labels.to(device),
         )
-
-    def pad(self, values: Tensor) -> Tensor:
-        """Lay flat values (A,) out as (B, width), 0 where a row has no token. Differentiable."""
-        flat = values.new_zeros(self.rows * self.width)
-        return flat.index_put((self.labels.row * self.width + self.labels.column,), values).view(self.rows, self.width)
-
-    def mask(self) -> Tensor:
-        """(B, width), true on sampled tokens."""
-        return self.pad(torch.ones_like(self.labels.target, dtype=torch.float32)) > 0
 
 
 @dataclass(frozen=True)
@@ -286,7 +271,6 @@ def _labels(
         source=torch.from_numpy(np.concatenate(source)),
         target=torch.from_numpy(np.concatenate([one.ids[one.positions] for one in chosen])),
         row=torch.from_numpy(np.concatenate([np.full(one.actions, row) for row, one in enumerate(chosen)])),
-        column=torch.from_numpy(np.concatenate([np.arange(one.actions) for one in chosen])),
         legal=_legal(chosen, vocabulary),
     )
 

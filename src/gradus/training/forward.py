@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from gradus.algorithms import entropy as token_entropy
 from gradus.policies.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.batches import MicroBatch, Tree
 
@@ -28,7 +29,7 @@ TREE = "gradus_tree"
 class TokenScores:
     """``logprobs`` (A,) of the sampled tokens under the sampling distribution, nats, with gradient.
 
-    ``entropy`` (A,) of that distribution, nats, with gradient if it was asked for. ``greedy`` (A,) bool, true where the token
+    ``entropy`` (A,) of that distribution, nats, with gradient if ``differentiate`` was set. ``greedy`` (A,) bool, true where the token
     is the most likely one.
     """
 
@@ -43,6 +44,7 @@ def score_tokens(
     sampling: SamplingConfig,
     *,
     entropy: bool = False,
+    differentiate: bool = False,
     greedy: bool = False,
 ) -> TokenScores:
     """Log-probs of the sampled tokens of a microbatch. Call inside ``tree_attention(model)``.
@@ -71,19 +73,14 @@ def score_tokens(
         return TokenScores(logprobs=chosen_logprobs(logits, target, sampling, legal), entropy=None, greedy=best)
     logprobs = sampling_logprobs(logits, sampling, legal, chosen=target)
     chosen = logprobs.gather(1, target[:, None])[:, 0]
-    return TokenScores(logprobs=chosen, entropy=_entropy(logprobs), greedy=best)
+    spread = token_entropy(logprobs if differentiate else logprobs.detach())
+    return TokenScores(logprobs=chosen, entropy=spread, greedy=best)
 
 
 @torch.no_grad()
 def _greedy(logits: Tensor, target: Tensor, legal: Tensor | None) -> Tensor:
     scores = logits if legal is None else logits.masked_fill(~legal, float("-inf"))
     return scores.argmax(dim=1) == target
-
-
-def _entropy(logprobs: Tensor) -> Tensor:
-    """(A, V) to (A,); a token of probability 0 adds 0."""
-    finite = logprobs.masked_fill(torch.isneginf(logprobs), 0.0)
-    return -(logprobs.exp() * finite).sum(dim=1)
 
 
 def _rows(model: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, child_seed
+from gradus.core import EnvironmentSpec, Grader, Group
 from gradus.policies.loading import LoadedModel, load_model
 from gradus.policies.local import LocalPolicy
 from gradus.rollouts import play, write_episodes
@@ -26,7 +26,7 @@ from gradus.training.peak import matmul_peak, training_flops
 from gradus.training.screen import Screen
 from gradus.training.step_metrics import dead_group, episode_metrics
 from gradus.training.tasks import training_tasks, validation_tasks
-from gradus.training.trainer import TrainingError, precision, prepare_model
+from gradus.training.trainer import TrainingError, prepare_model
 from gradus.training.update import UpdateResult, policy_update
 from gradus.training.validation import chosen_grade, validate
 
@@ -98,6 +98,7 @@ def train_grpo(
     Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
     cannot go on; the run folder then still holds its last checkpoint.
     """
+    config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
     run_folder = RunFolder(folder)
     judge = grader if isinstance(grader, Grader) else spec.grader(grader)
     if config.validation_condition is not None:
@@ -261,7 +262,9 @@ class _Loop:
         """Let the monitor look at the run and do what ``on_alert`` says."""
         for alert in self.alarm.listen(self.state.step, self.records):
             self.folder.append(alert)
-            screen.note(f"{alert['severity']}: {alert['rule']}: {alert['evidence']} -> {alert['remedy']} ({alert['action']})")
+            screen.note(
+                f"{alert['severity']}: {alert['rule']}: {alert['evidence']} -> {alert['remedy']} ({alert['action']})"
+            )
 
     def validate(self, screen: Screen) -> None:
         """Play the held-out tasks; keep the weights if they are the best so far."""
@@ -322,7 +325,9 @@ def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:
     """The frozen model that KL is measured to, loaded only where it is paid for: what the run began with, or a folder."""
     if config.kl_coef == 0:
         return None
-    found = load_model(config.reference or loaded.path, dtype=loaded.dtype, device=loaded.device, attention=config.attention)
+    found = load_model(
+        config.reference or loaded.path, dtype=loaded.dtype, device=loaded.device, attention=config.attention
+    )
     return found.model.requires_grad_(False)
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from gradus.algorithms import PRESETS, Preset
 from gradus.policies.sampling import SamplingConfig
 from gradus.training.trainer import TrainerConfig
 
@@ -19,7 +20,8 @@ class GrpoConfig(TrainerConfig):
 
     ``tasks``: number of training tasks, shuffled anew each epoch; None for an endless list. ``first_task``: index of the first
     task of ``spec.train_task`` that this run may use; the first ``validation_tasks`` from there are held out for validation and
-    never trained on. ``credit``, ``scale`` and ``loss``: see specs of the algorithms. ``kl_coef`` 0 loads no reference model.
+    never trained on. ``algorithm`` names loss, advantage and clip (``gradus.algorithms.PRESETS``); ``credit`` None is by turn where
+    it allows that. ``kl_coef`` 0 loads no reference model; ``reference`` None is what the run began with.
     ``dynamic_sampling``: further rounds of play that may replace groups without signal; 0 takes what comes.
     ``gap_limit``: largest difference of sampler and trainer log-probs in nats that a run goes on with.
     ``validation_every``: steps, 0 for never. ``best_by``: the decoding whose validation grade chooses ``best``.
@@ -37,8 +39,8 @@ class GrpoConfig(TrainerConfig):
     tasks: int | None = Field(default=None, ge=1)
     first_task: int = Field(default=0, ge=0)
 
-    loss: str = "dapo"
-    credit: Literal["episode", "turn", "span"] = "turn"
+    algorithm: str = "dapo"
+    credit: Literal["episode", "turn", "span"] | None = None
     scale: Literal["none", "batch", "group"] = "batch"
     clip_low: float | None = Field(default=None, gt=0)
     clip_high: float | None = Field(default=None, gt=0)
@@ -62,13 +64,25 @@ class GrpoConfig(TrainerConfig):
     def _no_silent_knobs(self) -> GrpoConfig:
         given = self.model_fields_set
         if self.kl_coef == 0 and (named := given & {"kl_estimator", "reference"}):
-            raise ValueError(f"{', '.join(sorted(named))} has no effect while kl_coef is 0; set kl_coef, or leave it out")
+            raise ValueError(
+                f"{', '.join(sorted(named))} has no effect while kl_coef is 0; set kl_coef, or leave it out"
+            )
+        if self.algorithm not in PRESETS:
+            raise ValueError(f"unknown algorithm {self.algorithm!r}; there are {', '.join(PRESETS)}")
+        if not self.preset.turns and self.credit not in (None, "episode"):
+            raise ValueError(
+                f"{self.algorithm} gives one advantage per episode; leave credit out, or set it to 'episode'"
+            )
+        if self.preset.advantage in ("maxrl", "reinforce++") and "scale" in given:
+            raise ValueError(f"scale has no effect with {self.algorithm}, which scales in its own way")
         if self.sampling.greedy:
             raise ValueError("greedy sampling makes all members of a group equal; GRPO needs sampling.greedy = false")
         if not self.validation_every and (named := given & {"validation_tasks", "validation_condition", "best_by"}):
             raise ValueError(f"{', '.join(sorted(named))} has no effect while validation_every is 0")
         if self.validation_every and not self.validation_tasks:
-            raise ValueError("validation_every needs at least one task to validate on; set validation_tasks, or validation_every = 0")
+            raise ValueError(
+                "validation_every needs at least one task to validate on; set validation_tasks, or validation_every = 0"
+            )
         if self.tasks is not None and self.tasks <= self.held_out:
             raise ValueError(
                 f"tasks = {self.tasks} leaves nothing to train on when {self.held_out} are held out; lower validation_tasks"
@@ -76,8 +90,27 @@ class GrpoConfig(TrainerConfig):
         if not self.store_every and "store_groups" in given:
             raise ValueError("store_groups has no effect while store_every is 0")
         if self.minibatches > self.groups:
-            raise ValueError(f"minibatches ({self.minibatches}) cannot exceed groups ({self.groups}): a group is never cut")
+            raise ValueError(
+                f"minibatches ({self.minibatches}) cannot exceed groups ({self.groups}): a group is never cut"
+            )
         return self
+
+    @property
+    def preset(self) -> Preset:
+        """The loss, advantage and clip that ``algorithm`` stands for."""
+        return PRESETS[self.algorithm]
+
+    @property
+    def credited(self) -> Literal["episode", "turn", "span"]:
+        """``credit``, or its default: by turn where the algorithm allows it."""
+        return self.credit or ("turn" if self.preset.turns else "episode")
+
+    @property
+    def clips(self) -> dict[str, float]:
+        """clip_low and clip_high: as set, or the algorithm's own."""
+        low = self.preset.clip_low if self.clip_low is None else self.clip_low
+        high = self.preset.clip_high if self.clip_high is None else self.clip_high
+        return {"clip_low": low, "clip_high": high}
 
     @property
     def held_out(self) -> int:

@@ -38,10 +38,15 @@ def training_flops(model: nn.Module, passes: Sequence[MicroBatch]) -> float:
     causal = causal_model(model)
     config = causal.config.get_text_config()
     matrices = sum(
-        module.weight.numel() for name, module in causal.named_modules() if isinstance(module, nn.Linear) and "lm_head" not in name
+        module.weight.numel()
+        for name, module in causal.named_modules()
+        if isinstance(module, nn.Linear) and "lm_head" not in name
     )
     head = config.vocab_size * config.hidden_size
     width = config.num_hidden_layers * config.hidden_size
     return float(
-        sum(6 * matrices * batch.tokens + 6 * head * len(batch.labels.target) + 12 * width * batch.pairs for batch in passes)
+        sum(
+            6 * matrices * batch.tokens + 6 * head * len(batch.labels.target) + 12 * width * batch.pairs
+            for batch in passes
+        )
     )

@@ -65,7 +65,7 @@ class Screen:
         """Something worth keeping on the screen: an alert, a new best."""
         self._notes = [*self._notes[-4:], text]
         if self._live is None and not self._silent:
-            self._console.print(text, highlight=False, markup=False)
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """A step is done."""

@@ -23,7 +23,9 @@ def training_tasks(spec: EnvironmentSpec, config: GrpoConfig, first: int, count:
         epoch: np.random.default_rng(child_seed(config.seed, "tasks", epoch)).permutation(number)
         for epoch in range(first // number, (first + count - 1) // number + 1)
     }
-    return [spec.train_task(offset + int(order[place // number][place % number])) for place in range(first, first + count)]
+    return [
+        spec.train_task(offset + int(order[place // number][place % number])) for place in range(first, first + count)
+    ]
 
 
 def validation_tasks(spec: EnvironmentSpec, config: GrpoConfig) -> list[Task]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradus.algorithms import LOSSES, kl_loss, kl_values
+from gradus.algorithms import LOSSES, combine_metrics, kl_loss
+from gradus.core import child_seed
 from gradus.policies.loading import LoadedModel
-from gradus.policies.sampling import SamplingConfig
 from gradus.training.batches import MicroBatch, microbatches
-from gradus.training.forward import score_tokens
+from gradus.training.forward import score_tokens, tree_attention
 from gradus.training.grpo_config import GrpoConfig
 from gradus.training.sequences import TrainingSequence
 from gradus.training.trainer import TrainingError, precision, run_update, share_prefixes, vocabulary_size
@@ -54,15 +53,13 @@ class UpdateResult:
 
 @dataclass
 class _Sums:
-    """Sums over the tokens of one pass."""
+    """What the microbatches of one update add up to."""
 
     loss: float = 0.0
-    metrics: Counter[str] = field(default_factory=Counter[str])
     kl: float = 0.0
     entropy: float = 0.0
-    tokens: int = 0
-    ratio_max: float = 0.0
     gap: float = 0.0
+    metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
 
 
 def policy_update(
@@ -95,27 +92,13 @@ def policy_update(
             done.append(update)
     last = done[-config.minibatches :]
     return UpdateResult(
-        figures=_figures([update.sums for update in last]),
+        figures=_figures(last),
         sampler_gap=gap,
         grad_norm=norm,
-        trained_tokens=sum(update.sums.tokens for update in last),
+        trained_tokens=sum(one.sequence.actions for update in last for one in update.trained),
         passes=[batch for update in done for batch in update.batches],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
     )
-
-
-def _figures(parts: Sequence[_Sums]) -> dict[str, float | None]:
-    """Losses add up over microbatches of an update; over updates they are averaged. The rest are means over tokens."""
-    tokens = sum(part.tokens for part in parts)
-    if not tokens:
-        return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
-    return {
-        "loss": sum(part.loss for part in parts) / len(parts),
-        "kl": sum(part.kl for part in parts) / tokens,
-        "entropy": sum(part.entropy for part in parts) / tokens,
-        "clip_fraction": sum(part.metrics["clip_fraction"] for part in parts) / tokens,
-        "ratio_max": max(part.ratio_max for part in parts),
-    }
 
 
 def _minibatches(credited: Sequence[Credited], config: GrpoConfig, key: Sequence[int | str]) -> list[list[Credited]]:
@@ -147,8 +130,10 @@ class _Update:
         self.n_tokens = sum(one.sequence.actions for one in credited)
         self.n_sequences = len(credited)
         # Only where nothing else pulls at the weights may a token without advantage be left out: its gradient is zero.
-        everything = reference is not None or config.entropy_coef != 0
+        self.bonus = config.entropy_coef != 0
+        everything = reference is not None or self.bonus
         self.trained = [one for one in credited if everything or one.live]
+        self.scored = max(1, sum(one.sequence.actions for one in self.trained))
         self.batches = microbatches(
             [one.sequence for one in self.trained],
             budget=config.token_budget,
@@ -176,31 +161,68 @@ class _Update:
     def loss(self, batch: MicroBatch) -> Tensor:
         """The part of this update's loss that a microbatch carries."""
         config = self.config
-        scores = score_tokens(self.loaded.model, batch, config.sampling, entropy=config.entropy_coef != 0)
+        scores = score_tokens(self.loaded.model, batch, config.sampling, entropy=True, differentiate=self.bonus)
+        assert scores.entropy is not None
         chosen = [self.trained[index] for index in batch.sequences]
-        sampled = _flat([one.sequence.logprobs for one in chosen], scores.logprobs)
-        mask = batch.mask()
-        result = LOSSES[config.loss](
-            batch.pad(scores.logprobs),
-            batch.pad(sampled),
-            batch.pad(_flat([one.advantages for one in chosen], scores.logprobs)),
+        sampled = _row([one.sequence.logprobs for one in chosen], scores.logprobs)
+        logprobs = scores.logprobs[None]
+        mask = torch.ones_like(logprobs, dtype=torch.bool)
+        result = LOSSES[config.preset.loss](
+            logprobs,
+            sampled,
+            _row([one.advantages for one in chosen], scores.logprobs),
             mask,
             n_tokens=self.n_tokens,
             n_sequences=self.n_sequences,
-            **self._clips(),
+            max_tokens=config.sampling.max_new_tokens * (config.max_turns or 1),
+            sequences=batch.labels.row[None],
+            **config.clips,
         )
         loss = result.loss
-        if scores.entropy is not None:
+        if self.bonus:
             loss = loss - config.entropy_coef * scores.entropy.sum() / self.n_tokens
         if self.reference is not None:
-            loss = loss + self._kl(batch, scores.logprobs)
-        self._count(batch, scores, sampled, result, loss)
+            distance = kl_loss(
+                logprobs,
+                self._reference_logprobs(batch),
+                mask,
+                n_tokens=self.n_tokens,
+                kind=config.kl_estimator,
+                sampler_logprobs=sampled,
+            )
+            self.sums.kl += float(distance.detach())
+            loss = loss + config.kl_coef * distance
+        self.sums.gap = max(self.sums.gap, float((logprobs.detach() - sampled).abs().max()))
+        self.sums.entropy += float(scores.entropy.detach().sum())
+        self.sums.loss += float(loss.detach())
+        self.sums.metrics.append(result.metrics)
         return loss
 
-    def _clips(self) -> dict[str, float]:
-        given = {"clip_low": self.config.clip_low, "clip_high": self.config.clip_high}
-        return {name: value for name, value in given.items() if value is not None}
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
+        """(1, A) of the same tokens under the frozen model."""
+        assert self.reference is not None
+        with tree_attention(self.reference):
+            return score_tokens(self.reference, batch, self.config.sampling).logprobs[None]
 
 
-def _flat(parts: Sequence[np.ndarray], like: Tensor) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts)).to(dtype=torch.float32, device=like.device)
+def _row(parts: Sequence[np.ndarray], like: Tensor) -> Tensor:
+    """(1, A) of what the sequences of a microbatch hold per sampled token."""
+    return torch.from_numpy(np.concatenate(parts)).to(dtype=torch.float32, device=like.device)[None]
+
+
+def _figures(updates: Sequence[_Update]) -> dict[str, float | None]:
+    """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up."""
+    if not updates:
+        return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
+    found = [combine_metrics(update.sums.metrics) for update in updates]
+    count = len(updates)
+    measured = updates[0].reference is not None
+    return {
+        "loss": sum(update.sums.loss for update in updates) / count,
+        "kl": sum(update.sums.kl if measured else one["approx_kl"] for update, one in zip(updates, found, strict=True))
+        / count,
+        "entropy": sum(update.sums.entropy / update.scored for update in updates) / count,
+        "clip_fraction": sum(one["clip_fraction"] for one in found) / count,
+        "ratio_max": max(one["ratio_max"] for one in found),
+    }
