@@ -11,10 +11,11 @@ from typing import Any
 from gradus import __version__
 from gradus.core import StorageError
 from gradus.core.files import write_text
-from gradus.reports.page_data import page_context
+from gradus.reports.page_data import STATES, page_context
 from gradus.reports.payload import json_values
 from gradus.reports.results import format_number
 from gradus.reports.run_files import RunRecord, read_run
+from gradus.reports.verdict import Claim
 
 __all__ = ["render_report", "write_eval_report", "write_report"]
 
@@ -63,7 +64,7 @@ def render_report(record: RunRecord) -> str:
     template = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template.filters.update(num=format_number, words=_words)
+    template.filters.update(num=format_number, words=_words, tally=_tally)
     context, data = page_context(record)
     # The closing tag of the script that holds the data must not occur in it, so no "<" does.
     packed = json.dumps(json_values(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -79,6 +80,12 @@ def render_report(record: RunRecord) -> str:
 @cache
 def _part(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
+
+
+def _tally(claims: Sequence[Claim]) -> str:
+    """``4 above, 3 not told apart``."""
+    counts = {name: sum(claim.state == state for claim in claims) for state, name in STATES.items()}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def _words(value: Any) -> str:

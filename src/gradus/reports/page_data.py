@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gradus.reports.curves import grpo_curves, sft_curves
+from gradus.reports.outcome import audit_points, outcome_curves
 from gradus.reports.reference import reference_table
-from gradus.reports.results import figure, format_number, main_condition
+from gradus.reports.results import format_number, main_condition
 from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import is_own, score_charts, score_tables
 from gradus.reports.verdict import judge
@@ -18,7 +19,6 @@ __all__ = ["page_context"]
 
 Json = dict[str, Any]
 STATES = {"shown": "above", "refuted": "below", "open": "not told apart"}
-MOST_LINES = 7  # a chart with more lines cannot be read
 
 
 def page_context(record: RunRecord) -> tuple[Json, Json]:
@@ -30,9 +30,9 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "curves": {
             "grpo": [asdict(curve) for curve in grpo_curves(record.grpo, _aim(record))],
             "sft": [asdict(curve) for curve in sft_curves(record.sft)],
-            "outcome": _outcome_curves(results),
+            "outcome": outcome_curves(results),
         },
-        "audit": _audit_points(record.audit),
+        "audit": audit_points(record.audit),
         "episodes": (record.episodes or {}).get("entries") or [],
     }
     context: Json = {
@@ -54,6 +54,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "conditions": about.get("conditions"),
         "recipe": record.recipe,
         "missing": record.missing,
+        "has_own": any(is_own(row.name) for table in score_tables(results)[:1] for row in table.rows),
         "has_grpo": bool(data["curves"]["grpo"]),
         "has_sft": bool(data["curves"]["sft"]),
         "has_training": bool(data["curves"]["grpo"] or data["curves"]["sft"]),
@@ -118,44 +119,6 @@ def _promises(record: RunRecord) -> list[Json]:
             }
         )
     return found
-
-
-def _outcome_curves(results: Json | None) -> list[Json]:
-    """Curves over an episode (for Rhythm: belief error by day) on the main condition, one line a policy."""
-    condition = main_condition(results) if results else None
-    if results is None or condition is None:
-        return []
-    lines: dict[str, list[Json]] = {}
-    policies = results["conditions"][condition].get("policies") or {}
-    for policy, stored in policies.items():
-        for name, points in (stored.get("curves") or {}).items():
-            y = [found.mean if (found := figure(point)) else None for point in points]
-            if any(value is not None for value in y):
-                lines.setdefault(name, []).append({"name": policy, "x": list(range(1, len(y) + 1)), "y": y})
-    return [
-        {"title": name.replace("_", " "), "note": "mean over the episodes", "x": "place", "series": _fewest(series)}
-        for name, series in lines.items()
-    ]
-
-
-def _fewest(series: Sequence[Json]) -> list[Json]:
-    """At most as many lines as can be told apart: equal ones once, then the run's own first."""
-    seen: dict[tuple[float | None, ...], Json] = {}
-    for line in series:
-        seen.setdefault(tuple(line["y"]), line)
-    kept = sorted(seen.values(), key=lambda line: not is_own(line["name"]))
-    return kept[:MOST_LINES]
-
-
-def _audit_points(audit: Json | None) -> list[Json]:
-    points: list[Json] = []
-    for name, stored in ((audit or {}).get("policies") or {}).items():
-        grade, yardstick = figure(stored.get("grade")), figure(stored.get("yardstick"))
-        if grade and yardstick:
-            points.append(
-                {"name": name, "x": grade.mean, "y": yardstick.mean, "strong": stored.get("role") == "exploit"}
-            )
-    return points
 
 
 def _doctor(doctor: Json | None) -> Json | None:

@@ -104,7 +104,7 @@ def json_values(value: Any) -> Any:
 
 
 def _policy(group: Group) -> str:
-    return group.episodes[0].policy
+    return next(iter(group.episodes)).policy
 
 
 def _entry(spec: EnvironmentSpec, group: Group, advantages: Advantages | None, pieces: Pieces | None) -> dict[str, Any]:
@@ -113,11 +113,12 @@ def _entry(spec: EnvironmentSpec, group: Group, advantages: Advantages | None, p
         _member(spec, episode, list(paid[index]) if paid is not None else None, pieces)
         for index, episode in enumerate(group.episodes)
     ]
+    first = next(iter(group.episodes))
     return {
-        "policy": _policy(group),
+        "policy": first.policy,
         "condition": group.task.condition,
         "seed": group.task.seed,
-        "system_prompt": group.episodes[0].system_prompt,
+        "system_prompt": first.system_prompt,
         "members": members,
     }
 

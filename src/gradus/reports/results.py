@@ -157,14 +157,14 @@ def format_signed(value: float | None, digits: int = 3) -> str:
 
 
 def format_interval(found: Figure | None, *, signed: bool = False, digits: int = 3) -> str:
-    """``0.463 [0.450, 0.476]``; without the interval where it is undefined."""
+    """``0.463 [0.450, 0.476]``, never broken inside the brackets; without them where the interval is undefined."""
     if found is None:
         return "–"
     write = format_signed if signed else format_number
     mean = write(found.mean, digits)
     if found.low is None or found.high is None:
         return mean
-    return f"{mean} [{write(found.low, digits)}, {write(found.high, digits)}]"
+    return f"{mean} [{write(found.low, digits)},\N{NO-BREAK SPACE}{write(found.high, digits)}]"
 
 
 def format_p(value: float | None) -> str:

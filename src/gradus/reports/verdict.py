@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from gradus.reports.results import Difference, Figure, differences, figure, format_interval, main_condition, ranked
@@ -96,12 +97,16 @@ def _ranking_headline(results: Json, condition: str) -> str:
 
 
 def _claims(results: Json, condition: str) -> list[Claim]:
-    """The student (or else the best policy) against every policy that it was compared with."""
-    policies = results["conditions"][condition].get("policies") or {}
+    """The student against every other policy; where there is no student, each policy against the next one below."""
     order = ranked(results["conditions"], condition)
-    subject = next((name for name in STUDENTS if name in policies), order[-1] if order else "")
-    against = _against(results, condition, subject)
-    return [claim for name in order if name in against and (claim := _claim(results, against[name])) is not None]
+    student = next((name for name in STUDENTS if name in order), None)
+    if student is not None:
+        against = _against(results, condition, student)
+        pairs = [against[name] for name in order if name in against]
+    else:
+        steps = [(_against(results, condition, upper), lower) for lower, upper in pairwise(order)]
+        pairs = [against[lower] for against, lower in steps if lower in against]
+    return [claim for pair in reversed(pairs) if (claim := _claim(results, pair)) is not None]
 
 
 def _claim(results: Json, pair: Difference) -> Claim | None:

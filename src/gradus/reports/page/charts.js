@@ -28,13 +28,15 @@ function write(value, digits = null, signed = false) {
   return (negative ? "−" : signed && value > 0 ? "+" : "") + text;
 }
 
-function ticks(low, high, count) {
+function ticks(low, high, count, whole = false) {
   const raw = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(raw || 1));
-  const step = [1, 2, 2.5, 5, 10].map((unit) => unit * power).find((unit) => unit >= raw) ?? power;
+  let step = [1, 2, 2.5, 5, 10].map((unit) => unit * power).find((unit) => unit >= raw) ?? power;
+  if (whole) step = Math.max(1, Math.ceil(step));
   const found = [];
-  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) {
-    found.push(Math.abs(at) < step * 1e-6 ? 0 : Number(at.toPrecision(12)));
+  const places = (String(Number(step.toPrecision(3))).split(".")[1] ?? "").length;
+  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-6; index += 1) {
+    found.push({ at: index * step, text: write(index * step, Math.abs(index * step) >= 1000 ? null : places) });
   }
   return found;
 }
@@ -70,6 +72,16 @@ function mount(host, draw) {
   again();
 }
 
+// Horizontal lines with their values on the left.
+function levels(picture, frame, found, up) {
+  for (const { at, text } of found) {
+    picture.append(
+      svg("line", { class: at === 0 ? "zero" : "grid", x1: frame.left, x2: frame.right, y1: up(at), y2: up(at) }),
+      svg("text", { class: "tick", x: frame.left - 7, y: up(at) + 3.5, "text-anchor": "end" }, text),
+    );
+  }
+}
+
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "1 3", "12 4"];
 const colour = (index) => `c${index % 7}`;
 const dash = (index, many) => (many ? DASHES[index % DASHES.length] : "");
@@ -89,7 +101,7 @@ function path(points) {
     .join("");
 }
 
-// spec: {series: [{name, x, y, smooth, dots}], limits, truth: {name: value}, height, label, xName, link}
+// spec: {series: [{name, x, y, smooth, dots}], limits, truth: {name: value}, height, label, xName, link, slots}
 // link: {get(): index, set(index), on(listener)} ties the cursor to something outside, by index into x.
 function lineChart(host, spec) {
   const many = spec.series.length > 1;
@@ -113,6 +125,7 @@ function lineChart(host, spec) {
   const [low, high] = extent([...all, ...Object.values(truth)], spec.limits);
   const xs = [...new Set(spec.series.flatMap((series) => series.x))].sort((a, b) => a - b);
   const [first, last] = [xs[0] ?? 0, xs[xs.length - 1] ?? 1];
+  const [from, to] = spec.slots ? [0.5, spec.slots + 0.5] : [first, last];  // turns have a width, as in bars and strips
   let scale = null;
   let cursor = null;
   let at = null;
@@ -132,7 +145,7 @@ function lineChart(host, spec) {
   const point = (event) => {
     const box = stage.getBoundingClientRect();
     const share = (event.clientX - box.left - 46) / Math.max(1, box.width - 46 - 8);
-    return xs[nearest(xs, first + clamp(share, 0, 1) * (last - first))];
+    return xs[nearest(xs, from + clamp(share, 0, 1) * (to - from))];
   };
   if (spec.link) {
     stage.addEventListener("pointerdown", (event) => spec.link.set(nearest(xs, point(event))));
@@ -152,18 +165,12 @@ function lineChart(host, spec) {
   mount(stage, (width) => {
     const height = spec.height ?? 150;
     const frame = { left: 46, right: width - 8, top: 8, bottom: height - 22 };
-    scale = (x) => frame.left + ((x - first) / (last - first || 1)) * (frame.right - frame.left);
+    scale = (x) => frame.left + ((x - from) / (to - from || 1)) * (frame.right - frame.left);
     const up = (y) => frame.bottom - ((y - low) / (high - low)) * (frame.bottom - frame.top);
     const picture = svg("svg", { width, height, "aria-hidden": "true" });
-    for (const tick of ticks(low, high, height < 100 ? 2 : 4)) {
-      if (tick < low || tick > high) continue;
-      picture.append(
-        svg("line", { class: tick === 0 ? "zero" : "grid", x1: frame.left, x2: frame.right, y1: up(tick), y2: up(tick) }),
-        svg("text", { class: "tick", x: frame.left - 7, y: up(tick) + 3.5, "text-anchor": "end" }, write(tick, tick === 0 ? 0 : null)),
-      );
-    }
-    for (const tick of ticks(first, last, Math.max(2, Math.floor(width / 90)))) {
-      picture.append(svg("text", { class: "tick", x: scale(tick), y: height - 6, "text-anchor": "middle" }, write(tick)));
+    levels(picture, frame, ticks(low, high, height < 100 ? 2 : 4), up);
+    for (const { at: tick, text } of ticks(first, last, Math.max(2, Math.floor(width / 60)), xs.every(Number.isInteger))) {
+      picture.append(svg("text", { class: "tick", x: scale(tick), y: height - 6, "text-anchor": "middle" }, text));
     }
     spec.series.forEach((series, index) => {
       const points = series.x.map((x, place) => [scale(x), known(series.y[place]) ? up(series.y[place]) : null]);
@@ -231,11 +238,10 @@ function dotChart(host, { rows, range, label }) {
     const height = frame.top + rows.length * frame.row + 22;
     const x = (value) => frame.left + ((value - low) / (high - low)) * (frame.right - frame.left);
     const picture = svg("svg", { width, height, "aria-hidden": "true" });
-    for (const tick of ticks(low, high, Math.max(2, Math.floor((frame.right - frame.left) / 60)))) {
-      if (tick < low || tick > high) continue;
+    for (const { at: tick, text } of ticks(low, high, Math.max(3, Math.floor((frame.right - frame.left) / 60)))) {
       picture.append(
         svg("line", { class: tick === 0 ? "zero" : "grid", x1: x(tick), x2: x(tick), y1: frame.top, y2: height - 18 }),
-        svg("text", { class: "tick", x: x(tick), y: height - 5, "text-anchor": "middle" }, write(tick, tick === 0 ? 0 : null)),
+        svg("text", { class: "tick", x: x(tick), y: height - 5, "text-anchor": "middle" }, text),
       );
     }
     rows.forEach((row, index) => {
@@ -286,13 +292,7 @@ function barChart(host, { values, link, label }) {
     const picture = svg("svg", { width, height, "aria-hidden": "true" });
     band = svg("rect", { class: "band", y: 0, width: slot + 2, height });
     picture.append(band);
-    for (const tick of ticks(low, high, 2)) {
-      if (tick < low || tick > high) continue;
-      picture.append(
-        svg("line", { class: tick === 0 ? "zero" : "grid", x1: frame.left, x2: frame.right, y1: up(tick), y2: up(tick) }),
-        svg("text", { class: "tick", x: frame.left - 7, y: up(tick) + 3.5, "text-anchor": "end" }, write(tick, tick === 0 ? 0 : null)),
-      );
-    }
+    levels(picture, frame, ticks(low, high, 2), up);
     values.forEach((value, index) => {
       if (!known(value)) return;
       const [top, bottom] = [Math.min(up(value), up(0)), Math.max(up(value), up(0))];
@@ -304,11 +304,11 @@ function barChart(host, { values, link, label }) {
 }
 
 // A category per turn as a row of cells; colours repeat hatched after seven.
-function stripChart(host, { labels, link, label, legend = true }) {
-  const kinds = [...new Set(labels)];
+// `kinds` is the order that gives a label its colour: the same in every strip that is compared with this one.
+function stripChart(host, { labels, link, label, kinds, legend = true }) {
   const stage = html("div", { class: "stage", role: "img", "aria-label": `${label}: ${labels.join(", ")}` });
   const reading = html("span", { class: "reading word" });
-  const keys = kinds.map((kind) => html("span", { class: "entry" }, cell(kinds.indexOf(kind), 12, 12), kind || "–"));
+  const keys = kinds.filter((kind) => labels.includes(kind)).map((kind) => html("span", { class: "entry" }, cell(kinds.indexOf(kind), 12, 12), kind || "–"));
   if (legend) host.append(html("div", { class: "legend" }, html("span", { class: "entry" }, reading), ...keys));
   host.append(stage);
   let marks = [];
@@ -360,14 +360,11 @@ function scatterChart(host, { points, xLabel, yLabel }) {
     const x = (value) => frame.left + ((value - x0) / (x1 - x0)) * (frame.right - frame.left);
     const y = (value) => frame.bottom - ((value - y0) / (y1 - y0)) * (frame.bottom - frame.top);
     const picture = svg("svg", { width, height, "aria-hidden": "true" });
-    for (const tick of ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) {
+    for (const { at: tick, text } of ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) {
       picture.append(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: frame.top, y2: frame.bottom }),
-        svg("text", { class: "tick", x: x(tick), y: frame.bottom + 15, "text-anchor": "middle" }, write(tick, tick === 0 ? 0 : null)));
+        svg("text", { class: "tick", x: x(tick), y: frame.bottom + 15, "text-anchor": "middle" }, text));
     }
-    for (const tick of ticks(y0, y1, 5)) {
-      picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.right, y1: y(tick), y2: y(tick) }),
-        svg("text", { class: "tick", x: frame.left - 7, y: y(tick) + 3.5, "text-anchor": "end" }, write(tick, tick === 0 ? 0 : null)));
-    }
+    levels(picture, frame, ticks(y0, y1, 5), y);
     picture.append(svg("text", { class: "axis", x: frame.right, y: height - 6, "text-anchor": "end" }, `${xLabel} →`),
       svg("text", { class: "axis", x: frame.left + 4, y: frame.top + 8 }, `↑ ${yLabel}`));
     const taken = [];

@@ -16,7 +16,21 @@ function turnLink(count) {
   };
 }
 
+// A label has one colour in all episodes: title of the strip -> its labels in a fixed order.
+const kindsOf = {};
+
+function learnKinds(entries) {
+  for (const entry of entries) {
+    for (const member of entry.members) {
+      for (const panel of member.view?.panels ?? []) {
+        if (panel.kind === "strip") kindsOf[panel.title] = [...new Set([...(kindsOf[panel.title] ?? []), ...(panel.labels ?? [])])].sort();
+      }
+    }
+  }
+}
+
 function episodeBrowser(host, entries, graderName) {
+  learnKinds(entries);
   const state = { condition: null, seed: null, policy: null, beside: "" };
   const unique = (values) => [...new Set(values)];
   const selects = {};
@@ -88,7 +102,7 @@ function group(entry, link, choose) {
     } },
     html("span", { class: "line" }, html("b", {}, `member ${member.member + 1}`), html("span", {}, `grade ${write(member.grade?.value, 3)}`)),
     words, now);
-    if (strip) stripChart(card, { labels: strip.labels, link: { ...link, set: () => {} }, label: strip.title, legend: false });
+    if (strip) stripChart(card, { labels: strip.labels, link: { ...link, set: () => {} }, label: strip.title, kinds: kindsOf[strip.title], legend: false });
     link.on((turn) => {
       const at = member.turns[turn];
       words.textContent = at ? lastLine(at.action) : `ended: ${member.stop}`;
@@ -105,7 +119,7 @@ const lastLine = (text) => text.trim().split("\n").pop() || "(nothing)";
 function episode(entry, member, link, graderName) {
   const parts = [];
   const grade = member.grade;
-  const figures = [["grade", grade?.value], ["return", member.return], ...Object.entries(member.metrics ?? {})].filter(([, value]) => known(value));
+  const figures = [["grade", grade?.value], ["return", member.return], ...Object.entries(member.metrics ?? {})].filter(([name, value]) => known(value) && !(name === "yardstick" && known(member.return)));
   parts.push(html("p", { class: "figures" }, figures.map(([name, value]) => html("span", {}, `${name.replaceAll("_", " ")} `, html("b", {}, write(value, 3))))));
   if (member.stop !== "terminated") parts.push(html("p", { class: "warn" }, `Not finished: ${member.stop.replaceAll("_", " ")}${member.failure ? ` (${member.failure.stage}, ${member.failure.type}: ${member.failure.message})` : ""}.`));
   if (grade?.error) parts.push(html("p", { class: "warn" }, `Not graded: ${grade.error}`));
@@ -144,7 +158,9 @@ function payments(member, link, graderName) {
     barChart(figure, { values, link, label });
     charts.push(figure);
   };
-  add(member.turns.map((turn) => turn.reward), "Reward of the turn");
+  const rewards = member.turns.map((turn) => turn.reward);
+  const drawn = (member.view?.panels ?? []).some((panel) => Object.values(panel.series ?? {}).some((values) => values.length === rewards.length && values.every((value, index) => Math.abs(value - rewards[index]) < 1e-5)));
+  if (!drawn) add(rewards, "Reward of the turn");
   add(member.turns.map((turn) => (turn.terms.length ? turn.terms.reduce((sum, [, value]) => sum + value, 0) : null)), `Paid by ${member.grade?.grader ?? graderName}`);
   if (member.advantages) add(member.turns.map((_, index) => member.advantages[index]), "Advantage within the group");
   return charts;
@@ -156,15 +172,15 @@ function drawPanel(panel, link, count) {
     const names = Object.keys(panel.series ?? {});
     const length = Math.max(0, ...names.map((name) => panel.series[name].length));
     if (!length) return figure;
-    const tied = length === count || length === count + 1;
-    const x = Array.from({ length }, (_, index) => index + (length === count + 1 ? 0 : 1));
-    const shift = length === count + 1 ? 1 : 0;  // the first value is from before the first turn
+    const early = length === count + 1 ? 1 : 0;  // then the first value is from before the first turn
+    const tied = length === count + early;
     lineChart(figure, {
-      series: names.map((name) => ({ name, x, y: panel.series[name] })), truth: panel.truth, limits: panel.limits, label: panel.title, xName: "turn",
-      link: tied ? { get: () => link.get() + shift, set: (index) => link.set(index - shift), on: (listener) => link.on((turn) => listener(turn + shift)) } : null,
+      series: names.map((name) => ({ name, x: panel.series[name].map((_, index) => index + 1 - early * 0.5), y: panel.series[name] })),
+      truth: panel.truth, limits: panel.limits, label: panel.title, xName: "turn", slots: tied ? count : null,
+      link: tied ? { get: () => link.get() + early, set: (index) => link.set(index - early), on: (listener) => link.on((turn) => listener(turn + early)) } : null,
     });
   } else if (panel.kind === "strip") {
-    stripChart(figure, { labels: panel.labels ?? [], link, label: panel.title });
+    stripChart(figure, { labels: panel.labels ?? [], link, label: panel.title, kinds: kindsOf[panel.title] ?? [] });
   } else if (panel.kind === "table") {
     figure.append(html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": panel.title }, html("table", {},
       html("thead", {}, html("tr", {}, (panel.columns ?? []).map((name) => html("th", { scope: "col" }, name)))),

@@ -1,0 +1,158 @@
+"""An episode for a terminal: what was read, answered, paid and believed, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gradus.core import Episode, EpisodeView, Turn
+from gradus.reports.results import format_number, format_signed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+__all__ = ["show_episode"]
+
+SPAN_STYLES = ("underline", "underline bold", "underline italic", "underline dim")
+MARKS = "▁▂▃▄▅▆▇█"
+
+
+def show_episode(episode: Episode, view: EpisodeView | None = None) -> RenderableType:
+    """The transcript with rewards, payments, spans and errors, as a rich renderable; ``view`` adds its pictures in small."""
+    from rich.console import Group
+    from rich.rule import Rule
+
+    parts: list[RenderableType] = [_head(episode)]
+    if view is not None:
+        parts += [_view(view), Rule(style="dim")]
+    parts += [_turn(episode, turn) for turn in episode.turns]
+    parts += [Rule(style="dim"), _end(episode)]
+    return Group(*parts)
+
+
+def _head(episode: Episode) -> Text:
+    from rich.text import Text
+
+    task = episode.task
+    head = Text(f"{task.environment} · {task.condition} · seed {task.seed} · {episode.policy}", style="bold")
+    if episode.member or episode.group:
+        head.append(f" · group {episode.group}, member {episode.member}", style="dim")
+    return head
+
+
+def _turn(episode: Episode, turn: Turn) -> Text:
+    from rich.text import Text
+
+    text = Text(f"\n{turn.index + 1:>3} ", style="bold")
+    if turn.restart and turn.index:
+        text.append("(reads anew) ", style="dim")
+    text.append(turn.observation, style="dim")
+    text.append("\n  → ", style="bold")
+    text.append_text(_answer(turn))
+    if not turn.valid:
+        text.append(f"\n    not understood: {turn.error or 'no reason given'}", style="red")
+    if turn.cut:
+        text.append("\n    cut by the token budget", style="red")
+    if facts := _facts(episode, turn):
+        text.append(f"\n    {facts}", style="dim")
+    return text
+
+
+def _answer(turn: Turn) -> Text:
+    from rich.text import Text
+
+    answer = Text(turn.action or "(nothing)")
+    names = list(dict.fromkeys(span.name for span in turn.spans))
+    for span in turn.spans:
+        answer.stylize(SPAN_STYLES[names.index(span.name) % len(SPAN_STYLES)], span.start, span.end)
+    if names:
+        spans = ", ".join(f"{span.name}: {turn.action[span.start : span.end]!r}" for span in turn.spans)
+        answer.append(f"   {spans}", style="dim")
+    return answer
+
+
+def _facts(episode: Episode, turn: Turn) -> str:
+    """Reward, payments by component and span, what was understood, and how sure the policy was."""
+    facts: list[str] = []
+    if turn.reward is not None:
+        facts.append(f"reward {format_signed(turn.reward, 2)}")
+    terms = dict(enumerate(episode.grade.terms)) if episode.grade else {}
+    for term in terms.get(turn.index, ()):
+        where = f" ({term.span})" if term.span else ""
+        facts.append(f"{term.component.replace('_', ' ')}{where} {format_signed(term.value, 4)}")
+    understood = {key: value for key, value in turn.action_data.items() if value is not None}
+    if understood:
+        facts.append("understood " + ", ".join(f"{key} {_short(value)}" for key, value in understood.items()))
+    if turn.tokens is not None:
+        facts.append(f"log-prob {format_number(sum(turn.tokens.logprobs), 2)} of {len(turn.tokens.action_ids)} tokens")
+    return " · ".join(facts)
+
+
+def _end(episode: Episode) -> Text:
+    from rich.text import Text
+
+    text = Text()
+    if episode.failure is not None:
+        failure = episode.failure
+        text.append(f"failed in {failure.stage}: {failure.type}: {failure.message}\n", style="red")
+    elif episode.stop != "terminated":
+        text.append(f"not finished: {episode.stop.value.replace('_', ' ')}\n", style="red")
+    if episode.grade is not None:
+        grade = episode.grade
+        if grade.value is None:
+            text.append(f"not graded by {grade.grader}: {grade.error or 'no reason given'}\n", style="red")
+        else:
+            parts = ", ".join(
+                f"{name.replace('_', ' ')} {format_number(value)}" for name, value in grade.components.items()
+            )
+            text.append(f"grade {grade.grader} {format_number(grade.value)}", style="bold")
+            text.append(f" ({parts})\n" if parts else "\n")
+    figures = {"return": episode.environment_return, **episode.metrics}
+    shown = [f"{name.replace('_', ' ')} {format_number(value)}" for name, value in figures.items() if value is not None]
+    if shown:
+        text.append(" · ".join(shown) + "\n")
+    if episode.outcome:
+        text.append("what was hidden: " + _pairs(episode.outcome), style="dim")
+    return text
+
+
+def _view(view: EpisodeView) -> Text:
+    """Lines as a row of eight heights, strips as words."""
+    from rich.text import Text
+
+    text = Text(view.title)
+    for panel in view.panels:
+        if panel.kind == "lines":
+            text.append(f"\n{panel.title}", style="dim")
+            for name, values in panel.series.items():
+                aim = f"  truth {format_number(panel.truth[name], 2)}" if name in panel.truth else ""
+                text.append(f"\n  {name:<14}{_heights(values, panel.limits)}{aim}")
+        elif panel.kind == "strip":
+            text.append(f"\n{panel.title}: ", style="dim")
+            text.append(" ".join(panel.labels))
+    return text
+
+
+def _heights(values: Any, limits: tuple[float, float] | None) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    low, high = limits or (min(known), max(known))
+    step = (high - low) / (len(MARKS) - 1) or 1.0
+    top = len(MARKS) - 1
+    return "".join("·" if value is None else MARKS[min(top, max(0, round((value - low) / step)))] for value in values)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {_short(value)}" for key, value in values.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return format_number(value)
+    if isinstance(value, Mapping):
+        return "{" + _pairs(value) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_short(each) for each in value) + "]"
+    return str(value)
