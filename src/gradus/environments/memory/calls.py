@@ -120,8 +120,8 @@ def _read_json(text: str, start: int, found: list[ParsedCall | BrokenCall], *, t
             BrokenCall(code="open-tag", message="a tool_call tag is not closed behind its JSON", start=start, end=end)
         )
         return end
-    for member in value if isinstance(value, list) and value else [value]:
-        found.append(_as_call(member, start, end))
+    members = value if isinstance(value, list) and value else [value]
+    found.extend(_as_call(member, start, end) for member in members)
     return end
 
 

@@ -24,7 +24,8 @@ def facts_right(
     written = [
         after[result.entry_id]
         for result in results
-        if result.ok and result.name in ("memory_insert", "memory_update") and result.entry_id in after
+        if result.ok and result.name in ("memory_insert", "memory_update") and result.entry_id is not None
+        if result.entry_id in after
     ]
     return sum(_right(fact, before.values(), after.values(), written) for fact in facts)
 

@@ -70,7 +70,7 @@ def _graded(name: str, episode: Episode, build: Any) -> Grade:
     )
 
 
-Built = tuple[dict[str, float | None], list[list[RewardTerm]]]
+Built = tuple[Mapping[str, float], list[list[RewardTerm]]]
 
 
 def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:

@@ -80,16 +80,15 @@ def _cut(text: str, words: int) -> list[str]:
 
 
 def scripted_policies(source: Source) -> dict[str, Callable[[str | None], Policy]]:
-    """Name -> factory. Where the source's language is known, there is a teacher, and ``append-only`` reads like it."""
-    from gradus.environments.memory.teacher import append_only, teach
-
-    responses: dict[str, Respond] = {"noop": _noop, "spam": _spam, "dump": _dump, "heuristic": _heuristic}
-    if source.statements is not None:
-        read = source.statements
-        responses["append-only"] = lambda data: append_only(read, data)
-        responses["teacher"] = lambda data: teach(read, data)
-    else:
-        responses["append-only"] = _append_lines
+    """Name -> factory: those of every source, and the source's own in their place or beside them."""
+    responses: dict[str, Respond] = {
+        "noop": _noop,
+        "spam": _spam,
+        "dump": _dump,
+        "heuristic": _heuristic,
+        "append-only": _append_lines,
+        **source.responses,
+    }
     return {name: _factory(name, respond) for name, respond in responses.items()}
 
 

@@ -7,8 +7,8 @@ bound on what any reader could find. ``RemoteReader`` is a language model in bet
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gradus.environments.memory.claims import claim_of
@@ -22,7 +22,7 @@ from gradus.environments.memory.text import (
     substring_match,
     token_f1,
 )
-from gradus.environments.memory.worlds.records import UNKNOWN, Hop, Question
+from gradus.environments.memory.worlds.records import NOTHING, UNKNOWN, Hop, Question, Slot
 
 __all__ = ["READERS", "Chat", "Note", "Reader", "Reading", "RemoteReader", "judge", "read_generous", "read_strict"]
 
@@ -108,20 +108,38 @@ def read_strict(memory: Memory, question: Question) -> Reading:
         shown = notes or shown
         if prediction != UNKNOWN:
             return judge(question, prediction, why, notes)
-    return judge(question, UNKNOWN, why, shown)
+    return judge(question, NOTHING if question.wanted == "list" else UNKNOWN, why, shown)
 
 
 def read_generous(memory: Memory, question: Question) -> Reading:
     """Whether the gold answer stands anywhere in the top 20 entries (or the core); "unknown" is granted where it is right."""
-    notes = _search(memory, question.text, banks=len(memory.schema.banks), entries=GENEROUS_ENTRIES)
+    notes = _search_kindly(memory, question)
     if question.unknown:
         return judge(question, UNKNOWN, "a kind reader does not invent", notes)
+    if question.silence_answers:
+        return judge(question, NOTHING, "a kind reader does not invent", notes)
     for gold in question.answers:
         parts = gold.split(",") if question.wanted == "list" else [gold]
         held = [note for note in notes if any(_says(note, part) for part in parts)]
         if all(any(_says(note, part) for note in held) for part in parts):
             return judge(question, gold, f"{gold} stands in what was retrieved", held)
     return judge(question, UNKNOWN, f"{question.answers[0]} is not in the top {GENEROUS_ENTRIES}", notes[:ENTRIES])
+
+
+def _search_kindly(memory: Memory, question: Question) -> list[Note]:
+    """The top 20 for the question, and for a question of two hops the top 20 for each way that the first hop may lead."""
+    banks = len(memory.schema.banks)
+    notes = _search(memory, question.text, banks=banks, entries=GENEROUS_ENTRIES)
+    ways = [
+        (value, hop.then)
+        for hop in question.hops
+        if hop.then is not None
+        for value in hop.slot.values
+        if any(substring_match(note.text, value) for note in notes)
+    ]
+    for value, then in ways:
+        notes += _search(memory, then.query.format(value), banks=banks, entries=GENEROUS_ENTRIES)
+    return list({note.id: note for note in notes}.values())
 
 
 READERS: Mapping[str, Reader] = {"strict": read_strict, "generous": read_generous}
@@ -161,7 +179,7 @@ def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[list[Note], s
         query = question.text if step == 1 and length == 1 else current.query.format(entity)
         notes = _within_budget(_search(memory, query), STRICT_ENTRIES // length, STRICT_WORDS // length)
         shown.extend(notes)
-        slot = current.slot if step == 1 else _about(current, entity)
+        slot = replace(current.slot, entity=entity)
         wanted = question.wanted if current.then is None else "value"
         prediction, why = _look_up(notes, slot, wanted, question.of)
         if current.then is None or prediction == UNKNOWN or "two values" in why:
@@ -169,13 +187,7 @@ def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[list[Note], s
         entity, current = prediction, current.then
 
 
-def _about(hop: Hop, entity: str) -> Any:
-    from dataclasses import replace
-
-    return replace(hop.slot, entity=entity)
-
-
-def _look_up(notes: Sequence[Note], slot: Any, wanted: str, of: str | None) -> tuple[str, str]:
+def _look_up(notes: Sequence[Note], slot: Slot, wanted: str, of: str | None) -> tuple[str, str]:
     """Returns (prediction, why)."""
     claims = [(note, claim) for note in notes if (claim := claim_of(note.text, slot)) is not None]
     if not claims:
@@ -195,7 +207,7 @@ def _look_up(notes: Sequence[Note], slot: Any, wanted: str, of: str | None) -> t
     return values[0], f"one entry or more gives {values[0]}"
 
 
-def _distinct(values: Any) -> list[str]:
+def _distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
@@ -239,7 +251,7 @@ _NUMBER = re.compile(r"\b(?:\d[\d,.]*|one|two|three|four|five|six|seven|eight|ni
 
 def _read_text(memory: Memory, question: Question) -> Reading:
     notes = _within_budget(_search(memory, question.text), STRICT_ENTRIES, STRICT_WORDS)
-    names = {name for match in _NAME.findall(question.text)[0:] for name in content_words(match)}
+    names = {name for match in _NAME.findall(question.text) for name in content_words(match)}
     attribute = content_words(question.text) - names
     for note in notes:
         words = content_words(note.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Panel, Task, Vocabulary
@@ -29,7 +30,9 @@ def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = 
     head, _, rest = (argument or "synthetic").partition(":")
     if head not in _SOURCES:
         raise ConfigError(f"unknown memory world {head!r}; there are {', '.join(_SOURCES)}")
-    return make_spec(_SOURCES[head](rest or None), readers=readers)
+    return make_spec(
+        replace(_SOURCES[head](rest or None), name=f"memory:{argument}" if argument else "memory"), readers=readers
+    )
 
 
 def _synthetic(argument: str | None) -> Source:
@@ -119,7 +122,22 @@ def _vocabulary(source: Source) -> Vocabulary:
     own = source.vocabulary()
     banks = list(NINE_BANKS.banks)
     prompt = system_prompt(NINE_BANKS).split()
-    told = "Refused: an a entry has at most words, got there is no was deleted that already says in not content empty of".split()
+    told = [
+        "Refused:",
+        "entry",
+        "there",
+        "is",
+        "no",
+        "was",
+        "deleted",
+        "says",
+        "that",
+        "already",
+        "in",
+        ",",
+        "not",
+        "exactly",
+    ]
     digits = [str(digit) for digit in range(10)]
     letters = [chr(code) for code in range(33, 127)]
     words = dict.fromkeys((*own.words, *fragments(banks), *banks, *prompt, *told, *digits, "Memory:", "Core:"))

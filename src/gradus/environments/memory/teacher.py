@@ -7,12 +7,28 @@ lets rumours, jokes, repeats and small talk pass. ``append_only`` reads as well,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gradus.environments.memory.worlds.records import Statement
 from gradus.environments.memory.writing import write_delete, write_insert, write_update
 
-__all__ = ["append_only", "note_of", "teach"]
+__all__ = ["Statement", "append_only", "note_of", "teach"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What a line of dialogue says of a slot.
+
+    ``kind``: tell (holds now), correct (holds, and what was said before never did), retract (is to be forgotten). ``cue`` is the
+    word of an entry that names the attribute.
+    """
+
+    kind: str
+    entity: str
+    cue: str
+    bank: str
+    value: str | None = None
+
 
 ReadChunk = Callable[[str], Sequence[Statement]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -93,28 +93,24 @@ def run_calls(memory: Memory, answer: str, *, source: int | None = None) -> list
 
 
 def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None) -> CallResult:
-    place = {"start": call.start, "end": call.end}
+    def result(code: str, message: str, **told: Any) -> CallResult:
+        name = call.name if isinstance(call, ParsedCall) else ""
+        return CallResult(
+            name=name, ok=code == "ok", code=code, message=message, start=call.start, end=call.end, **told
+        )
+
     if isinstance(call, BrokenCall):
-        return CallResult(name="", ok=False, code=call.code, message=call.message, **place)
+        return result(call.code, call.message)
     try:
         tool = TOOLS.get(call.name)
         if tool is None:
             raise RefusedCall("unknown-tool", f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
         done = tool.run(memory, _checked(tool, call.arguments), source)
     except RefusedCall as refused:
-        return CallResult(name=call.name, ok=False, code=refused.code, message=str(refused), **place)
+        return result(refused.code, str(refused))
     if isinstance(done, Entry):
-        return CallResult(
-            name=call.name,
-            ok=True,
-            code="ok",
-            message="done",
-            entry_id=done.id,
-            bank=done.bank,
-            content=done.content,
-            **place,
-        )
-    return CallResult(name=call.name, ok=True, code="ok", message="done", content=done, **place)
+        return result("ok", "done", entry_id=done.id, bank=done.bank, content=done.content)
+    return result("ok", "done", content=done)
 
 
 def _checked(tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gradus.core import Condition, Vocabulary
 from gradus.environments.memory.schema import NINE_BANKS, Schema
 
-__all__ = ["UNKNOWN", "Chunk", "Evidence", "Fact", "Hop", "Question", "Slot", "Source", "Statement", "World"]
+__all__ = ["NOTHING", "UNKNOWN", "Chunk", "Evidence", "Fact", "Hop", "Question", "Slot", "Source", "World"]
 
 UNKNOWN = "unknown"
+NOTHING = "nothing"  # the answer where a list is asked for and is empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +93,18 @@ class Question:
     def unknown(self) -> bool:
         return not self.answers
 
+    @property
+    def silence_answers(self) -> bool:
+        """Whether an empty memory gets it right: the answer is unknown, or the list that is asked for is empty."""
+        return self.unknown or (self.wanted == "list" and self.answers == (NOTHING,))
+
     def to_json(self) -> dict[str, Any]:
         """For tables and reports: text, kind, gold answers, evidence."""
         return {
             "question": self.text,
             "kind": self.kind,
             "gold": list(self.answers) or [UNKNOWN],
-            "unknown": self.unknown,
+            "unknown": self.silence_answers,
             "after": self.after,
             "evidence": [asdict(item) for item in self.evidence],
         }
@@ -116,26 +122,11 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
-    """What a line of dialogue says of a slot, as the teacher reads it.
-
-    ``kind``: tell (holds now), correct (holds, and what was said before never did), retract (is to be forgotten). ``content`` is
-    how an entry says it; ``cue`` is the word of the entry that names the attribute.
-    """
-
-    kind: str
-    entity: str
-    cue: str
-    bank: str
-    value: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Source:
     """Where worlds come from.
 
-    ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``statements`` reads a
-    chunk's text into what it says, for the teacher; None where no grammar of the text is known.
+    ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``responses``: policies of
+    its own, name -> function from an observation's data to calls; ``teacher`` among them primes a model.
     """
 
     name: str
@@ -145,5 +136,5 @@ class Source:
     conditions: Mapping[str, Condition]
     max_chunks: int
     vocabulary: Callable[[], Vocabulary]
-    statements: Callable[[str], Sequence[Statement]] | None = None
+    responses: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = field(default_factory=dict)
     kinds: Sequence[str] = ()  # of questions, for metrics

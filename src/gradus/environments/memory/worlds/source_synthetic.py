@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradus.core import Condition, Vocabulary
+from gradus.environments.memory.teacher import Statement, append_only, teach
 from gradus.environments.memory.worlds.lexicon import SYLLABLES
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
-from gradus.environments.memory.worlds.records import Source, Statement
+from gradus.environments.memory.worlds.records import Source
 from gradus.environments.memory.worlds.synthetic import SyntheticConfig, synthetic_world
 
 __all__ = ["read_statements", "synthetic_source"]
@@ -54,7 +55,10 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
         conditions={condition.name: condition for condition in conditions},
         max_chunks=base.chunks * 16,
         vocabulary=_vocabulary,
-        statements=read_statements,
+        responses={
+            "append-only": lambda data: append_only(read_statements, data),
+            "teacher": lambda data: teach(read_statements, data),
+        },
         kinds=tuple(KINDS),
     )
 

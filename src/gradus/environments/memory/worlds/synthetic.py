@@ -6,7 +6,6 @@ is known, so that what a memory should do with each chunk is known, too.
 
 from __future__ import annotations
 
-import random
 from datetime import date, timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from gradus.environments.memory.worlds.lexicon import words_of
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, Attribute
 from gradus.environments.memory.worlds.questions import ask
 from gradus.environments.memory.worlds.records import Chunk, Fact, World
-from gradus.environments.memory.worlds.timeline import Told, Timeline, day_text
+from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
 __all__ = ["SyntheticConfig", "reserved_words", "synthetic_world"]
 
@@ -113,8 +112,7 @@ class _Writer:
                 lines, fact = made
                 blocks.append(lines)
                 facts += [fact] if fact is not None else []
-        for _ in range(self.config.chat):
-            blocks.append([self._small_talk(speakers)])
+        blocks.extend([self._small_talk(speakers)] for _ in range(self.config.chat))
         self.rng.shuffle(blocks)
         return Chunk(text="\n".join(line for block in blocks for line in block), timestamp=today, facts=tuple(facts))
 

@@ -1,0 +1,92 @@
+"""Worlds that are read from files: splitting them, and what a good memory of free text would hold."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradus.core import Condition, ConfigError, Vocabulary
+from gradus.environments.memory.text import substring_match
+from gradus.environments.memory.worlds.records import Chunk, Evidence, Fact, Source, World
+from gradus.environments.memory.worlds.source_synthetic import synthetic_source
+
+__all__ = ["TEST_BASE", "common_words", "file_source", "locate_evidence", "with_facts"]
+
+TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
+VOCABULARY_LIMIT = 6000
+
+
+def with_facts(world: World) -> World:
+    """Give the chunks their gold facts: each known answer belongs to the chunk that its first evidence names, or else to the
+    first chunk in which it stands."""
+    facts: dict[int, list[Fact]] = {}
+    for question in world.questions:
+        if question.unknown:
+            continue
+        answer = question.answers[0]
+        places = [item.chunk for item in question.evidence]
+        places += [i for i, chunk in enumerate(world.chunks) if not places and substring_match(chunk.text, answer)][:1]
+        fact = Fact(kind="insert", answer=answer)
+        if places and fact not in facts.get(places[0], []):
+            facts.setdefault(places[0], []).append(fact)
+    chunks = tuple(replace(chunk, facts=tuple(facts.get(i, ()))) for i, chunk in enumerate(world.chunks))
+    return replace(world, chunks=chunks)
+
+
+def locate_evidence(chunks: Sequence[Chunk], text: str) -> Evidence | None:
+    """The first chunk in which a text stands, None where there is none."""
+    place = next((i for i, chunk in enumerate(chunks) if text.strip() and text.strip() in chunk.text), None)
+    return None if place is None else Evidence(chunk=place, text=text.strip())
+
+
+def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
+    """A source over worlds that are all there. The last fifth is for testing, the rest for training.
+
+    With a single world, all of it is for testing and training happens on synthetic worlds.
+    """
+    if not worlds:
+        raise ConfigError(f"{name} holds no world")
+    held = max(1, len(worlds) // 5)
+    taught, tested = (list(worlds[:-held]), list(worlds[-held:])) if len(worlds) > 1 else ([], list(worlds))
+    synthetic = synthetic_source()
+    kinds = tuple(sorted({question.kind for world in worlds for question in world.questions}))
+
+    def world(seed: int, **options: Any) -> World:
+        if seed >= TEST_BASE:
+            return tested[(seed - TEST_BASE) % len(tested)]
+        return taught[seed % len(taught)] if taught else synthetic.world(seed, **options)
+
+    def train(index: int) -> tuple[int, Mapping[str, Any]]:
+        return (index % len(taught), {}) if taught else synthetic.train(index)
+
+    seeds = range(TEST_BASE, TEST_BASE + len(tested))
+    longest = max(len(one.chunks) for one in worlds)
+    return Source(
+        name=name,
+        summary=summary,
+        world=world,
+        train=train,
+        conditions={"test": Condition(name="test", seeds=seeds, summary="worlds that are never trained on")},
+        max_chunks=longest if taught else max(longest, synthetic.max_chunks),
+        vocabulary=lambda: _vocabulary(taught, synthetic),
+        kinds=kinds,
+    )
+
+
+def common_words(texts: Sequence[str], limit: int = VOCABULARY_LIMIT) -> list[str]:
+    """The most frequent words of some texts as they stand between spaces, sorted."""
+    counts = Counter(word for text in texts for word in text.split() if "\u2581" not in word)
+    return sorted(word for word, _ in counts.most_common(limit))
+
+
+def _vocabulary(taught: Sequence[World], synthetic: Source) -> Vocabulary:
+    if not taught:
+        return synthetic.vocabulary()
+    texts = [chunk.text for world in taught for chunk in world.chunks]
+    texts += [f"Date: {chunk.timestamp}" for world in taught for chunk in world.chunks if chunk.timestamp]
+    words = common_words(texts)
+    ends = sorted({ending for word in words for ending in re.findall(r"[^\w]+$", word)})
+    return Vocabulary(words=words, pieces=(*ends, *(re.sub(r"^\W+|\W+$", "", word) or word for word in words)))
