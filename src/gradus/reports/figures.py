@@ -193,7 +193,9 @@ def _lines(axis: Axes, panel: Mapping[str, Any]) -> None:
             axis.axhline(truth, color=COLOURS[index % 7], linewidth=1, alpha=0.5)
     if limits := panel.get("limits"):
         axis.set_ylim(*limits)
-    axis.legend(fontsize=7, ncols=5, loc="upper left", bbox_to_anchor=(0.0, -0.02))
+    axis.set_xlim(0.5, _length(panel) + 0.5)
+    if len(panel.get("series") or {}) > 1 or panel.get("truth"):
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.05))
 
 
 def _strip(axis: Axes, panel: Mapping[str, Any]) -> None:
@@ -205,7 +207,11 @@ def _strip(axis: Axes, panel: Mapping[str, Any]) -> None:
         axis.bar(at, 1, width=0.92, color=COLOURS[place % 7], hatch=hatch, edgecolor="white", linewidth=0, label=kind)
     axis.set_yticks([])
     axis.grid(visible=False)
-    axis.legend(fontsize=7, ncols=6, loc="upper left", bbox_to_anchor=(0.0, -0.1))
+    axis.legend(fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.0, 1.4))
+
+
+def _length(panel: Mapping[str, Any]) -> int:
+    return max((len(values) for values in (panel.get("series") or {}).values()), default=1)
 
 
 def _gaps(values: Sequence[float | None]) -> list[float]:

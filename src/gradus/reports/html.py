@@ -94,4 +94,6 @@ def _words(value: Any) -> str:
         return "; ".join(f"{key}: {_words(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
         return "; ".join(_words(each) for each in value)
+    if value is None:
+        return "–"
     return format_number(value) if isinstance(value, float) else str(value)

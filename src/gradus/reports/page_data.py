@@ -18,6 +18,7 @@ from gradus.reports.verdict import judge
 __all__ = ["page_context"]
 
 Json = dict[str, Any]
+ALERT = ("rule", "name", "severity", "evidence", "remedy", "step", "action")
 STATES = {"shown": "above", "refuted": "below", "open": "not told apart"}
 
 
@@ -38,7 +39,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     context: Json = {
         "title": _title(record),
         "facts": _facts(record),
-        "verdict": judge(results, quick=bool(recipe.get("quick"))),
+        "verdict": judge(results, quick=bool(recipe.get("quick") or (results or {}).get("quick"))),
         "states": STATES,
         "promises": _promises(record),
         "scores": score_tables(results),
@@ -47,8 +48,8 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "grader": (results or {}).get("grader") or "the grader",
         "aim": _aim(record),
         "doctor": _doctor(record.doctor),
-        "alerts": [line for line in record.grpo if line.get("kind") == "alert"],
-        "audit": record.audit,
+        "alerts": [_with(line, *ALERT) for line in record.grpo if line.get("kind") == "alert"],
+        "audit": _audit(record.audit, results),
         "costs": _costs(record.costs),
         "graders": about.get("graders"),
         "conditions": about.get("conditions"),
@@ -124,9 +125,21 @@ def _promises(record: RunRecord) -> list[Json]:
 def _doctor(doctor: Json | None) -> Json | None:
     if doctor is None:
         return None
-    keys = ("rule", "name", "severity", "evidence", "remedy", "step")
-    diagnoses = [{key: each.get(key) for key in keys} for each in doctor.get("diagnoses") or []]
+    diagnoses = [_with(each, *ALERT) for each in doctor.get("diagnoses") or []]
     return {"status": doctor.get("status", "unknown"), "diagnoses": diagnoses}
+
+
+def _audit(audit: Json | None, results: Json | None) -> Json | None:
+    if audit is None:
+        return None
+    checks = [_with(each, "name", "passed", "evidence") for each in audit.get("checks") or []]
+    grader = audit.get("grader") or (results or {}).get("grader") or "the grader"
+    return {"grader": grader, "verdict": audit.get("verdict", "unknown"), "checks": checks}
+
+
+def _with(stored: Json, *keys: str) -> Json:
+    """Just these keys, None where one is missing: stored files may know more or less than this version."""
+    return {key: stored.get(key) for key in keys}
 
 
 def _costs(costs: Json | None) -> list[Json]:
@@ -136,18 +149,23 @@ def _costs(costs: Json | None) -> list[Json]:
     rows = [
         {
             "stage": each.get("stage", "–"),
+            "work": ", ".join(f"{each[kind]:,} {kind}" for kind in ("episodes", "steps") if each.get(kind)),
             "time": format_seconds(each.get("seconds")),
             "share": (each.get("seconds") or 0.0) / whole if whole else None,
-            "tokens": format_number(each.get("tokens"), 0) if each.get("tokens") is not None else "–",
+            "tokens": _tokens(each),
             "money": "–" if each.get("cost") is None else f"${each['cost']:.2f}",
         }
         for each in listed
     ]
     if len(rows) > 1:
-        rows.append(
-            {"stage": "all", "time": format_seconds(whole), "share": None, "tokens": "", "money": _money(listed)}
-        )
+        total = {"stage": "all", "work": "", "time": format_seconds(whole), "share": None, "tokens": ""}
+        rows.append({**total, "money": _money(listed)})
     return rows
+
+
+def _tokens(stage: Json) -> str:
+    parts = [stage[kind] for kind in ("tokens", "prompt_tokens", "completion_tokens") if stage.get(kind)]
+    return f"{sum(parts):,}" if parts else "–"
 
 
 def _money(stages: Sequence[Json]) -> str:

@@ -25,10 +25,14 @@ class RunRecord:
     doctor: Json | None = None
     costs: Json | None = None
     recipe: str | None = None
-    claims: Sequence[Json] = ()
     sft: Sequence[Json] = ()
     grpo: Sequence[Json] = ()
     missing: Sequence[str] = field(default=())
+
+    @property
+    def claims(self) -> Sequence[Json]:
+        """What the recipe promised, as the pipeline judged it from the results."""
+        return (self.results or {}).get("claims") or ()
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -42,17 +46,15 @@ def read_run(folder: Path) -> RunRecord:
         return read_lines(folder / path, f"{what} ({path})", missing)
 
     recipe = folder / "recipe.toml"
-    results = part("results.json", "the evaluation")
     return RunRecord(
         name=folder.name,
-        results=results,
+        results=part("results.json", "the evaluation"),
         about=part("report/about.json", "the environment's description"),
         episodes=part("report/episodes.json", "the episodes to browse"),
         audit=part("audit.json", "the audit of the grader"),
         doctor=part("doctor.json", "the doctor's diagnoses"),
         costs=part("costs.json", "the costs"),
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
-        claims=(results or {}).get("claims") or (),
         sft=lines("sft/metrics.jsonl", "the curves of supervised priming"),
         grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
         missing=missing,

@@ -49,7 +49,10 @@ function episodeBrowser(host, entries, graderName) {
     selects[key].value = state[key];
   };
   function refresh() {
-    fill("condition", unique(entries.map((entry) => entry.condition)));
+    const conditions = unique(entries.map((entry) => entry.condition));
+    // Begin where there is somebody to compare with.
+    state.condition ??= conditions.find((name) => unique(entries.filter((entry) => entry.condition === name).map((entry) => entry.policy)).length > 1) ?? conditions[0];
+    fill("condition", conditions);
     const here = entries.filter((entry) => entry.condition === state.condition);
     fill("seed", unique(here.map((entry) => String(entry.seed))));
     const same = here.filter((entry) => String(entry.seed) === state.seed);

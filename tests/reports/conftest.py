@@ -1,0 +1,53 @@
+"""A tiny real evaluation of Rhythm's scripted policies, played once for all tests of reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gradus import environments
+from gradus.core import EnvironmentSpec, Group
+from gradus.evaluation import evaluate
+from gradus.reports import about_payload, episodes_payload
+from gradus.rollouts import play
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    spec: EnvironmentSpec
+    results: dict[str, Any]
+    groups: list[Group]
+    episodes: dict[str, Any]
+    about: dict[str, Any]
+
+
+def reward_to_go(group: Group) -> list[list[float]]:
+    """Turn credit by its definition: reward-to-go minus the mean of the other members'."""
+    paid = [list(episode.grade.turn_rewards) if episode.grade else [] for episode in group.episodes]
+    togo = [[sum(rewards[turn:]) for turn in range(len(rewards))] for rewards in paid]
+    return [
+        [value - sum(row[turn] for row in togo if row is not mine) / (len(togo) - 1) for turn, value in enumerate(mine)]
+        for mine in togo
+    ]
+
+
+@pytest.fixture(scope="session")
+def played() -> Played:
+    spec = environments.load("rhythm")
+    names = ("random", "heuristic", "heuristic+constant")
+    found = evaluate(
+        spec,
+        {name: spec.policy(name) for name in names},
+        conditions=["in-distribution", "held-out"],
+        graders=["v3", "v2"],
+        episodes=5,
+    )
+    tasks = spec.tasks("in-distribution", 2)
+    groups = [
+        *play(spec, spec.policy("random"), tasks, group_size=3).groups,
+        *play(spec, spec.policy("heuristic+constant"), tasks).groups,
+    ]
+    payload = episodes_payload(spec, groups, advantages=reward_to_go)
+    return Played(spec=spec, results=found.to_json(), groups=groups, episodes=payload, about=about_payload(spec))

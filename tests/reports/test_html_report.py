@@ -1,0 +1,136 @@
+"""The report as a file: whole, offline, honest about what it lacks."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.core import Group, StorageError
+from gradus.reports import episodes_payload, prepare_report, write_eval_report, write_report
+
+HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+@pytest.fixture(scope="module")
+def page(played: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("report") / "eval.html"
+    write_eval_report(played.results, played.episodes, path, about=played.about)
+    return path.read_text(encoding="utf-8")
+
+
+def test_it_loads_nothing(page: str) -> None:
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"""(?:src|href|action|data|poster)\s*=\s*["'](?!#|data:,)[^"']*""", markup)
+    assert not re.findall(r"@import|url\(|<iframe|<object|<embed", markup)
+    assert not re.findall(r"\b(?:fetch|XMLHttpRequest|import)\s*\(", page)
+    assert "https://" not in page
+    assert set(re.findall(r"http://[^\"'\s]+", page)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_its_data_are_the_results_and_the_episodes(played: Any, page: str) -> None:
+    data = data_of(page)
+    assert data["episodes"] == json.loads(json.dumps(played.episodes["entries"]))
+    chart = data["scores"]["measures"][0]["conditions"][0]
+    means = {row["name"]: row["mean"] for row in chart["rows"]}
+    stored = played.results["conditions"]["in-distribution"]["policies"]
+    assert means == {name: pytest.approx(policy["grade"]["mean"]) for name, policy in stored.items()}
+    assert [row["mean"] for row in chart["rows"]] == sorted(means.values(), reverse=True)
+
+
+def test_every_policy_condition_and_grader_is_in_its_tables(played: Any, page: str) -> None:
+    for name in ("random", "heuristic", "heuristic+constant"):
+        assert f'<th scope="row">{name}</th>' in page
+    for title in ("Grade by condition, v3", "Grade by condition, v2", "Differences, held-out"):
+        assert title in page
+
+
+def test_the_originals_figures_stand_beside_ours(played: Any, page: str) -> None:
+    assert "in-distribution, original" in page
+    assert "in-distribution, here" in page
+    assert html.escape(played.about["reference"]["note"], quote=True).replace("&#x27;", "&#39;") in page
+
+
+def test_hostile_text_stays_text(played: Any, tmp_path: Path) -> None:
+    episode = played.groups[0].episodes[0]
+    turn = replace(episode.turns[0], action=HOSTILE, observation=HOSTILE, spans=())
+    marked = replace(episode, turns=(turn, *episode.turns[1:]), system_prompt=HOSTILE, policy=HOSTILE)
+    payload = episodes_payload(played.spec, [Group(task=episode.task, episodes=(marked,))])
+    results = json.loads(json.dumps(played.results).replace("heuristic", json.dumps(HOSTILE)[1:-1]))
+    path = write_eval_report(results, payload, tmp_path / "hostile.html")
+    text = path.read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    assert data_of(text)["episodes"][0]["members"][0]["turns"][0]["action"] == HOSTILE
+
+
+def test_an_empty_folder_gives_a_report_of_what_is_missing(tmp_path: Path) -> None:
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "Nothing was evaluated yet, so nothing is proven." in text
+    for name in ("results.json", "sft/metrics.jsonl", "grpo/metrics.jsonl", "audit.json", "doctor.json", "costs.json"):
+        assert f"({name}): not stored" in text
+
+
+def test_broken_files_are_named_and_the_rest_is_shown(played: Any, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(played.results), encoding="utf-8")
+    (tmp_path / "audit.json").write_text('{"verdict": "pa', encoding="utf-8")
+    (tmp_path / "costs.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "grpo").mkdir()
+    whole = json.dumps({"kind": "step", "step": 1, "reward_mean": 0.5})
+    (tmp_path / "grpo" / "metrics.jsonl").write_text(f'{whole}\n{{"kind": "step", "st', encoding="utf-8")
+    prepare_report(tmp_path, played.spec, played.groups)
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "(audit.json): cannot be read" in text
+    assert "(costs.json): expected a JSON object, found list" in text
+    assert "(grpo/metrics.jsonl): 1 lines could not be read" in text
+    assert data_of(text)["curves"]["grpo"][0]["series"][0]["y"] == [0.5]
+    assert len(data_of(text)["episodes"]) == len(played.groups)
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("", encoding="utf-8")
+    with pytest.raises(StorageError, match="is not a folder"):
+        write_report(tmp_path / "run")
+
+
+def test_the_same_run_gives_the_same_bytes(played: Any, tmp_path: Path) -> None:
+    first = write_eval_report(played.results, played.episodes, tmp_path / "a.html").read_bytes()
+    assert write_eval_report(played.results, played.episodes, tmp_path / "b.html").read_bytes() == first
+
+
+def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path) -> None:
+    stages = [
+        {"stage": "teach", "seconds": 200.0, "episodes": 1500, "cost": 1.25},
+        {"stage": "grpo", "seconds": 3400.0, "tokens": 12_000},
+    ]
+    (tmp_path / "costs.json").write_text(json.dumps({"schema": 1, "stages": stages}), encoding="utf-8")
+    diagnosis = {"rule": "dead groups", "severity": "warn", "evidence": "0.62 of the groups", "remedy": "a larger G"}
+    (tmp_path / "doctor.json").write_text(json.dumps({"status": "warn", "diagnoses": [diagnosis]}), encoding="utf-8")
+    checks = [{"name": "separation", "passed": False, "evidence": {"random": 0.25, "heuristic": 0.24}}]
+    (tmp_path / "audit.json").write_text(json.dumps({"verdict": "fail", "checks": checks}), encoding="utf-8")
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    for words in ("3 min 20 s", "1,500 episodes", "$1.25", "12,000", "1 h 00 min", "dead groups", "0.62 of the groups"):
+        assert words in text
+    assert "random: 0.250; heuristic: 0.240" in text
+
+
+def test_a_promise_that_was_not_kept_says_so(played: Any, tmp_path: Path) -> None:
+    claim = {"text": "above the moon", "condition": "ood", "figure": "grpo", "value": 0.5, "direction": "above"}
+    results = {
+        **played.results,
+        "claims": [{**claim, "threshold": 0.6, "met": False}, {**claim, "threshold": 0.6, "met": None}],
+    }
+    text = write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
+    assert '<td class="refuted">no</td>' in text
+    assert "not measured" in text

@@ -1,0 +1,62 @@
+"""Curves of a training run, from the lines of its metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.reports.curves import LONGEST, grpo_curves, running_mean, sft_curves
+
+
+def step(number: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "step", "step": number, "reward_mean": number / 10, **more}
+
+
+def test_what_a_resumed_run_wrote_twice_counts_once() -> None:
+    lines = [step(1), step(2), {**step(2), "reward_mean": 0.9}, step(3)]
+    (curve,) = grpo_curves(lines)
+    assert curve.series[0].x == [1, 2, 3]
+    assert curve.series[0].y == [0.1, 0.9, 0.3]
+
+
+def test_figures_that_are_never_there_have_no_chart() -> None:
+    assert [curve.title for curve in grpo_curves([step(1, kl=None, metrics={"play": None})])] == ["Reward"]
+    assert grpo_curves([]) == []
+    assert sft_curves([{"kind": "sft", "step": 1, "loss": None}]) == []
+
+
+def test_components_and_metrics_bring_their_own_names() -> None:
+    curves = grpo_curves([step(1, components={"tidy": 0.2, "kind": 0.4}, metrics={"belief_mae": 0.3})], "true joy")
+    titles = {curve.title: curve for curve in curves}
+    assert [series.name for series in titles["Components of the grade"].series] == ["tidy", "kind"]
+    assert titles["belief mae"].series[0].y == [0.3]
+
+
+def test_validation_is_drawn_as_dots_by_decoding() -> None:
+    lines = [step(1), step(2)]
+    lines += [{"kind": "validation", "step": 2, "decoding": name, "grade_mean": 0.5} for name in ("sampled", "greedy")]
+    (curve,) = grpo_curves(lines)
+    assert [(series.name, series.dots) for series in curve.series] == [
+        ("training", False),
+        ("validation, sampled", True),
+        ("validation, greedy", True),
+    ]
+
+
+def test_a_long_run_is_thinned() -> None:
+    (curve,) = grpo_curves([step(number) for number in range(1, 5000)])
+    assert len(curve.series[0].x) <= LONGEST
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60), st.integers(1, 15))
+def test_a_running_mean_stays_within_its_values(values: list[float], window: int) -> None:
+    found = running_mean(values, window)
+    assert len(found) == len(values)
+    assert all(value is not None and min(values) - 1e-6 <= value <= max(values) + 1e-6 for value in found)
+
+
+def test_gaps_are_neither_zero_nor_spread() -> None:
+    assert running_mean([1.0, None, 3.0], 3) == [1.0, 2.0, 3.0]
+    assert running_mean([None, None], 3) == [None, None]

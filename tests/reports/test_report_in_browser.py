@@ -1,0 +1,77 @@
+"""The report in a real browser: it draws without an error and fits a phone's width."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.reports import write_eval_report
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=4000",
+    "--dump-dom",
+]
+WIDTHS = (390, 1280)
+LISTEN = "<script>window.problems=[];addEventListener('error',(event)=>problems.push(event.message));</script>"
+# Frames have any width one asks for; a window has a least one. What each frame looks like is written where the DOM dump shows it.
+PROBE = """<!doctype html><body data-seen=""><script>
+const pages = %s;
+const frames = %s.map((width) => Object.assign(document.createElement("iframe"), {width, height: 900, srcdoc: pages}));
+document.body.append(...frames);
+setTimeout(() => {
+  document.body.dataset.seen = JSON.stringify(frames.map((frame) => {
+    const page = frame.contentDocument, root = page.documentElement;
+    const slider = page.getElementById("pick-turn");
+    const before = page.querySelector(".turn pre").textContent;
+    slider.value = 5;
+    slider.dispatchEvent(new Event("input"));
+    return {
+      width: root.clientWidth, over: root.scrollWidth - root.clientWidth, problems: frame.contentWindow.problems,
+      charts: page.querySelectorAll(".stage svg").length, empty: [...page.querySelectorAll(".stage")].filter((host) => !host.childElementCount).length,
+      moved: before !== page.querySelector(".turn pre").textContent,
+    };
+  }));
+  frames.forEach((frame) => frame.remove());
+}, 1500);
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> None:
+    page = write_eval_report(played.results, played.episodes, tmp_path / "report.html", about=played.about)
+    source = page.read_text(encoding="utf-8").replace("<head>", f"<head>{LISTEN}", 1)
+    probe = tmp_path / "probe.html"
+    probe.write_text(PROBE % (json.dumps(source).replace("<", "\\u003c"), list(WIDTHS)), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", probe.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert found is not None, done.stderr[-2000:]
+    seen = json.loads(html.unescape(found.group(1)))
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert len(seen) == len(WIDTHS)
+    for frame in seen:
+        assert frame["problems"] == []
+        assert frame["over"] <= 0
+        assert frame["charts"] > 10
+        assert frame["empty"] == 0
+        assert frame["moved"]

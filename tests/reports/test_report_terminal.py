@@ -1,0 +1,71 @@
+"""Results and episodes on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from gradus.core import ConfigError, Failure, Grade, StopReason
+from gradus.reports import show_episode, show_results, summary_table
+
+
+def printed(shown: RenderableType, width: int = 200) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(shown)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_summary_has_each_policy_once_and_best_first(played: Any) -> None:
+    lines = printed(summary_table(played.results)).splitlines()
+    rows = [
+        line.split()[0]
+        for line in lines
+        if line.strip() and line.split()[0] in ("random", "heuristic", "heuristic+constant")
+    ]
+    stored = played.results["conditions"]["in-distribution"]["policies"]
+    assert rows == sorted(stored, key=lambda name: -stored[name]["grade"]["mean"])
+    with pytest.raises(ConfigError, match="v7"):
+        summary_table(played.results, grader="v7")
+
+
+def test_the_end_of_a_run_shows_every_grader_and_the_yardstick(played: Any) -> None:
+    text = printed(show_results(played.results))
+    for title in ("grade, v3", "grade, v2", "episode reward"):
+        assert title in text
+
+
+def test_an_episode_shows_all_it_read_answered_and_was_paid(played: Any) -> None:
+    episode = played.groups[-1].episodes[0]
+    text = printed(show_episode(episode, played.spec.view(episode)), width=1000)
+    for turn in episode.turns:
+        assert turn.observation in text
+        assert turn.action in text
+    assert f"grade v3 {episode.grade.value:.3f}".replace("-", "\N{MINUS SIGN}") in text
+    assert "belief skill (belief)" in text
+    assert "Stated belief and truth" in text
+
+
+def test_what_went_wrong_is_not_hidden(played: Any) -> None:
+    episode = played.groups[0].episodes[0]
+    bad = replace(episode.turns[0], valid=False, error="no action named", cut=True)
+    failure = Failure(stage="act", type="TimeoutError", message="no answer within 5 s")
+    grade = Grade(grader="v3", value=None, error="too short")
+    broken = replace(episode, turns=(bad,), stop=StopReason.FAILED, failure=failure, grade=grade)
+    text = printed(show_episode(broken))
+    for words in (
+        "not understood: no action named",
+        "cut by the token budget",
+        "TimeoutError: no answer within 5 s",
+        "too short",
+    ):
+        assert words in text
+
+
+def test_text_that_looks_like_markup_is_printed_as_it_is(played: Any) -> None:
+    episode = played.groups[0].episodes[0]
+    marked = replace(episode, turns=(replace(episode.turns[0], action="[bold]x[/bold] [/]", spans=()),))
+    assert "[bold]x[/bold] [/]" in printed(show_episode(marked))

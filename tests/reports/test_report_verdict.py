@@ -1,0 +1,90 @@
+"""The sentences of a verdict say what the intervals carry and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.reports import judge
+from gradus.reports.results import figure, format_interval, format_number, format_signed
+
+numbers = st.floats(min_value=-100, max_value=100)
+
+
+def document(
+    grade: tuple[float, float, float], true: tuple[float, float, float], *, turned: bool = False
+) -> dict[str, Any]:
+    def stored(mean: float, low: float, high: float) -> dict[str, Any]:
+        values = (-mean, -high, -low) if turned else (mean, low, high)
+        return dict(zip(("mean", "low", "high"), values, strict=True)) | {"wins": 7, "episodes": 10}
+
+    policy = {"grade": {"mean": 0.5, "low": 0.4, "high": 0.6}, "yardstick": {"mean": 1.0, "low": 0.5, "high": 1.5}}
+    name = "sft - grpo" if turned else "grpo - sft"
+    pairs = {name: {"grade": stored(*grade), "yardstick": stored(*true)}}
+    policies = {"sft": policy, "grpo": policy}
+    condition = {"episodes": 10, "policies": policies, "pairs": pairs}
+    return {"grader": "v9", "yardstick_name": "episode reward", "conditions": {"home": condition}}
+
+
+@pytest.mark.parametrize(
+    ("grade", "true", "words"),
+    [
+        ((0.1, 0.05, 0.15), (1.0, 0.5, 1.5), "GRPO made the student better"),
+        ((0.1, -0.05, 0.25), (1.0, 0.5, 1.5), "not proven to have changed"),
+        ((-0.1, -0.2, -0.05), (1.0, 0.5, 1.5), "GRPO made the student worse"),
+        ((0.1, 0.05, 0.15), (-1.0, -1.5, -0.5), "looks like a hack"),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_headline_follows_the_intervals(grade: Any, true: Any, words: str, turned: bool) -> None:
+    verdict = judge(document(grade, true, turned=turned))
+    assert words in verdict.headline
+    assert "v9 on home" in verdict.headline
+
+
+@given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
+def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below: float, above: float) -> None:
+    low, high = mean - below, mean + above
+    (claim,) = judge(document((mean, low, high), (mean, low, high))).claims["home"]
+    expected = "shown" if low > 0 else "refuted" if high < 0 else "open"
+    assert claim.state == expected
+
+
+def test_an_undefined_interval_proves_nothing() -> None:
+    found = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
+    pair = found["conditions"]["home"]["pairs"]["grpo - sft"]
+    pair["grade"] |= {"low": None, "high": None}
+    assert "not proven" in judge(found).headline
+    assert judge(found).claims["home"][0].state == "open"
+
+
+def test_without_a_student_the_ladder_is_read_step_by_step(played: Any) -> None:
+    verdict = judge(played.results)
+    assert "is graded highest on in-distribution" in verdict.headline
+    assert len(verdict.claims["in-distribution"]) == 2
+    assert not verdict.cautions
+
+
+def test_a_quick_run_says_that_it_proves_nothing(played: Any) -> None:
+    assert any("prove nothing" in caution for caution in judge(played.results, quick=True).cautions)
+
+
+def test_a_trained_checkpoint_is_not_called_a_method() -> None:
+    assert any("five training seeds" in each for each in judge(document((1, 0.5, 1.5), (1, 0.5, 1.5))).cautions)
+
+
+@given(numbers)
+def test_numbers_are_written_with_a_true_minus_and_without_negative_zero(value: float) -> None:
+    for text in (format_number(value), format_signed(value)):
+        assert "-" not in text
+        assert text.strip("+\N{MINUS SIGN}0.") or not text.startswith("\N{MINUS SIGN}")
+        assert float(text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(value, abs=0.0005001)
+
+
+def test_missing_is_a_dash_and_not_0() -> None:
+    assert format_number(None) == "–"
+    assert figure({"mean": None, "low": None, "high": None}) is None
+    assert format_interval(figure({"mean": 0.5, "low": None, "high": None})) == "0.500"
