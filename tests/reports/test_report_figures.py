@@ -39,8 +39,9 @@ def test_an_episode_is_drawn_with_its_panels(played: Any, tmp_path: Path) -> Non
 
 
 def test_audits_and_training_runs_are_drawn(tmp_path: Path) -> None:
-    policies = {"good": {"grade": 0.6, "yardstick": 2.0}, "cheat": {"grade": 0.9, "yardstick": -1.0, "role": "exploit"}}
-    assert "<!-- cheat -->" in texts(audit_figure({"grader": "v2", "policies": policies}, tmp_path / "a.svg"))
+    good = {"policy": "good", "role": "ladder", "grade": {"mean": 0.6}, "yardstick": {"mean": 2.0}}
+    cheat = {"policy": "cheat", "role": "exploit", "grade": {"mean": 0.9}, "yardstick": {"mean": -1.0}}
+    assert "<!-- cheat -->" in texts(audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "a.svg"))
     lines = [{"kind": "step", "step": number, "reward_mean": 0.1 * number, "kl": 0.0} for number in range(30)]
     assert "<!-- Reward -->" in texts(grpo_figure(lines, tmp_path / "b.svg"))
     assert grpo_figure(lines, tmp_path / "c.png", titles=["KL"]).read_bytes().startswith(b"\x89PNG")

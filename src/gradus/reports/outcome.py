@@ -58,12 +58,11 @@ def _fewest(series: Sequence[Json]) -> list[Json]:
 
 
 def audit_points(audit: Mapping[str, Any] | None) -> list[Json]:
-    """Grade (x) and yardstick (y) of each policy of an audit; ``strong`` marks exploits."""
+    """Grade (x) and yardstick (y) of each policy of an audit; ``strong`` marks exploits and what the search found."""
     points: list[Json] = []
-    for name, stored in ((audit or {}).get("policies") or {}).items():
+    for stored in (audit or {}).get("points") or ():
         grade, yardstick = figure(stored.get("grade")), figure(stored.get("yardstick"))
         if grade and yardstick:
-            points.append(
-                {"name": name, "x": grade.mean, "y": yardstick.mean, "strong": stored.get("role") == "exploit"}
-            )
+            strong = stored.get("role") in ("exploit", "search")
+            points.append({"name": str(stored.get("policy")), "x": grade.mean, "y": yardstick.mean, "strong": strong})
     return points

@@ -10,7 +10,7 @@ from typing import Any
 from gradus.reports.curves import grpo_curves, sft_curves
 from gradus.reports.outcome import audit_points, outcome_curves
 from gradus.reports.reference import reference_table
-from gradus.reports.results import format_number, main_condition
+from gradus.reports.results import figure, format_interval, format_number, main_condition
 from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import is_own, score_charts, score_tables
 from gradus.reports.verdict import judge
@@ -134,7 +134,19 @@ def _audit(audit: Json | None, results: Json | None) -> Json | None:
         return None
     checks = [_with(each, "name", "passed", "evidence") for each in audit.get("checks") or []]
     grader = audit.get("grader") or (results or {}).get("grader") or "the grader"
-    return {"grader": grader, "verdict": audit.get("verdict", "unknown"), "checks": checks}
+    summary = audit.get("summary") or f"The audit's verdict: {audit.get('verdict', 'unknown')}."
+    return {"grader": grader, "summary": summary, "checks": checks, "hack": _hack(audit.get("hack"))}
+
+
+def _hack(hack: Json | None) -> str | None:
+    """What the audit's search found, in a sentence."""
+    if not hack:
+        return None
+    grade, yardstick = (format_interval(figure(hack.get(name)), signed=True) for name in ("grade", "yardstick"))
+    return (
+        f"The search found a hack: {hack.get('plan')}. Against {hack.get('reflex')} its grade changes by {grade}, "
+        f"the true aim by {yardstick}."
+    )
 
 
 def _with(stored: Json, *keys: str) -> Json:
