@@ -11,6 +11,7 @@ from gradus.environments.memory.schema import NINE_BANKS, PAPER, Schema, find_sc
 from gradus.environments.memory.spec import load, make_spec
 from gradus.environments.memory.store import Hit, Memory
 from gradus.environments.memory.tools import CallResult, run_calls
+from gradus.environments.memory.transfer import ImportSummary, import_file
 
 __all__ = [
     "NINE_BANKS",
@@ -19,6 +20,7 @@ __all__ = [
     "DurableMemory",
     "Entry",
     "Hit",
+    "ImportSummary",
     "Memory",
     "MemoryEnvironment",
     "Operation",
@@ -26,6 +28,7 @@ __all__ = [
     "RemoteReader",
     "Schema",
     "find_schema",
+    "import_file",
     "load",
     "make_spec",
     "read_generous",

@@ -11,7 +11,8 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,7 @@ class DurableMemory(Memory):
         self.folder = Path(folder)
         self._file: int | None = None
         self._lock: int | None = None
+        self._waiting: list[bytes] | None = None
         self._open_folder(schema or NINE_BANKS, create)
         try:
             stored = _read_schema(self.folder / _HEADER)
@@ -73,10 +75,46 @@ class DurableMemory(Memory):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Many changes with one flush. Nothing in the block is promised until it has ended; a kill keeps a beginning of it."""
+        self._waiting = []
+        try:
+            yield
+        finally:
+            lines, self._waiting = self._waiting, None
+            if lines:
+                self._write(b"".join(lines))
+
+    def take_over(self, other: Memory) -> None:
+        """Make an empty memory a copy of another, ids and log included.
+
+        Raises:
+            StorageError: this memory has operations already, or other banks.
+        """
+        if self.operations:
+            raise StorageError(
+                f"the memory in {self.folder} is not empty; import its entries instead, or use a new folder"
+            )
+        if other.schema != self.schema:
+            raise StorageError(f"the memory has schema {other.schema.name!r}, the folder {self.schema.name!r}")
+        with self.batch():
+            for operation in other.operations:
+                self._commit(operation)
+
     def _commit(self, operation: Operation) -> None:
         if self._file is None:
             raise StorageError(f"the memory in {self.folder} is closed")
-        line = _line(operation)
+        if self._waiting is not None:
+            self.apply(operation)
+            self._waiting.append(_line(operation))
+            return
+        self._write(_line(operation))
+        self.apply(operation)
+
+    def _write(self, line: bytes) -> None:
+        """Append to the log and flush it to the disk; on an error the log stays as it was and the memory is closed."""
+        assert self._file is not None
         start = os.lseek(self._file, 0, os.SEEK_END)
         try:
             written = 0
@@ -85,10 +123,8 @@ class DurableMemory(Memory):
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, start)
-            raise StorageError(
-                f"operation {operation.sequence} could not be written to {self.folder}: {error}"
-            ) from error
-        self.apply(operation)
+            self.close()
+            raise StorageError(f"the memory in {self.folder} could not be written to: {error}") from error
 
     def _open_folder(self, schema: Schema, create: bool) -> None:
         header = self.folder / _HEADER

@@ -1,0 +1,210 @@
+"""`gradus memory`: keep and query a memory on disk, outside any training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from gradus.environments.memory import DurableMemory
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Keep and query a memory on disk: every change is flushed before it is confirmed.", no_args_is_help=True
+)
+
+_FOLDER = typer.Argument(..., help="The memory's folder; made at the first change.")
+_CATEGORY = typer.Argument(..., help="The bank, such as values; `gradus memory banks` lists them.")
+_ID = typer.Argument(..., help="The number of an entry.")
+_SCHEMA = typer.Option(None, "--schema", help="Banks of a new memory: nine-banks (default) or paper.")
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def _open(folder: Path, schema: str | None = None, *, create: bool = False) -> DurableMemory:
+    from gradus.environments.memory import DurableMemory, find_schema
+
+    return DurableMemory(folder, find_schema(schema) if schema else None, create=create)
+
+
+@app.command()
+def insert(
+    folder: Path = _FOLDER,
+    category: str = _CATEGORY,
+    content: str = typer.Argument(..., help="What to remember, at most 48 words."),
+    timestamp: str | None = typer.Option(None, help="When it holds from; now by default."),
+    importance: float = typer.Option(0.5, help="From 0 to 1."),
+    schema: str | None = _SCHEMA,
+) -> None:
+    """Keep a new entry and print its id."""
+    with _open(folder, schema, create=True) as memory:
+        typer.echo(memory.insert(category, content, timestamp=timestamp, importance=importance).id)
+
+
+@app.command()
+def update(
+    folder: Path = _FOLDER,
+    category: str = _CATEGORY,
+    entry_id: int = _ID,
+    content: str = typer.Argument(..., help="What it says from now on."),
+) -> None:
+    """Write an entry anew."""
+    with _open(folder) as memory:
+        typer.echo(memory.update(category, entry_id, content).content)
+
+
+@app.command()
+def delete(folder: Path = _FOLDER, category: str = _CATEGORY, entry_id: int = _ID) -> None:
+    """Forget an entry; its id is never used again."""
+    with _open(folder) as memory:
+        typer.echo(f"deleted: {memory.delete(category, entry_id).content}")
+
+
+@app.command()
+def core(
+    folder: Path = _FOLDER,
+    content: str | None = typer.Argument(None, help="The new core, at most 512 tokens; print it if left out."),
+    schema: str | None = _SCHEMA,
+) -> None:
+    """Show or rewrite the core summary."""
+    with _open(folder, schema, create=content is not None) as memory:
+        typer.echo(memory.core if content is None else memory.set_core(content))
+
+
+@app.command()
+def call(
+    folder: Path = _FOLDER,
+    text: str = typer.Argument("-", help="Tool calls as a model writes them; - reads them from standard input."),
+    schema: str | None = _SCHEMA,
+) -> None:
+    """Carry out a model's tool calls; prints one JSON line for each, and exits 1 if one was refused."""
+    from gradus.environments.memory import run_calls
+
+    with _open(folder, schema, create=True) as memory:
+        results = run_calls(memory, sys.stdin.read() if text == "-" else text)
+    for result in results:
+        typer.echo(json.dumps(result.to_json()))
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def search(
+    folder: Path = _FOLDER,
+    query: str = typer.Argument(..., help="What to look for."),
+    banks: int = typer.Option(3, min=1, help="Best banks to look into."),
+    entries: int = typer.Option(5, min=1, help="Entries to return."),
+    as_json: bool = _JSON,
+) -> None:
+    """Find entries: BM25 over banks, then over the entries within them."""
+    with _open(folder) as memory:
+        hits = memory.search(query, banks=banks, entries=entries)
+    if as_json:
+        typer.echo(
+            json.dumps([{**hit.entry.to_json(), "score": hit.score, "bank_score": hit.bank_score} for hit in hits])
+        )
+        return
+    _table(
+        ("id", "category", "score", "content", "since"),
+        [
+            (hit.entry.id, hit.entry.bank, f"{hit.score:.2f}", hit.entry.content, hit.entry.timestamp or "")
+            for hit in hits
+        ],
+    )
+
+
+@app.command()
+def show(folder: Path = _FOLDER, as_json: bool = _JSON) -> None:
+    """Show the core and all entries."""
+    with _open(folder) as memory:
+        state = memory.state()
+    if as_json:
+        typer.echo(json.dumps(state))
+        return
+    if state["core"]:
+        typer.echo(f"core: {state['core']}\n")
+    rows = [(entry["id"], entry["bank"], entry["content"], entry["timestamp"] or "") for entry in state["entries"]]
+    _table(("id", "category", "content", "since"), rows)
+
+
+@app.command()
+def log(
+    folder: Path = _FOLDER,
+    last: int = typer.Option(0, min=0, help="Only the last so many; 0 for all."),
+    as_json: bool = _JSON,
+) -> None:
+    """Show the operations that made the memory what it is."""
+    with _open(folder) as memory:
+        operations = memory.operations[-last:] if last else memory.operations
+    if as_json:
+        for operation in operations:
+            typer.echo(json.dumps(operation.to_json()))
+        return
+    rows = [
+        (
+            operation.sequence,
+            operation.at or "",
+            operation.kind,
+            operation.entry.id if operation.entry else "",
+            operation.entry.content if operation.entry else operation.core or "",
+        )
+        for operation in operations
+    ]
+    _table(("operation", "at", "kind", "id", "content"), rows)
+
+
+@app.command("import")
+def import_(
+    folder: Path = _FOLDER,
+    file: Path = typer.Argument(
+        ..., help="An exported memory, or JSON lines {category, content, timestamp?, importance?}."
+    ),
+    schema: str | None = _SCHEMA,
+) -> None:
+    """Take in entries from a file; what is there already is not taken twice."""
+    from gradus.environments.memory import import_file
+
+    with _open(folder, schema, create=True) as memory:
+        summary = import_file(memory, file)
+    typer.echo(
+        f"{summary.inserted} entries taken in, {summary.duplicates} there already, {len(summary.refused)} refused"
+    )
+    for refusal in summary.refused:
+        typer.secho(refusal, fg="yellow", err=True)
+    if summary.refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    folder: Path = _FOLDER, file: Path | None = typer.Argument(None, help="Where to; standard output if left out.")
+) -> None:
+    """Write the memory and its log as one JSON file."""
+    with _open(folder) as memory:
+        if file is None:
+            typer.echo(json.dumps(memory.to_json()))
+        else:
+            memory.save(file)
+
+
+@app.command()
+def banks(schema: str = typer.Option("nine-banks", "--schema", help="nine-banks or paper.")) -> None:
+    """List the banks of a schema."""
+    from gradus.environments.memory import find_schema
+
+    _table(("category", "what belongs there"), list(find_schema(schema).banks.items()))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console().print(table)
