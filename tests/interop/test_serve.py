@@ -1,0 +1,299 @@
+"""The server against the official openai client, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+import torch
+import uvicorn
+from tiny_qwen2 import make_tiny_qwen2
+
+from gradus.interop.chat import chat_loop
+from gradus.interop.generation import ContinuousBatch, Generation, Sampled
+from gradus.interop.serve import make_app
+from gradus.policies import LoadedModel, SamplingConfig, load_model, sampling_logprobs
+
+HELLO = [{"role": "user", "content": "What is 7 + 8?"}]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load_model(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096))
+
+
+@pytest.fixture(scope="module")
+def app(loaded: LoadedModel):
+    return make_app(loaded, name="tiny", sampling=SamplingConfig(max_new_tokens=24), rows=32)
+
+
+@pytest.fixture(scope="module")
+def url(app) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical", ws="none"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as found:
+        yield found
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "gradus"
+
+
+def test_a_chat_answer_and_the_same_streamed(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="tiny", messages=HELLO, seed=5, max_tokens=20)
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens <= 20
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    chunks = list(
+        client.chat.completions.create(
+            model="tiny", messages=HELLO, seed=5, max_tokens=20, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        == whole.choices[0].message.content
+    )
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
+    assert chunks[-1].usage == whole.usage
+    assert len(chunks) > 3
+
+
+def test_completions_take_text_and_token_ids_alike(client: openai.OpenAI, loaded: LoadedModel) -> None:
+    ids = loaded.tokenizer.encode("7 + 8 =")
+    by_text = client.completions.create(model="tiny", prompt="7 + 8 =", seed=1, max_tokens=8)
+    by_ids = client.completions.create(model="tiny", prompt=ids, seed=1, max_tokens=8)
+    assert by_text.choices[0].text == by_ids.choices[0].text
+    several = client.completions.create(model="tiny", prompt=["a", "b"], n=2, max_tokens=3)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    streamed = client.completions.create(model="tiny", prompt=ids, seed=1, max_tokens=8, stream=True)
+    assert "".join(event.choices[0].text for event in streamed) == by_text.choices[0].text
+
+
+def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, loaded: LoadedModel) -> None:
+    found = client.chat.completions.create(
+        model="tiny",
+        messages=HELLO,
+        temperature=0.7,
+        max_tokens=12,
+        logprobs=True,
+        top_logprobs=3,
+        extra_body={"return_token_ids": True, "return_tokens_as_token_ids": True},
+    )
+    prompt, action = found.prompt_token_ids, found.choices[0].token_ids  # type: ignore[attr-defined]
+    assert tuple(prompt) == loaded.renderer.first("", HELLO[0]["content"])
+    content = found.choices[0].logprobs.content  # type: ignore[union-attr]
+    assert [int(entry.token.removeprefix("token_id:")) for entry in content] == action
+    with torch.inference_mode():
+        logits = loaded.model(input_ids=torch.tensor([[*prompt, *action]])).logits[0, len(prompt) - 1 : -1]
+    expected = sampling_logprobs(logits, SamplingConfig(temperature=0.7))
+    got = torch.tensor([entry.logprob for entry in content])
+    assert torch.allclose(got, expected.gather(-1, torch.tensor(action)[:, None]).squeeze(-1), atol=1e-4)
+    for place, entry in enumerate(content):
+        assert [top.logprob for top in entry.top_logprobs] == pytest.approx(
+            expected[place].topk(3).values.tolist(), abs=1e-4
+        )
+
+
+def test_completion_logprobs_in_streams(client: openai.OpenAI) -> None:
+    events = list(
+        client.completions.create(
+            model="tiny", prompt="7", max_tokens=6, logprobs=0, stream=True, extra_body={"return_token_ids": True}
+        )
+    )
+    ids = [token for event in events for token in event.choices[0].token_ids]  # type: ignore[attr-defined]
+    values = [value for event in events for value in event.choices[0].logprobs.token_logprobs]  # type: ignore[union-attr]
+    assert len(ids) == len(values) == 6 or events[-1].choices[0].finish_reason == "stop"
+    assert hasattr(events[0].choices[0], "prompt_token_ids")
+
+
+def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
+    texts = {
+        client.chat.completions.create(model="tiny", messages=HELLO, temperature=0, seed=seed)
+        .choices[0]
+        .message.content
+        for seed in (1, 2)
+    }
+    assert len(texts) == 1
+
+
+def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20).choices[0].text
+    stop = whole[4:7]
+    cut = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20, stop=[stop])
+    assert cut.choices[0].text == whole[: whole.find(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+    streamed = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20, stop=stop, stream=True)
+    assert "".join(event.choices[0].text for event in streamed) == cut.choices[0].text
+
+
+def test_thirty_two_at_once_are_answered_together_and_as_if_alone(client: openai.OpenAI, app) -> None:
+    def ask(number: int) -> str | None:
+        messages = [{"role": "user", "content": f"What is {number} + {number * 7}?"}]
+        found = client.chat.completions.create(model="tiny", messages=messages, seed=number, max_tokens=24)
+        return found.choices[0].message.content
+
+    alone = [ask(number) for number in range(32)]
+    app.state.batch.largest_batch = 0
+    with ThreadPoolExecutor(32) as pool:
+        together = list(pool.map(ask, range(32)))
+    assert together == alone
+    assert app.state.batch.largest_batch > 8
+
+
+@pytest.mark.parametrize(
+    ("extra", "param", "code"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"extra_body": {"beam_width": 4}}, "beam_width", "unsupported_parameter"),
+        ({"temperature": -1}, "temperature", "invalid_value"),
+        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"max_tokens": 5000}, "messages", "context_length_exceeded"),
+        ({"messages": [{"role": "user", "content": "long " * 3000}]}, "messages", "context_length_exceeded"),
+    ],
+)
+def test_what_is_not_supported_is_named(client: openai.OpenAI, extra: dict, param: str, code: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": "tiny", "messages": HELLO, **extra})
+    assert (caught.value.param, caught.value.code, caught.value.type) == (param, code, "invalid_request_error")
+
+
+def test_neutral_values_of_unsupported_parameters_are_taken(client: openai.OpenAI) -> None:
+    client.chat.completions.create(
+        model="tiny",
+        messages=HELLO,
+        frequency_penalty=0,
+        presence_penalty=0,
+        response_format={"type": "text"},
+        user="me",
+        max_tokens=1,
+    )
+
+
+def test_an_overlong_prompt_names_both_lengths(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"context holds 4096 tokens, but the prompt has 5000"):
+        client.completions.create(model="tiny", prompt=[5] * 5000)
+
+
+def test_unknown_models_and_paths(client: openai.OpenAI, url: str) -> None:
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+        client.chat.completions.create(model="gpt", messages=HELLO)
+    found = httpx.post(f"{url}/v1/embeddings", json={})
+    assert found.status_code == 404
+    assert "not served here" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"[1]", b"", b"\xff\xfe", b'{"model": "tiny"}'])
+def test_bad_json_is_an_error_and_not_an_end(url: str, client: openai.OpenAI, body: bytes) -> None:
+    found = httpx.post(f"{url}/v1/chat/completions", content=body)
+    assert found.status_code == 400
+    assert found.json()["error"]["type"] == "invalid_request_error"
+    test_models(client)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_vanished_client_stops_its_rows_and_nothing_else(url: str, app, loaded: LoadedModel, stream: bool) -> None:
+    body = {"model": "tiny", "prompt": "7", "max_tokens": 4000, "n": 8, "stream": stream, "temperature": 0}
+    rows = app.state.batch._active
+    short = httpx.post(f"{url}/v1/completions", json={**body, "stream": False, "max_tokens": 100}).json()
+    assert {choice["finish_reason"] for choice in short["choices"]} == {"length"}  # this prompt would go on and on
+
+    async def leave() -> None:
+        async with (
+            httpx.AsyncClient(timeout=20) as client,
+            client.stream("POST", f"{url}/v1/completions", json=body) as answer,
+        ):
+            async for _ in answer.aiter_lines():
+                break  # the first token has come: leave
+
+    if stream:
+        asyncio.run(leave())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/completions", json=body, timeout=0.1)
+    deadline = time.monotonic() + 5
+    while rows and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not rows  # long before they would have been finished
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+
+
+def test_a_fault_of_the_model_costs_the_requests_under_way(loaded: LoadedModel) -> None:
+    batch = ContinuousBatch(loaded, rows=4)
+    batch.start()
+    told: list[Sampled | Exception] = []
+    ended = threading.Event()
+
+    def tell(found: Sampled | Exception) -> None:
+        told.append(found)
+        if isinstance(found, Exception) or found.finish:
+            ended.set()
+
+    try:
+        settings = SamplingConfig(max_new_tokens=4)
+        batch.submit(Generation(prompt=[10**9], sampling=settings, seed=0, tell=tell))  # no such token
+        assert ended.wait(10)
+        assert isinstance(told[-1], IndexError)
+        ended.clear()
+        batch.submit(Generation(prompt=[5], sampling=settings, seed=0, tell=tell))
+        assert ended.wait(10)
+        assert isinstance(told[-1], Sampled)
+    finally:
+        batch.close()
+
+
+def test_conversations_extend_what_was_sampled(client: openai.OpenAI, loaded: LoadedModel) -> None:
+    turns = [*HELLO, {"role": "assistant", "content": "15"}, {"role": "user", "content": "And 8 + 8?"}]
+    found = client.chat.completions.create(
+        model="tiny", messages=turns, max_tokens=1, extra_body={"return_token_ids": True}
+    )
+    rendered = loaded.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert found.prompt_token_ids == rendered  # type: ignore[attr-defined]
+    odd = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    assert client.chat.completions.create(model="tiny", messages=odd, max_tokens=1).choices
+
+
+def test_a_chat_in_the_terminal_remembers(loaded: LoadedModel) -> None:
+    said = iter(["What is 7 + 8?", "And 8 + 8?", "/new", "Again?", None])
+    shown: list[str] = []
+    messages = chat_loop(
+        loaded, ask=lambda: next(said), show=shown.append, system_prompt="s", sampling=SamplingConfig(max_new_tokens=6)
+    )
+    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
+    assert "".join(shown).count("\n") >= 3
+    assert messages[-1]["content"] in "".join(shown)
+
+
+def test_the_wire_is_plain_json(url: str) -> None:
+    with httpx.stream(
+        "POST", f"{url}/v1/completions", json={"model": "tiny", "prompt": "7", "max_tokens": 3, "stream": True}
+    ) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert all(json.loads(line.removeprefix("data: "))["object"] == "text_completion" for line in lines[:-1])
