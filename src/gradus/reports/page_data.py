@@ -62,6 +62,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "has_outcome_curves": bool(data["curves"]["outcome"]),
         "has_audit_chart": bool(data["audit"]),
         "has_episodes": bool(data["episodes"]),
+        "episodes_have": _contents(data["episodes"]),
     }
     return {**context, "sections": _sections(context)}, data
 
@@ -120,6 +121,17 @@ def _promises(record: RunRecord) -> list[Json]:
             }
         )
     return found
+
+
+def _contents(entries: Sequence[Json]) -> dict[str, bool]:
+    """Which explanations the episodes need."""
+    members = [member for entry in entries for member in entry.get("members") or ()]
+    panels = [panel for member in members for panel in (member.get("view") or {}).get("panels") or ()]
+    return {
+        "turns": any(len(member["turns"]) > 1 for member in members),
+        "truth": any(panel.get("truth") for panel in panels),
+        "tokens": any(turn.get("tokens") for member in members for turn in member["turns"]),
+    }
 
 
 def _doctor(doctor: Json | None) -> Json | None:

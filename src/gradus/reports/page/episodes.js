@@ -63,7 +63,7 @@ function episodeBrowser(host, entries, graderName) {
     const chosen = [state.policy, state.beside].filter(Boolean).map((name) => same.find((entry) => entry.policy === name));
     const link = turnLink(Math.max(1, ...chosen.flatMap((entry) => entry.members.map((member) => member.turns.length))));
     view.classList.toggle("two", chosen.length > 1);
-    view.replaceChildren(walker(link), ...chosen.map((entry) => column(entry, link, graderName)));
+    view.replaceChildren(...(link.count > 1 ? [walker(link)] : []), ...chosen.map((entry) => column(entry, link, graderName)));
     link.set(0);
   }
   refresh();
@@ -123,7 +123,9 @@ function episode(entry, member, link, graderName) {
   const parts = [];
   const grade = member.grade;
   const figures = [["grade", grade?.value], ["return", member.return], ...Object.entries(member.metrics ?? {})].filter(([name, value]) => known(value) && !(name === "yardstick" && known(member.return)));
-  parts.push(html("p", { class: "figures" }, figures.map(([name, value]) => html("span", {}, `${name.replaceAll("_", " ")} `, html("b", {}, write(value, 3))))));
+  const listed = (some) => html("p", { class: "figures" }, some.map(([name, value]) => html("span", {}, `${name.replaceAll("_", " ")} `, html("b", {}, write(value, 3)))));
+  parts.push(listed(figures.slice(0, 8)));
+  if (figures.length > 8) parts.push(html("details", {}, html("summary", {}, `${figures.length - 8} more figures`), listed(figures.slice(8))));
   if (member.stop !== "terminated") parts.push(html("p", { class: "warn" }, `Not finished: ${member.stop.replaceAll("_", " ")}${member.failure ? ` (${member.failure.stage}, ${member.failure.type}: ${member.failure.message})` : ""}.`));
   if (grade?.error) parts.push(html("p", { class: "warn" }, `Not graded: ${grade.error}`));
   const view = member.view;
@@ -136,8 +138,11 @@ function episode(entry, member, link, graderName) {
   if (count) {
     const mine = { ...link, on: (listener) => link.on((turn) => listener(Math.min(turn, count - 1))), get: () => Math.min(link.get(), count - 1) };
     parts.push(turnText(member, mine));
-    for (const panel of view?.panels ?? []) parts.push(drawPanel(panel, mine, count));
-    parts.push(...payments(member, mine, graderName));
+    const said = new Set(count === 1 ? [member.turns[0].observation.trim(), member.turns[0].action.trim()] : []);
+    for (const panel of view?.panels ?? []) {
+      if (panel.kind !== "text" || !said.has((panel.body ?? "").trim())) parts.push(drawPanel(panel, mine, count));
+    }
+    if (count > 1) parts.push(...payments(member, mine, graderName));
   }
   const grades = Object.entries(grade?.components ?? {});
   if (grades.length) parts.push(html("details", {}, html("summary", {}, `What ${grade.grader} paid`), componentTable(member)));
@@ -186,7 +191,7 @@ function drawPanel(panel, link, count) {
     stripChart(figure, { labels: panel.labels ?? [], link, label: panel.title, kinds: kindsOf[panel.title] ?? [] });
   } else if (panel.kind === "table") {
     figure.append(html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": panel.title }, html("table", {},
-      html("thead", {}, html("tr", {}, (panel.columns ?? []).map((name) => html("th", { scope: "col" }, name)))),
+      html("thead", {}, html("tr", {}, (panel.columns ?? []).map((name) => html("th", { scope: "col", class: "words" }, name)))),
       html("tbody", {}, (panel.rows ?? []).map((row) => html("tr", {}, row.map((text) => html("td", { class: "words" }, text))))))));
   } else {
     figure.append(html("pre", {}, panel.body ?? ""));
