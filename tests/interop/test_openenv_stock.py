@@ -1,0 +1,203 @@
+"""Both directions against the real packages, openenv-core 0.3.0 and openenv 0.10.0, each in its own virtual environment.
+
+The environments are made once and kept in the temporary directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus import environments
+from gradus.core import StopReason
+from gradus.interop.openenv import load
+from gradus.interop.openenv_package import write_package
+from gradus.interop.openenv_server import create_app, server_config
+from gradus.rollouts import play
+
+pytestmark = pytest.mark.slow
+
+VERSIONS = ("openenv-core==0.3.0", "openenv==0.10.0")
+CLIENT = Path(__file__).parent / "stock_client.py"
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def stock(request: pytest.FixtureRequest) -> Path:
+    """The ``bin`` folder of a virtual environment that holds one stock OpenEnv."""
+    folder = Path(tempfile.gettempdir()) / f"gradus-{request.param.replace('==', '-')}"
+    done = folder / "done"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        installed = subprocess.run(
+            [folder / "bin/pip", "install", "--quiet", request.param], capture_output=True, text=True
+        )
+        if installed.returncode != 0:
+            pytest.skip(f"needs {request.param} from a package registry: {installed.stderr[-300:]}")
+        done.touch()
+    return folder / "bin"
+
+
+def played_by(stock: Path, address: str, kind: str, sessions: int, steps: int) -> list[list[float]]:
+    command = [stock / "python", CLIENT, f"ws://{address}", kind, str(sessions), str(steps)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def in_process(kind: str, sessions: int, steps: int) -> list[list[float]]:
+    """The same weeks without a wire. What the client does is read from its file, OpenEnv's names left out."""
+    source = CLIENT.read_text()
+    start, end = source.index("def action("), source.index("async def generic")
+    names = source[source.index("NAMES =") : source.index("class WeekAction")]
+    space: dict[str, Any] = {"Any": Any}
+    exec(names + source[start:end], space)
+    found: list[list[float]] = []
+    for session in range(sessions):
+        environment = environments.load("rhythm").make()
+        rewards: list[float] = []
+        for step in range(steps):
+            if step % 28 == 0:
+                environment.reset(seed=session * 1_000 + step // 28)
+            chosen = space["action"](session, step)
+            if kind == "typed":
+                name = space["NAMES"][(session + step) % len(space["NAMES"])]
+                chosen = {"action_type": name, "belief": [0.25, 0.5, 1.0]}
+            text = chosen.get("text")
+            taken = environment.step(text) if text is not None else environment.step_typed(chosen)  # type: ignore[attr-defined]
+            assert taken.reward is not None
+            rewards.append(taken.reward)
+        found.append(rewards)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["generic", "typed"])
+def test_a_stock_client_plays_whole_weeks(stock: Path, kind: str, serve: Callable[..., Any]) -> None:
+    with serve(server_config(create_app(environments.load("rhythm")))) as address:
+        played = played_by(stock, address, kind, 4, 28 * 5)
+    for session, expected in zip(played, in_process(kind, 4, 28 * 5), strict=True):
+        assert session == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_hundred_sessions_of_a_thousand_steps(stock: Path, serve: Callable[..., Any]) -> None:
+    with serve(server_config(create_app(environments.load("rhythm"), sessions=100))) as address:
+        started = time.perf_counter()
+        played = played_by(stock, address, "generic", 100, 1_000)
+        print(f"\n100 sessions x 1,000 steps in {time.perf_counter() - started:.1f} s")
+    expected = in_process("generic", 100, 1_000)
+    assert len(played) == 100
+    for session, rewards in zip(played, expected, strict=True):
+        assert session == pytest.approx(rewards, abs=1e-9)
+
+
+def test_over_capacity_a_stock_client_is_told(stock: Path, serve: Callable[..., Any]) -> None:
+    code = """
+import asyncio, sys
+from openenv.core.generic_client import GenericEnvClient
+async def main():
+    async with GenericEnvClient(base_url=sys.argv[1]) as first, GenericEnvClient(base_url=sys.argv[1]) as second:
+        await first.reset(seed=1)
+        try:
+            await second.reset(seed=1)
+        except RuntimeError as error:
+            print(error)
+        result = await first.step({"action_type": "sleep"})
+        await first.close()
+        await asyncio.sleep(0.2)
+        again = await second.reset(seed=1)  # the same connection, once there is room
+        print(again.observation["steps_left"], result.reward is not None)
+asyncio.run(main())
+"""
+    with serve(server_config(create_app(environments.load("rhythm"), sessions=1))) as address:
+        ran = subprocess.run(
+            [stock / "python", "-c", code, f"ws://{address}"], capture_output=True, text=True, timeout=60
+        )
+    assert ran.returncode == 0, ran.stderr
+    assert "CAPACITY_REACHED" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "28 True"
+
+
+def test_a_running_server_is_a_valid_one(stock: Path, serve: Callable[..., Any]) -> None:
+    with serve(server_config(create_app(environments.load("rhythm")))) as address:
+        command = [stock / "openenv", "validate", "--url", f"http://{address}"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_package_is_a_valid_one(stock: Path, tmp_path: Path) -> None:
+    write_package("rhythm", tmp_path / "rhythm_env")
+    ran = subprocess.run(
+        [stock / "openenv", "validate", tmp_path / "rhythm_env"], capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_packages_own_client_plays(stock: Path, tmp_path: Path) -> None:
+    package = tmp_path / "rhythm_env"
+    write_package("rhythm", package)
+    code = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from rhythm_env import RhythmAction, RhythmEnv
+with RhythmEnv(base_url=sys.argv[1]).sync() as client:
+    result = client.reset(seed=7)
+    while not result.done:
+        result = client.step(RhythmAction(action_type="sleep", belief=[0.5, 0.5, 0.5]))
+        print(result.reward)
+    assert result.observation.steps_left == 0
+"""
+    with running_server([sys.executable, "server/app.py"], package) as port:
+        command = [stock / "python", "-c", code, f"ws://127.0.0.1:{port}", tmp_path]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    environment = environments.load("rhythm").make()
+    environment.reset(seed=7)
+    expected = [environment.step_typed({"action_type": "sleep"}).reward for _ in range(28)]  # type: ignore[attr-defined]
+    assert [float(line) for line in ran.stdout.split()] == pytest.approx(expected, abs=1e-9)
+
+
+@contextmanager
+def running_server(command: list[str], folder: Path) -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([*command, "--port", str(port)], cwd=folder, start_new_session=True)
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None, "the server ended"
+            time.sleep(0.1)
+        yield port
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=20)
+
+
+def test_a_stock_server_is_an_environment_here(stock: Path, tmp_path: Path) -> None:
+    subprocess.run([stock / "openenv", "init", "echo_env"], cwd=tmp_path, capture_output=True, timeout=300)
+    folder = tmp_path / "echo_env"
+    assert (folder / "server" / "app.py").exists()
+    command = [str(stock / "python"), "-m", "uvicorn", "server.app:app"]
+    with running_server(command, folder) as port:
+        spec = load(f"ws://127.0.0.1:{port}?turns=3&sessions=1")
+        episodes = play(spec, spec.policy("constant:hello"), spec.tasks("main", 4)).episodes
+    assert [episode.stop for episode in episodes] == [StopReason.TURN_LIMIT] * 4
+    for episode in episodes:
+        assert [turn.reward for turn in episode.turns] == pytest.approx([0.5] * 3)  # 0.1 for each letter
+        assert episode.turns[1].data["echoed_message"] == "hello"
+        assert episode.grade is not None
+        assert episode.grade.value == pytest.approx(1.5)
