@@ -75,13 +75,17 @@ _PLACES, _LOG_PRIOR = _prior_places()
 
 
 class Posterior:
-    """Beliefs about R persons. Memory is a few kilobytes a row; all methods are vectorised over rows."""
+    """Beliefs about persons, one row each; all methods are vectorised over rows.
 
-    def __init__(self, rows: int, *, seed: int = 0) -> None:
-        rng = np.random.default_rng(child_seed(seed, "rhythm", "posterior"))
+    ``keys`` are the seed keys of the rows: a row's draws depend on its own key and its own steps, not on its neighbours.
+    """
+
+    def __init__(self, keys: Sequence[tuple[int | str, ...]]) -> None:
+        rows = len(keys)
+        rng = np.random.default_rng(child_seed(0, "rhythm", "posterior"))
         cloud = rng.dirichlet(np.full(len(METERS), WEIGHT_CONCENTRATION), WEIGHT_PARTICLES)
-        self._seed = seed
-        self._updates = 0
+        self._keys = list(keys)
+        self._updates = [0] * rows
         self._log_modifiers = np.tile(_LOG_PRIOR, (rows, len(MODIFIERS), 1))  # (R, 9, M)
         self._cloud = np.tile(cloud, (rows, 1, 1))  # (R, N, 5)
         self._log_cloud: Array = np.zeros((rows, WEIGHT_PARTICLES))
@@ -102,7 +106,7 @@ class Posterior:
 
     def draw(self, row: int, draws: int) -> Array:
         """Draws of the belief targets of one row, (draws, 3)."""
-        rng = np.random.default_rng(child_seed(self._seed, "rhythm", "draw", row, self._updates))
+        rng = np.random.default_rng(child_seed(0, *self._keys[row], "draw", self._updates[row]))
         mass = _normalised(self._log_modifiers[row])
         modifiers = np.stack([rng.choice(_PLACES, draws, p=column) for column in mass], axis=1)
         modifiers += rng.uniform(-0.5, 0.5, modifiers.shape) * (_PLACES[1] - _PLACES[0])
@@ -111,7 +115,8 @@ class Posterior:
 
     def update(self, rows: Sequence[int], evidence: Evidence) -> None:
         """Learn from one step of the given rows."""
-        self._updates += 1
+        for row in rows:
+            self._updates[row] += 1
         self._learn_modifiers(rows, evidence)
         self._learn_weights(rows, evidence)
 
@@ -158,7 +163,7 @@ class Posterior:
 
     def _resample(self, row: int, mass: Array) -> None:
         """Systematic resampling, then a shrunken kernel that keeps mean and covariance."""
-        rng = np.random.default_rng(child_seed(self._seed, "rhythm", "resample", row, self._updates))
+        rng = np.random.default_rng(child_seed(0, *self._keys[row], "resample", self._updates[row]))
         marks = (np.arange(WEIGHT_PARTICLES) + rng.random()) / WEIGHT_PARTICLES
         chosen = np.minimum(np.searchsorted(np.cumsum(mass), marks), WEIGHT_PARTICLES - 1)
         cloud = self._cloud[row]

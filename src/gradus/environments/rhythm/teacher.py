@@ -56,7 +56,8 @@ def ideal_beliefs(episodes: Sequence[Episode]) -> Array:
     lengths = {len(episode.turns) for episode in episodes}
     if len(lengths) != 1:
         raise ConfigError(f"ideal_beliefs needs episodes of one length, got lengths {sorted(lengths)}")
-    session, rows = BayesSession(len(episodes)), list(range(len(episodes)))
+    rows = list(range(len(episodes)))
+    session = BayesSession([("ideal", episode.task.seed, episode.group, episode.member) for episode in episodes])
     beliefs: list[Array] = []
     for turn in range(lengths.pop()):
         shown_now = [episode.turns[turn] for episode in episodes]
@@ -81,14 +82,18 @@ class BayesPolicy:
         return self._name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return BayesSession(len(episodes), heuristic=self._play == "heuristic", reasoning=self._reasoning)
+        return BayesSession(
+            [episode.key for episode in episodes], heuristic=self._play == "heuristic", reasoning=self._reasoning
+        )
 
 
 class BayesSession:
     """The teacher in the middle of many weeks. It never touches an environment: all it knows was shown to it."""
 
-    def __init__(self, rows: int, *, heuristic: bool = False, reasoning: bool = False) -> None:
-        self.posterior = Posterior(rows)
+    def __init__(
+        self, keys: Sequence[tuple[int | str, ...]], *, heuristic: bool = False, reasoning: bool = False
+    ) -> None:
+        self.posterior = Posterior(keys)
         self._heuristic, self._reasoning = heuristic, reasoning
         self._meters: dict[int, list[float]] = {}
 
