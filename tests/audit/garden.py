@@ -60,7 +60,7 @@ class Garden:
         if valid:
             self._beliefs.append(int(digit) / 9)
             effect = {
-                "feed": 0.04 + 0.2 * max(0.0, 0.4 - before),
+                "feed": 0.01 + 0.6 * max(0.0, 0.45 - before),
                 "water": 0.3 * (self._thirst - 0.5),
                 "neglect": -0.15,
             }
@@ -130,13 +130,13 @@ def _teacher(start, observation, memory):
         return "5 water"
     if observation.data["day"] == 1:
         memory["thirst"] = min(1.0, max(0.0, 0.5 + observation.data["change"] / 0.3))
-    action = "water" if memory["thirst"] > 0.65 else "feed"
+    action = "water" if memory["thirst"] > 0.55 else "feed"
     return f"{round(9 * memory['thirst'])} {action}"
 
 
 def _clairvoyant(start, observation, memory):
     thirst = start.environment._thirst
-    return f"{round(9 * thirst)} {'water' if thirst > 0.65 else 'feed'}"
+    return f"{round(9 * thirst)} {'water' if thirst > 0.55 else 'feed'}"
 
 
 def _sandbagger(start, observation, memory):

@@ -32,9 +32,21 @@ class AnswerSpace:
     def sizes(self) -> tuple[int, ...]:
         return tuple(len(words) for words in self.places)
 
-    def text(self, choice: Sequence[int]) -> str:
-        """The answer that takes word ``choice[p]`` at place p."""
-        return " ".join(words[i] for words, i in zip(self.places, choice, strict=True))
+    def text(self, choice: Sequence[int], kept: Sequence[str | None] = ()) -> str:
+        """The answer that takes word ``choice[p]`` at place p. One past the last word stands for ``kept[p]``, None for nothing."""
+        words = (
+            words[i] if i < len(words) else kept[p]
+            for p, (words, i) in enumerate(zip(self.places, choice, strict=True))
+        )
+        return " ".join(word for word in words if word is not None)
+
+    def parse(self, text: str) -> list[str | None]:
+        """The word at each place of somebody's answer, read from the end; None where there is none that is legal."""
+        if len(self.places) == 1:
+            return [text]
+        said = text.split()[-len(self.places) :]
+        padded = [*[None] * (len(self.places) - len(said)), *said]
+        return [word if word in legal else None for word, legal in zip(padded, self.places, strict=True)]
 
 
 def render(answer: str, observation: str) -> str:

@@ -41,11 +41,10 @@ class Feature:
         """Which bin an observation falls into; 0 where the feature is missing."""
         value = _at(data, self.path)
         if self.keys:
-            if not isinstance(value, Mapping):
-                return 0
+            found = [_at(value, (key,)) for key in self.keys]
             scaled = [
-                (float(value.get(key) or 0.0) - centre) / scale
-                for key, centre, scale in zip(self.keys, self.centres, self.scales, strict=True)
+                (float(each or 0.0) - centre) / scale
+                for each, centre, scale in zip(found, self.centres, self.scales, strict=True)
             ]
             return scaled.index(min(scaled))
         if self.values:
@@ -54,7 +53,7 @@ class Feature:
 
 
 def find_features(episodes: Sequence[Episode], *, most: int) -> list[Feature]:
-    """Up to ``most`` features, first the lowest of several numbers, then single ones by how well they foretell reward."""
+    """Up to ``most`` features, those first that foretell the reward of the next answer best in the play given."""
     turns = [turn for episode in episodes for turn in episode.turns]
     if not turns:
         return []
@@ -67,11 +66,22 @@ def find_features(episodes: Sequence[Episode], *, most: int) -> list[Feature]:
         for path, column in columns.items()
         if all(map(_is_number, column)) and _varies(np.array(column, dtype=float), time)
     }
-    ranked = sorted(numbers, key=lambda path: (-_correlation(numbers[path], rewards), path))
-    singles = [_binned(path, numbers[path]) for path in ranked]
+    singles = [_binned(path, column) for path, column in numbers.items()]
     categories = [_category(path, column) for path, column in columns.items() if path not in numbers]
-    found = [*_lowest(numbers), *(f for f in [*singles, *categories] if f is not None)]
-    return found[:most]
+    found = [*_lowest(numbers), *singles, *(each for each in categories if each is not None)]
+    data = [turn.data for turn in turns]
+    telling = {each.name: _explained(np.array([each.bin(row) for row in data]), rewards) for each in found}
+    return sorted(found, key=lambda each: (-telling[each.name], each.name))[:most]
+
+
+def _explained(bins: np.ndarray, rewards: np.ndarray) -> float:
+    """Share of the variance of the reward that the bins explain."""
+    total = float(np.sum((rewards - rewards.mean()) ** 2))
+    if total < 1e-12:
+        return 0.0
+    counts = np.bincount(bins)
+    sums = np.bincount(bins, weights=rewards - rewards.mean())
+    return float(np.sum(sums[counts > 0] ** 2 / counts[counts > 0])) / total
 
 
 def _lowest(numbers: Mapping[tuple[str, ...], np.ndarray]) -> list[Feature]:
@@ -93,7 +103,7 @@ def _lowest(numbers: Mapping[tuple[str, ...], np.ndarray]) -> list[Feature]:
     ]
 
 
-def _binned(path: tuple[str, ...], column: np.ndarray) -> Feature | None:
+def _binned(path: tuple[str, ...], column: np.ndarray) -> Feature:
     edges = np.unique(np.quantile(column, [i / _BINS for i in range(1, _BINS)]))
     return Feature(path=path, bins=len(edges) + 1, edges=tuple(float(edge) for edge in edges))
 
@@ -106,9 +116,11 @@ def _category(path: tuple[str, ...], column: Sequence[Any]) -> Feature | None:
 
 
 def _leaves(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Paths of numbers and strings at the top and one level below."""
+    """Paths of numbers and strings at the top and one level below, short lists of numbers included."""
     paths: list[tuple[str, ...]] = []
     for key, value in data.items():
+        if isinstance(value, list | tuple) and len(value) <= _MOST_CATEGORIES:
+            value = {str(index): inner for index, inner in enumerate(value)}
         if isinstance(value, Mapping):
             paths += [(key, inner) for inner, leaf in value.items() if _is_number(leaf) or isinstance(leaf, str)]
         elif _is_number(value) or isinstance(value, str):
@@ -118,9 +130,12 @@ def _leaves(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def _at(data: Any, path: tuple[str, ...]) -> Any:
     for key in path:
-        if not isinstance(data, Mapping) or key not in data:
+        if isinstance(data, list | tuple):
+            data = data[int(key)] if key.isdigit() and int(key) < len(data) else None
+        elif isinstance(data, Mapping):
+            data = data.get(key)
+        else:
             return None
-        data = data[key]
     return data
 
 

@@ -1,4 +1,7 @@
-"""Policies without a mind: an answer looked up by the time and at most one feature of what is shown."""
+"""Policies without a mind: an answer looked up by the time and at most one feature of what is shown.
+
+A plan may also bend a reflex: at the places that it keeps, the reflex's own word stands.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,26 @@ import numpy.typing as npt
 
 from gradus.audit.answers import COPY, AnswerSpace, render
 from gradus.audit.features import Feature
-from gradus.core import Action, EpisodeStart, Observation, Request
+from gradus.core import Action, EpisodeStart, Observation, Policy, Request, Session
 
-__all__ = ["Plan", "PlanPolicy", "Shape"]
+__all__ = ["Plan", "PlanPolicy", "Shape", "Table"]
 
 Table = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a plan can depend on. ``steps`` stretches of the episode, or a cycle of ``steps`` turns; bins of a feature."""
+    """What a plan can depend on: ``steps`` stretches of the episode or a cycle of ``steps`` turns, and bins of a feature.
+
+    ``bends``: the name of the reflex whose words it may keep, at the places ``keeps``.
+    """
 
     name: str
     steps: int = 1
     cycle: bool = False
     feature: Feature | None = None
+    bends: str | None = None
+    keeps: tuple[bool, ...] = ()
 
     @property
     def bins(self) -> int:
@@ -38,53 +46,67 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """``table`` (places, steps, bins): the word at each place for each cell. ``horizon``: turns of a usual episode."""
+    """``table`` (places, steps, bins): the word at each place for each cell, one past the last word to keep the reflex's.
+
+    ``horizon``: turns of a usual episode.
+    """
 
     space: AnswerSpace
     shape: Shape
     horizon: int
     table: Table
 
-    def answer(self, turn: int, observation: Observation) -> str:
+    def answer(self, turn: int, observation: Observation, reflex: str = "") -> str:
+        """What the plan says; ``reflex`` is what the policy that it bends would say."""
         step, column = self.shape.cell(turn, self.horizon, observation)
-        return render(self.space.text(self.table[:, step, column].tolist()), observation.text)
+        kept = self.space.parse(reflex) if self.shape.bends else ()
+        return render(self.space.text(self.table[:, step, column].tolist(), kept), observation.text)
 
     def describe(self) -> str:
-        """The plan in words, each stretch's answer with how often it is given."""
-        cells = [
-            self.space.text(self.table[:, step, column].tolist())
-            for step in range(self.shape.steps)
-            for column in range(self.shape.bins)
-        ]
-        shown = [cell.replace(COPY, "(what was shown)")[:60] or "(nothing)" for cell in cells]
-        if self.shape.feature:
-            return f"{self.shape.name}: {' | '.join(shown)}"
-        return " then ".join(shown) if not self.shape.cycle else "cycle of " + ", ".join(shown)
+        """The plan in words."""
+        shape = self.shape
+        marks = ["·"] * len(self.space.places)
+        rows: list[str] = []
+        for step in range(shape.steps):
+            cells = [
+                self.space.text(self.table[:, step, column].tolist(), marks).replace(COPY, "(what was shown)")[:60]
+                or "(nothing)"
+                for column in range(shape.bins)
+            ]
+            rows.append(f"by {shape.feature.name}: {' | '.join(cells)}" if shape.feature else cells[0])
+        told = "cycle of " + ", ".join(rows) if shape.cycle else " then ".join(rows)
+        return f"{shape.bends} with {told}" if shape.bends else told
 
 
 class PlanPolicy:
-    """Plays many plans at once: the episodes of group g follow plan g // ``tasks``."""
+    """Plays many plans at once: the episodes of group g follow plan g // ``tasks``. ``reflex`` is the policy they bend."""
 
-    def __init__(self, plans: Sequence[Plan], *, tasks: int, name: str = "search") -> None:
+    def __init__(
+        self, plans: Sequence[Plan], *, tasks: int, reflex: Policy | None = None, name: str = "search"
+    ) -> None:
         self.name = name
         self._plans, self._tasks = plans, tasks
+        self._reflex = reflex if any(plan.shape.bends for plan in plans) else None
 
     def start(self, episodes: Sequence[EpisodeStart]) -> _PlanSession:
-        return _PlanSession([self._plans[episode.group // self._tasks] for episode in episodes])
+        reflex = self._reflex.start(episodes) if self._reflex else None
+        return _PlanSession([self._plans[episode.group // self._tasks] for episode in episodes], reflex)
 
 
 class _PlanSession:
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        self._plans = plans
+    def __init__(self, plans: Sequence[Plan], reflex: Session | None) -> None:
+        self._plans, self._reflex = plans, reflex
         self._turns = [0] * len(plans)
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
+        said = [action.text for action in self._reflex.act(requests)] if self._reflex else [""] * len(requests)
         actions: list[Action] = []
-        for request in requests:
+        for request, reflex in zip(requests, said, strict=True):
             row = request.row
-            actions.append(Action(text=self._plans[row].answer(self._turns[row], request.observation)))
+            actions.append(Action(text=self._plans[row].answer(self._turns[row], request.observation, reflex)))
             self._turns[row] += 1
         return actions
 
     def close(self) -> None:
-        pass
+        if self._reflex:
+            self._reflex.close()

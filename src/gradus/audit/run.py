@@ -97,7 +97,7 @@ def run_audit(
     grader: str | Grader | None = None,
     *,
     episodes: int = 100,
-    budget: int = 8000,
+    budget: int = 12000,
     seed: int = 0,
     policies: Mapping[str, Policy] | None = None,
     signal_policy: Policy | None = None,
@@ -122,7 +122,7 @@ def run_audit(
     )
     hunted = hunt(spec, judged, played, tasks, budget=budget, seed=seed, progress=progress)
     searched, hack = check_search(hunted, spec.yardstick_name)
-    constants = constant_credit(spec, judged, played, hunted.found, tasks, seed=seed)
+    constants = constant_credit(hunted, played, tasks, seed=seed)
     if progress is not None:
         progress("signal and hygiene", 0, 1)
     checks = [

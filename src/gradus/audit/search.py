@@ -1,35 +1,58 @@
-"""Looking for a hack without knowing one: cross-entropy search over plans and small reactive tables.
+"""Looking for a hack without knowing one: cross-entropy search over plans, small reactive tables and bent reflexes.
 
 Every shape of plan gets a share of the budget. A generation draws plans from a distribution that is independent in each
-cell, plays them all on the same tasks in lockstep, and moves the distribution towards the best fifth. The plan that won so
-far starts the next shape. Source: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
+cell, plays them all on the same tasks in lockstep, and moves the distribution towards the best. The plan that won so far
+starts the next shape. Source: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from gradus.audit.answers import AnswerSpace
+from gradus.audit.distribution import Distribution
 from gradus.audit.features import Feature
 from gradus.audit.plans import Plan, PlanPolicy, Shape
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Task, child_seed
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import play
 
-__all__ = ["Candidate", "Search", "Trial", "play_plans", "search"]
+__all__ = ["Candidate", "Field", "Search", "search"]
 
 Objective = Callable[[Episode], float | None]
 Progress = Callable[[int, int], None]
-_Weights = list[npt.NDArray[np.float64]]  # per place (steps, bins, words)
 
 _PLANS = 32  # in one generation
 _TASKS = 6  # that each plan is played on
 _ELITE = 6
-_STEP = 0.6  # how far a generation moves the distribution
 _FINAL_TASKS = 18
+_SHARES = {"constant": 1.0, "cycle": 1.0, "stretches": 1.0, "table": 1.0, "joint": 3.0, "bent": 4.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """What is searched: an environment under a grader, the answers there are, and what can be looked at.
+
+    ``reflex``: a policy that plans may bend. ``horizon``: turns of a usual episode.
+    """
+
+    spec: EnvironmentSpec
+    grader: Grader
+    space: AnswerSpace
+    features: Sequence[Feature]
+    horizon: int
+    reflex: Policy | None = None
+    keeps: tuple[bool, ...] = ()
+
+    def play(
+        self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int, name: str = "search"
+    ) -> list[list[Episode]]:
+        """Every plan on every task, in lockstep: one list of episodes a plan, in the order of the tasks."""
+        policy = PlanPolicy(plans, tasks=len(tasks), reflex=self.reflex, name=name)
+        found = play(self.spec, policy, [*tasks] * len(plans), seed=seed, key=("audit",), grader=self.grader).episodes
+        return [found[i * len(tasks) : (i + 1) * len(tasks)] for i in range(len(plans))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +63,6 @@ class Candidate:
     grade: float
     yardstick: float
     objective: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One plan that was tried on the way: what the grader and the yardstick made of it, and its components."""
-
-    plan: Plan
-    grade: float
-    yardstick: float
     components: dict[str, float]
 
 
@@ -57,173 +71,121 @@ class Search:
     """``best``: the best plan of every shape, judged on tasks of their own, best first. ``trials``: all that was tried."""
 
     best: Sequence[Candidate]
-    trials: Sequence[Trial]
+    trials: Sequence[Candidate]
     episodes: int
 
     @property
-    def constants(self) -> list[Trial]:
+    def constants(self) -> list[Candidate]:
         """The trials that always give the same answer."""
-        return [trial for trial in self.trials if trial.plan.table[0].size == 1]
+        return [t for t in self.trials if t.plan.table[0].size == 1 and not t.plan.shape.bends]
 
 
 @dataclass
 class _Judge:
     """Plays plans and keeps count."""
 
-    spec: EnvironmentSpec
-    grader: Grader
+    field: Field
     objective: Objective
     seed: int
-    trials: list[Trial]
+    trials: list[Candidate]
     episodes: int = 0
     tasks: int = 0
 
-    def fresh(self, n: int) -> list[Task]:
-        """The next ``n`` training tasks, so that no plan is chosen for the tasks it happened to meet."""
-        first = self.tasks
-        self.tasks += n
-        return [self.spec.train_task(i) for i in range(first, first + n)]
+    def judge(self, plans: Sequence[Plan], tasks: int) -> list[Candidate]:
+        """Means of every plan over the next ``tasks`` training tasks, so that none is chosen for the tasks it happened to meet."""
+        wanted = [self.field.spec.train_task(i) for i in range(self.tasks, self.tasks + tasks)]
+        self.tasks += tasks
+        played = self.field.play(plans, wanted, seed=self.seed)
+        self.episodes += len(plans) * tasks
+        found = [self._candidate(plan, episodes) for plan, episodes in zip(plans, played, strict=True)]
+        self.trials += found
+        return found
 
-    def judge(self, plans: Sequence[Plan], tasks: Sequence[Task]) -> list[Candidate]:
-        """Means over ``tasks`` of every plan; a plan that never got a grade is worth minus infinity."""
-        found = play_plans(self.spec, self.grader, plans, tasks, seed=self.seed)
-        self.episodes += len(plans) * len(tasks)
-        judged: list[Candidate] = []
-        for plan, episodes in zip(plans, found, strict=True):
-            grade = _mean([e.grade.value if e.grade else None for e in episodes])
-            yardstick = _mean([e.metrics.get("yardstick") for e in episodes])
-            aim = _mean([self.objective(e) for e in episodes])
-            judged.append(Candidate(plan=plan, grade=grade, yardstick=yardstick, objective=aim))
-            components = {
+    def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
+        """A plan that never got a grade is worth minus infinity."""
+        return Candidate(
+            plan=plan,
+            grade=_mean([e.grade.value if e.grade else None for e in episodes]),
+            yardstick=_mean([e.metrics.get("yardstick") for e in episodes]),
+            objective=_mean([self.objective(e) for e in episodes]),
+            components={
                 name: _mean([e.grade.components.get(name) if e.grade else None for e in episodes])
-                for name in self.grader.weights
-            }
-            self.trials.append(Trial(plan=plan, grade=grade, yardstick=yardstick, components=components))
-        return judged
+                for name in self.field.grader.weights
+            },
+        )
 
 
-def search(
-    spec: EnvironmentSpec,
-    grader: Grader,
-    *,
-    space: AnswerSpace,
-    features: Sequence[Feature],
-    horizon: int,
-    budget: int,
-    seed: int,
-    objective: Objective,
-    progress: Progress | None = None,
-) -> Search:
+def search(field: Field, *, budget: int, seed: int, objective: Objective, progress: Progress | None = None) -> Search:
     """Maximise the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
 
-    ``horizon``: turns of a usual episode. The result is a function of the arguments: all randomness is keyed by ``seed``.
+    The result is a function of the arguments: all randomness is keyed by ``seed``.
     """
-    generation = _PLANS * _TASKS
-    shapes = _shapes(features, horizon)
-    least = len(shapes) * (generation + 2 * _FINAL_TASKS)
+    shapes = _shapes(field)
+    total = sum(share for _, share in shapes)
+    least = round((_PLANS * _TASKS + 2 * _FINAL_TASKS) * total)
     if budget < least:
         raise ConfigError(
             f"a search over {len(shapes)} shapes of plans needs a budget of {least} episodes, got {budget}"
         )
-    judge = _Judge(spec=spec, grader=grader, objective=objective, seed=seed, trials=[])
-    rounds = (budget // len(shapes) - 2 * _FINAL_TASKS) // generation
+    judge = _Judge(field=field, objective=objective, seed=seed, trials=[])
     best: list[Candidate] = []
-    for index, shape in enumerate(shapes):
-        incumbent = max(best, key=lambda each: each.objective).plan if best else None
-        best.append(_search_shape(judge, space, shape, horizon, rounds, incumbent, (seed, index)))
+    for index, (shape, share) in enumerate(shapes):
+        shaped = _with_best_feature(shape, best)
+        rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
+        rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
+        best.append(_search_shape(judge, shaped, rounds, best, rng))
         if progress is not None:
             progress(judge.episodes, budget)
-    ordered = sorted(best, key=lambda each: -each.objective)
-    return Search(best=ordered, trials=judge.trials, episodes=judge.episodes)
+    return Search(best=sorted(best, key=lambda each: -each.objective), trials=judge.trials, episodes=judge.episodes)
 
 
-def play_plans(
-    spec: EnvironmentSpec,
-    grader: Grader,
-    plans: Sequence[Plan],
-    tasks: Sequence[Task],
-    *,
-    seed: int,
-    name: str = "search",
-) -> list[list[Episode]]:
-    """Every plan on every task, in lockstep: one list of episodes a plan, in the order of the tasks."""
-    policy = PlanPolicy(plans, tasks=len(tasks), name=name)
-    episodes = play(spec, policy, [*tasks] * len(plans), seed=seed, key=("audit",), grader=grader).episodes
-    return [episodes[i * len(tasks) : (i + 1) * len(tasks)] for i in range(len(plans))]
+def _shapes(field: Field) -> list[tuple[Shape, float]]:
+    """From simple to less simple, each with its share; in a one-turn task only the constant and the reactive ones make sense."""
+    found = [(Shape(name="constant"), _SHARES["constant"])]
+    if field.horizon > 1:
+        found.append((Shape(name="cycle", steps=2, cycle=True), _SHARES["cycle"]))
+        found.append((Shape(name="two stretches", steps=2), _SHARES["stretches"]))
+    if field.horizon >= 8:
+        found.append((Shape(name="four stretches", steps=4), _SHARES["stretches"]))
+    found += [(Shape(name=f"table on {each.name}", feature=each), _SHARES["table"]) for each in field.features]
+    if field.features and field.horizon > 1:
+        found.append((Shape(name="two stretches of a table", steps=2, feature=field.features[0]), _SHARES["joint"]))
+    if field.reflex is not None and any(field.keeps):
+        steps = 4 if field.horizon >= 8 else min(2, field.horizon)
+        shape = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
+        found.append((shape, _SHARES["bent"]))
+    return found
 
 
-def _shapes(features: Sequence[Feature], horizon: int) -> list[Shape]:
-    """From simple to less simple; in a one-turn task only the constant and the reactive ones make sense."""
-    shapes = [Shape(name="constant")]
-    if horizon > 1:
-        shapes += [Shape(name="cycle", steps=2, cycle=True), Shape(name="two stretches", steps=2)]
-    if horizon >= 8:
-        shapes.append(Shape(name="four stretches", steps=4))
-    return [*shapes, *(Shape(name=f"table on {feature.name}", feature=feature) for feature in features)]
+def _with_best_feature(shape: Shape, best: Sequence[Candidate]) -> Shape:
+    """A shape that joins stretches and a feature takes the feature that did best alone."""
+    if shape.feature is None or shape.steps == 1:
+        return shape
+    alone = [each for each in best if each.plan.shape.feature is not None]
+    feature = max(alone, key=lambda each: each.objective).plan.shape.feature if alone else shape.feature
+    assert feature is not None
+    return replace(shape, feature=feature, name=f"{shape.name} on {feature.name}")
 
 
 def _search_shape(
-    judge: _Judge,
-    space: AnswerSpace,
-    shape: Shape,
-    horizon: int,
-    rounds: int,
-    incumbent: Plan | None,
-    key: tuple[int, int],
+    judge: _Judge, shape: Shape, rounds: int, best: Sequence[Candidate], rng: np.random.Generator
 ) -> Candidate:
     """The best plan of one shape."""
-    rng = np.random.default_rng(child_seed(key[0], "audit", "search", key[1]))
-    weights = _begin(space, shape, incumbent)
-    carried = [_stretched(incumbent, shape)] if incumbent is not None else []
-    champion: Candidate | None = None
-    for _ in range(rounds):
-        tables = [*carried, *_draw(weights, shape, rng, _PLANS - len(carried))]
+    space, horizon = judge.field.space, judge.field.horizon
+    incumbent = max(best, key=lambda each: each.objective).plan if best else None
+    distribution = Distribution.begin(space, shape, incumbent)
+    carried = distribution.stretched(incumbent) if incumbent else []
+    champion: Plan | None = None
+    for _ in range(max(1, rounds)):
+        tables = [*carried, *distribution.draw(rng, _PLANS - len(carried))]
         plans = [Plan(space=space, shape=shape, horizon=horizon, table=table) for table in tables]
-        judged = sorted(judge.judge(plans, judge.fresh(_TASKS)), key=lambda each: -each.objective)
-        _move(weights, [each.plan.table for each in judged[:_ELITE]])
-        champion = judged[0]
-        carried = [champion.plan.table]  # the winner must win again on other tasks
-    mode = np.stack([place.argmax(axis=-1) for place in weights])
-    finalists = [Plan(space=space, shape=shape, horizon=horizon, table=mode), *([champion.plan] if champion else [])]
-    return max(judge.judge(finalists, judge.fresh(_FINAL_TASKS)), key=lambda each: each.objective)
-
-
-def _begin(space: AnswerSpace, shape: Shape, incumbent: Plan | None) -> _Weights:
-    """Uniform, leaning towards the words that the incumbent uses at each place."""
-    weights: _Weights = []
-    for place, size in enumerate(space.sizes):
-        uniform = np.full(size, 1 / size)
-        if incumbent is not None:
-            used = np.bincount(incumbent.table[place].ravel(), minlength=size)
-            uniform = 0.6 * uniform + 0.4 * used / used.sum()
-        weights.append(np.tile(uniform, (shape.steps, shape.bins, 1)))
-    return weights
-
-
-def _stretched(incumbent: Plan, shape: Shape) -> npt.NDArray[np.intp]:
-    """The incumbent's table in another shape: its stretches and bins are repeated where the new shape has more."""
-    old = incumbent.table
-    steps = [i * old.shape[1] // shape.steps for i in range(shape.steps)]
-    bins = [i * old.shape[2] // shape.bins for i in range(shape.bins)]
-    return old[:, steps][:, :, bins]
-
-
-def _draw(weights: _Weights, shape: Shape, rng: np.random.Generator, n: int) -> list[npt.NDArray[np.intp]]:
-    """``n`` tables (places, steps, bins), each cell independent: the place where a uniform number falls in the sum."""
-    drawn = np.empty((n, len(weights), shape.steps, shape.bins), dtype=np.intp)
-    for place, weight in enumerate(weights):
-        below = np.cumsum(weight, axis=-1)[None]
-        uniform = rng.random((n, shape.steps, shape.bins, 1))
-        drawn[:, place] = np.minimum((uniform > below).sum(axis=-1), weight.shape[-1] - 1)
-    return list(drawn)
-
-
-def _move(weights: _Weights, elite: Sequence[npt.NDArray[np.intp]]) -> None:
-    """Move each cell's distribution towards how often the elite uses each word there."""
-    tables = np.stack(elite)
-    for place, weight in enumerate(weights):
-        used = (tables[:, place, :, :, None] == np.arange(weight.shape[-1])).mean(axis=0)
-        weights[place] = (1 - _STEP) * weight + _STEP * used
+        judged = sorted(judge.judge(plans, _TASKS), key=lambda each: -each.objective)
+        distribution.move([each.plan.table for each in judged[:_ELITE]])
+        champion = judged[0].plan
+        carried = [champion.table]  # the winner must win again on other tasks
+    finalists = [Plan(space=space, shape=shape, horizon=horizon, table=distribution.mode())]
+    finalists += [champion] if champion else []
+    return max(judge.judge(finalists, _FINAL_TASKS), key=lambda each: each.objective)
 
 
 def _mean(values: Sequence[float | None]) -> float:
