@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from gradus.pipeline.progress import progress_bar
     from gradus.pipeline.recipe import Recipe, load_recipe
     from gradus.pipeline.stages import run_recipe
-    from gradus.pipeline.teach import TeachSummary, teach
+    from gradus.pipeline.teaching import TeachSummary, teach
 
 _HOME = {
     "PersonPolicy": "person",
     "Recipe": "recipe",
-    "TeachSummary": "teach",
+    "TeachSummary": "teaching",
     "find_model": "policies",
     "load_recipe": "recipe",
     "make_policy": "policies",
     "progress_bar": "progress",
     "run_recipe": "stages",
-    "teach": "teach",
+    "teach": "teaching",
 }
 
 __all__ = [

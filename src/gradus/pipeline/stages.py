@@ -22,7 +22,7 @@ from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.show import show_costs, show_results
 from gradus.pipeline.state import RunState
-from gradus.pipeline.teach import teach
+from gradus.pipeline.teaching import teach
 from gradus.policies import LocalPolicy, load_model, make_nano
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
