@@ -118,7 +118,10 @@ def _keyed(records: Sequence[Json], title: str, note: str, keys: Sequence[tuple[
 
 def _grouped(title: str, note: str, records: Sequence[Json], group: str) -> Curve:
     names = [name for name in _names(records, group) if name != "total"]
-    series = [_series(name, records, lambda record, name=name: (record.get(group) or {}).get(name)) for name in names]
+    series = [
+        _series(name.replace("_", " "), records, lambda record, name=name: (record.get(group) or {}).get(name))
+        for name in names
+    ]
     return Curve(title=title, note=note, series=series)
 
 
@@ -164,8 +167,9 @@ def _series(name: str, records: Sequence[Json], value: Callable[[Json], Any], *,
     points = sorted(dict(points).items())
     stride = -(-len(points) // LONGEST)
     points = points[:: stride or 1]
-    if dots:
-        points = [point for point in points if point[1] is not None]
+    measured = [point for point in points if point[1] is not None]
+    if dots or 2 * len(measured) <= len(points):  # measured now and then: a line would have more gaps than stretches
+        dots, points = True, measured
     y = [each for _, each in points]
     known = sum(each is not None for each in y)
     smooth = running_mean(y, max(5, known // 10)) if known >= 20 and not dots else ()

@@ -104,12 +104,11 @@ def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "yardstick"
             axis.plot(
                 point["x"], point["y"], "D" if point["strong"] else "o", color=COLOURS[point["strong"]], markersize=5
             )
-            axis.annotate(
-                point["name"], (point["x"], point["y"]), xytext=(5, 3), textcoords="offset points", fontsize=7.5
-            )
         axis.set_xlabel(f"grade {audit.get('grader', '')}".strip())
         axis.set_ylabel(aim)
         axis.margins(0.12)
+        canvas.draw_without_rendering()  # names are placed by where the layout has put the points
+        _name_points(axis, points)
 
     return _save(path, (6.0, 4.2), draw)
 
@@ -167,6 +166,26 @@ def _save(path: Path, size: tuple[float, float], draw: Callable[[Figure], None])
             aside.unlink(missing_ok=True)
             raise StorageError(f"could not write {path}: {error.strerror or error}") from error
     return path
+
+
+def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+    """Write each name beside its point where it hides no point and no other name, honest policies first; else leave it out."""
+    scale = 72 / axis.figure.dpi  # pixels to points
+    at = [axis.transData.transform((point["x"], point["y"])) * scale for point in points]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
+    for index in sorted(range(len(points)), key=lambda index: (points[index]["strong"], -points[index]["y"])):
+        name, (x, y) = points[index]["name"], at[index]
+        wide = 4.5 * len(name)
+        for dx, dy in ((6, -3), (-6 - wide, -3), (-wide / 2, 6), (-wide / 2, -12)):
+            box = (x + dx, y + dy, x + dx + wide, y + dy + 8)
+            if any(
+                box[0] < right and box[2] > left and box[1] < top and box[3] > low for left, low, right, top in taken
+            ):
+                continue
+            taken.append(box)
+            spot = (points[index]["x"], points[index]["y"])
+            axis.annotate(name, spot, xytext=(dx, dy), textcoords="offset points", fontsize=7.5)
+            break
 
 
 def _dots(axis: Axes, policies: Mapping[str, Any], order: Sequence[str], measure: str) -> None:

@@ -11,6 +11,7 @@ from gradus.reports.score_tables import is_own
 __all__ = ["audit_points", "outcome_curves"]
 
 Json = dict[str, Any]
+LONGEST_NAME = 28
 MOST_LINES = 6  # a chart with more lines cannot be read
 
 
@@ -64,5 +65,7 @@ def audit_points(audit: Mapping[str, Any] | None) -> list[Json]:
         grade, yardstick = figure(stored.get("grade")), figure(stored.get("yardstick"))
         if grade and yardstick:
             strong = stored.get("role") in ("exploit", "search")
-            points.append({"name": str(stored.get("policy")), "x": grade.mean, "y": yardstick.mean, "strong": strong})
+            name = str(stored.get("policy"))
+            short = name.partition(": ")[0] if len(name) > LONGEST_NAME else name  # a found plan is a paragraph
+            points.append({"name": short, "x": grade.mean, "y": yardstick.mean, "strong": strong})
     return points

@@ -12,7 +12,7 @@ from gradus.reports.outcome import audit_points, outcome_curves
 from gradus.reports.reference import reference_table
 from gradus.reports.results import figure, format_interval, format_number, main_condition
 from gradus.reports.run_files import RunRecord
-from gradus.reports.score_tables import is_own, score_charts, score_tables
+from gradus.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
 from gradus.reports.verdict import judge
 
 __all__ = ["page_context"]
@@ -147,7 +147,27 @@ def _audit(audit: Json | None, results: Json | None) -> Json | None:
     checks = [_with(each, "name", "passed", "evidence") for each in audit.get("checks") or []]
     grader = audit.get("grader") or (results or {}).get("grader") or "the grader"
     summary = audit.get("summary") or f"The audit's verdict: {audit.get('verdict', 'unknown')}."
-    return {"grader": grader, "summary": summary, "checks": checks, "hack": _hack(audit.get("hack"))}
+    return {
+        "grader": grader,
+        "summary": summary,
+        "checks": checks,
+        "hack": _hack(audit.get("hack")),
+        "points": _points(audit),
+    }
+
+
+def _points(audit: Json) -> list[Row]:
+    """Every policy of the audit with its part in it, by grade."""
+    rows: list[tuple[float, Row]] = []
+    for stored in audit.get("points") or ():
+        grade = figure(stored.get("grade"))
+        cells = [
+            Cell(text=str(stored.get("role") or "–")),
+            figure_cell(grade),
+            figure_cell(figure(stored.get("yardstick"))),
+        ]
+        rows.append((grade.mean if grade else float("-inf"), Row(name=str(stored.get("policy")), cells=cells)))
+    return [row for _, row in sorted(rows, key=lambda each: -each[0])]
 
 
 def _hack(hack: Json | None) -> str | None:

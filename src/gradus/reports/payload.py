@@ -110,7 +110,7 @@ def _policy(group: Group) -> str:
 def _entry(spec: EnvironmentSpec, group: Group, advantages: Advantages | None, pieces: Pieces | None) -> dict[str, Any]:
     paid = advantages(group) if advantages is not None and len(group.episodes) > 1 else None
     members = [
-        _member(spec, episode, list(paid[index]) if paid is not None else None, pieces)
+        _member(spec, episode, [round(value, 9) for value in paid[index]] if paid is not None else None, pieces)
         for index, episode in enumerate(group.episodes)
     ]
     first = next(iter(group.episodes))

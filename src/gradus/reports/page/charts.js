@@ -34,9 +34,11 @@ function ticks(low, high, count, whole = false) {
   let step = [1, 2, 2.5, 5, 10].map((unit) => unit * power).find((unit) => unit >= raw) ?? power;
   if (whole) step = Math.max(1, Math.ceil(step));
   const found = [];
-  const places = (String(Number(step.toPrecision(3))).split(".")[1] ?? "").length;
+  const places = step < 1e-4 ? 0 : (String(Number(step.toPrecision(3))).split(".")[1] ?? "").length;
   for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-6; index += 1) {
-    found.push({ at: index * step, text: write(index * step, Math.abs(index * step) >= 1000 ? null : places) });
+    const at = index * step;
+    const text = step < 1e-4 && index !== 0 ? at.toExponential(1).replace("-", at < 0 ? "−" : "-") : write(at, Math.abs(at) >= 1000 ? null : Math.min(places, 5));
+    found.push({ at, text });
   }
   return found;
 }
@@ -367,16 +369,23 @@ function scatterChart(host, { points, xLabel, yLabel }) {
     levels(picture, frame, ticks(y0, y1, 5), y);
     picture.append(svg("text", { class: "axis", x: frame.right, y: height - 6, "text-anchor": "end" }, `${xLabel} →`),
       svg("text", { class: "axis", x: frame.left + 4, y: frame.top + 8 }, `↑ ${yLabel}`));
-    const taken = [];
-    for (const point of [...points].sort((a, b) => b.y - a.y)) {
-      const [px, py] = [x(point.x), y(point.y)];
-      const wide = point.name.length * 6.4;
-      const right = px + wide + 12 < frame.right;
-      let ty = py + 4;
-      while (taken.some((box) => Math.abs(box.y - ty) < 13 && px < box.x + box.wide + 16 && box.x < px + wide + 16)) ty += 13;
-      taken.push({ x: px, y: ty, wide });
-      picture.append(svg("g", { class: point.strong ? "c1" : "c0" }, svg("circle", { class: "dot", cx: px, cy: py, r: 4.5 })),
-        svg("text", { class: "name", x: right ? px + 8 : px - 8, y: ty, "text-anchor": right ? "start" : "end" }, point.name));
+    const dots = points.map((point) => ({ ...point, px: x(point.x), py: y(point.y) }));
+    for (const dot of dots) {
+      picture.append(svg("g", { class: dot.strong ? "c1" : "c0" }, svg("circle", { class: "dot", cx: dot.px, cy: dot.py, r: 4.5 }, svg("title", {}, dot.name))));
+    }
+    // A name stands where it hides no point and no other name; the honest policies choose first.
+    const taken = dots.map((dot) => ({ left: dot.px - 5, right: dot.px + 5, top: dot.py - 5, bottom: dot.py + 5 }));
+    for (const dot of [...dots].sort((a, b) => (a.strong ? 1 : 0) - (b.strong ? 1 : 0) || b.y - a.y)) {
+      const wide = dot.name.length * 6.7;
+      const places = [[dot.px + 8, dot.py + 4], [dot.px - 8 - wide, dot.py + 4], [dot.px - wide / 2, dot.py - 9], [dot.px - wide / 2, dot.py + 17]];
+      for (const [left, base] of places) {
+        const box = { left, right: left + wide, top: base - 10, bottom: base + 2 };
+        const free = taken.every((other) => box.right < other.left || box.left > other.right || box.bottom < other.top || box.top > other.bottom);
+        if (!free || box.left < frame.left || box.right > frame.right + 8 || box.top < 0 || box.bottom > frame.bottom) continue;
+        taken.push(box);
+        picture.append(svg("text", { class: "name", x: left < dot.px - wide ? dot.px - 8 : left, y: base, "text-anchor": left < dot.px - wide ? "end" : "start" }, dot.name));
+        break;
+      }
     }
     stage.replaceChildren(picture);
   });
