@@ -13,7 +13,7 @@ from gradus.core import StorageError
 from gradus.rewards.answers import read_answer
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
-__all__ = ["Tryout", "read_completions", "try_rewards"]
+__all__ = ["Tryout", "parse_completions", "read_completions", "try_rewards"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,23 +60,30 @@ def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
 
 
 def read_completions(path: str | Path) -> list[Completion]:
+    """Completions from a JSONL file, see :func:`parse_completions`."""
+    return parse_completions(Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def parse_completions(text: str, source: str) -> list[Completion]:
     """Completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored one-turn episodes.
 
-    Raises StorageError that names the line.
+    Raises StorageError that names ``source`` and the line.
     """
     found: list[Completion] = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise StorageError(f"{path} line {number} is not JSON: {error}") from error
-        if number == 1 and "completion" not in record and "turns" not in record:
+            raise StorageError(f"{source} line {number} is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise StorageError(f"{source} line {number}: expected an object, got {type(record).__name__}")
+        if number == 1 and "environment" in record and "completion" not in record and "turns" not in record:
             continue  # the header of an episode file
-        found.append(_completion(record, f"{path} line {number}"))
+        found.append(_completion(record, f"{source} line {number}"))
     if not found:
-        raise StorageError(f"{path} holds no completions; expected one JSON object with a completion a line")
+        raise StorageError(f"{source} holds no completions; expected one JSON object with a completion a line")
     return found
 
 

@@ -1,7 +1,7 @@
 """One-turn tasks with a checkable answer: arithmetic, GSM8K, one's own JSONL or CSV."""
 
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
-from gradus.environments.verifiable.checks import DataProblem, check_tasks
+from gradus.environments.verifiable.checks import DataProblem, check_source, check_tasks
 from gradus.environments.verifiable.datasets import DataSource, parse_source, read_tasks
 from gradus.environments.verifiable.environment import VerifiableEnvironment
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource
@@ -17,6 +17,7 @@ __all__ = [
     "TableTasks",
     "TaskSource",
     "VerifiableEnvironment",
+    "check_source",
     "check_tasks",
     "in_format",
     "load_arithmetic",

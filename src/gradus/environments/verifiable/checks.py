@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gradus.environments.verifiable.datasets import parse_source, read_tasks
 from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 
-__all__ = ["DataProblem", "check_tasks"]
+__all__ = ["DataProblem", "check_source", "check_tasks"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,19 @@ class DataProblem:
     severity: str
     message: str
     rows: Sequence[str] = ()
+
+
+def check_source(
+    name: str, *, prompt_limit: int | None = None, measure: Callable[[str, str], int] | None = None
+) -> list[DataProblem]:
+    """As :func:`check_tasks`, for an environment's name such as ``jsonl:train.jsonl``; arithmetic has nothing to check.
+
+    Raises ConfigError or StorageError where the data set cannot be read at all.
+    """
+    kind, _, argument = name.partition(":")
+    if kind not in ("gsm8k", "jsonl", "csv"):
+        return []
+    return check_tasks(read_tasks(parse_source(kind, argument)), prompt_limit=prompt_limit, measure=measure)
 
 
 def check_tasks(
