@@ -1,0 +1,117 @@
+"""Trackers: their files are read back with their own readers."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.core import ConfigError
+from gradus.interop.trackers import TRACKERS, Trackers, figures, open_trackers
+
+RECORDS: list[Mapping[str, Any]] = [
+    {"kind": "step", "step": 1, "reward_mean": 0.25, "kl": None, "seconds": {"play": 1.5}, "metrics": {"play": 0.5}},
+    {"kind": "validation", "step": 1, "decoding": "greedy", "grade_mean": 0.3, "best": True},
+    {"kind": "step", "step": 2, "reward_mean": 0.75, "kl": float("nan"), "seconds": {"play": 2.5}, "metrics": {}},
+    {"kind": "alert", "step": 2, "rule": "kl explosion", "severity": "warn", "evidence": "kl 3", "remedy": "lower lr"},
+]
+
+
+def test_figures_are_the_finite_numbers() -> None:
+    assert figures(RECORDS[0]) == {"reward_mean": 0.25, "seconds/play": 1.5, "metrics/play": 0.5}
+    assert figures(RECORDS[1]) == {"grade_mean": 0.3}
+    assert "kl" not in figures(RECORDS[2])
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with open_trackers(["jsonl", "tensorboard"], tmp_path, name="trial", config={"seed": 4}) as trackers:
+        for record in RECORDS:
+            trackers(record)
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    rewards = [(event.step, event.value) for event in found.Scalars("step/reward_mean")]
+    assert rewards == [(1, 0.25), (2, 0.75)]
+    assert [(event.step, event.value) for event in found.Scalars("validation/greedy/grade_mean")] == [
+        (1, pytest.approx(0.3))
+    ]
+    assert "step/kl" not in found.Tags()["scalars"]  # undefined is not zero
+    assert "alert/text_summary" in found.Tags()["tensors"]
+
+
+def test_wandb_writes_a_run_that_its_reader_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="needs the extra wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with open_trackers(["wandb"], tmp_path, name="trial", config={"seed": 4}) as trackers:
+        for record in RECORDS:
+            trackers(record)
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store = DataStore()
+    store.open_for_scan(str(file))
+    rewards: list[float] = []
+    while (raw := store.scan_data()) is not None:
+        entry = wandb_internal_pb2.Record()
+        entry.ParseFromString(raw)
+        for item in entry.history.item:
+            name = item.key or "/".join(item.nested_key)
+            if name == "step/reward_mean":
+                rewards.append(float(item.value_json))
+    assert rewards == [0.25, 0.75]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")
+def test_a_missing_package_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gradus-rl\[wandb\]"):
+        open_trackers(["wandb"], tmp_path)
+
+
+def test_names_are_checked_before_anything_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="mlflow"):
+        open_trackers(["tensorboard", "mlflow"], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed: list[str] = []
+
+    class Loud:
+        def __init__(self, folder: Path, *, name: str, config: Mapping[str, Any]) -> None: ...
+        def log(self, record: Mapping[str, Any]) -> None: ...
+        def close(self) -> None:
+            closed.append("loud")
+            raise RuntimeError("no space left")
+
+    class Quiet(Loud):
+        def close(self) -> None:
+            closed.append("quiet")
+
+    monkeypatch.setitem(TRACKERS, "loud", Loud)
+    monkeypatch.setitem(TRACKERS, "quiet", Quiet)
+    with pytest.raises(RuntimeError, match="no space"):
+        open_trackers(["loud", "quiet"], tmp_path).close()
+    assert sorted(closed) == ["loud", "quiet"]
+
+
+def test_nothing_is_imported_that_was_not_asked_for(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from gradus.interop.trackers import open_trackers\n"
+        f"with open_trackers(['jsonl'], {str(tmp_path)!r}) as trackers: trackers({{'kind': 'step', 'step': 1}})\n"
+        "assert not {'torch', 'tensorboard', 'wandb', 'trl', 'gymnasium'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not list(tmp_path.iterdir())
+    assert Trackers()({"kind": "step", "step": 1}) is None
