@@ -133,7 +133,12 @@ def _note_broken(text: str, start: int, error: Exception, found: list[ParsedCall
     if closed >= 0:
         ends.append(closed)
     end = min(ends, default=len(text))
-    found.append(BrokenCall(**_diagnosis(text[start:end], error), start=start, end=end))
+    piece = text[start:end].rstrip()  # by itself, so that what stands behind it does not blur what is wrong with it
+    try:
+        _DECODER.raw_decode(piece)
+    except (ValueError, RecursionError) as alone:
+        error = alone
+    found.append(BrokenCall(**_diagnosis(piece, error), start=start, end=end))
     return end
 
 

@@ -82,10 +82,10 @@ def fragments(banks: Iterable[str]) -> list[str]:
 def system_prompt(schema: Schema) -> str:
     """The rules, short enough to be read again at every chunk."""
     return (
-        "You read a dialogue chunk by chunk and keep a memory. You never see a chunk again; questions are answered from the "
-        f"memory alone. Answer with one JSON call a line: {_insert_head('CATEGORY')}TEXT{_END} "
-        f"{_update_head('CATEGORY')}ID{_NEW_CONTENT}TEXT{_END} {_delete_head('CATEGORY')}ID}}}} {_CORE_HEAD}TEXT{_END} {NOOP} "
-        f"CATEGORY: {','.join(schema.banks)} . TEXT: who, what, value; at most {schema.entry_words} words."
+        "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
+        f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}ID{_NEW_CONTENT}TEXT{_END} "
+        f"{_delete_head('CATEGORY')}ID}}}} {_CORE_HEAD}TEXT{_END} {NOOP} "
+        f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most"
     )
 
 

@@ -11,7 +11,7 @@ from gradus.environments.memory.worlds.lexicon import SYLLABLES
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.records import Source
-from gradus.environments.memory.worlds.synthetic import SyntheticConfig, synthetic_world
+from gradus.environments.memory.worlds.synthetic import synthetic_config, synthetic_world
 
 __all__ = ["read_statements", "synthetic_source"]
 
@@ -24,8 +24,8 @@ TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
 
 def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
     """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length."""
-    knobs = dict(knobs or {})
-    base = SyntheticConfig(**knobs)
+    base = synthetic_config(knobs or {})
+    knobs = base.model_dump(exclude_unset=True)
 
     def longer(factor: int) -> dict[str, Any]:
         people = round(base.people * factor**0.5)

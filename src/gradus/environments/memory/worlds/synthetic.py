@@ -6,6 +6,7 @@ is known, so that what a memory should do with each chunk is known, too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from gradus.environments.memory.worlds.questions import ask
 from gradus.environments.memory.worlds.records import Chunk, Fact, World
 from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
-__all__ = ["SyntheticConfig", "reserved_words", "synthetic_world"]
+__all__ = ["SyntheticConfig", "reserved_words", "synthetic_config", "synthetic_world"]
 
 
 class SyntheticConfig(BaseModel):
@@ -32,18 +33,18 @@ class SyntheticConfig(BaseModel):
 
     split: str = Field(default="train", pattern="^(train|test)$")
     chunks: int = Field(default=8, ge=1, le=4096)
-    people: int = Field(default=3, ge=2, le=200)
+    people: int = Field(default=3, ge=3, le=200)
     attributes: int = Field(default=4, ge=2, le=len(ATTRIBUTES))
-    events: float = Field(default=1.2, ge=0, le=3)
-    chat: int = Field(default=4, ge=0, le=50)
+    events: float = Field(default=1.4, ge=0, le=3)
+    chat: int = Field(default=2, ge=0, le=50)
     third_person: float = Field(default=0.25, ge=0, le=1)
     tell: float = Field(default=4.0, ge=0)
     change: float = Field(default=4.0, ge=0)
     correct: float = Field(default=0.7, ge=0)
     contradict: float = Field(default=0.4, ge=0)
     retract: float = Field(default=0.7, ge=0)
-    rumour: float = Field(default=0.7, ge=0)
-    joke: float = Field(default=0.5, ge=0)
+    rumour: float = Field(default=1.0, ge=0)
+    joke: float = Field(default=0.7, ge=0)
     repeat: float = Field(default=0.5, ge=0)
     questions: int = Field(default=10, ge=1, le=1000)
 
@@ -53,11 +54,15 @@ EVENTS = ("tell", "change", "correct", "contradict", "retract", "rumour", "joke"
 
 def synthetic_world(seed: int, **options: Any) -> World:
     """The world of ``seed`` under the given knobs (:class:`SyntheticConfig`)."""
+    return _Writer(seed, synthetic_config(options)).world()
+
+
+def synthetic_config(knobs: Mapping[str, Any]) -> SyntheticConfig:
+    """Knobs as a record; a ConfigError says which cannot be used."""
     try:
-        config = SyntheticConfig(**options)
+        return SyntheticConfig(**knobs)
     except ValidationError as error:
         raise ConfigError(f"the synthetic world cannot be made so: {error}") from error
-    return _Writer(seed, config).world()
 
 
 def reserved_words() -> frozenset[str]:
@@ -187,18 +192,19 @@ class _Writer:
 
     def _contradiction(self, person: str, attribute: Attribute, speakers: list[str], true: str) -> list[str]:
         """Somebody says something false of a person who is there and sets it right at once."""
-        false = self._value(person, attribute)
+        false = self._value(person, attribute, but=true)
         self.timeline.spoken(attribute.noun, false)
         other = next(name for name in speakers if name != person)
         texts = (*WRAPPERS["tell"]["theirs"], *attribute.theirs)
         wrong = f"{other}: " + self.rng.choice(texts).format(n=person, v=false, a=attribute.noun)
         return [wrong, self._line("correct", person, attribute, true, speakers)]
 
-    def _value(self, person: str, attribute: Attribute) -> str:
+    def _value(self, person: str, attribute: Attribute, *, but: str | None = None) -> str:
+        """A value that the slot does not hold, and not ``but``."""
         if attribute.noun == "friend":
             told = self.timeline.current((person, "friend"))
-            others = [name for name in self.people if name != person and not (told and told.value == name)]
-            return self.rng.choice(others)
+            taken = {person, but, told.value if told else None}
+            return self.rng.choice([name for name in self.people if name not in taken])
         word = next(self.words, None) or self.rng.choice(self.spare)
         return word.capitalize() if attribute.proper else word
 

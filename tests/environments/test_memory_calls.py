@@ -1,0 +1,183 @@
+"""Reading tool calls: whatever wraps them, and every way in which they can be broken."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.environments.memory import Memory, run_calls
+from gradus.environments.memory.calls import MAX_CALLS, BrokenCall, ParsedCall, parse_calls
+from gradus.environments.memory.writing import write_core, write_delete, write_insert, write_update
+
+
+def insert(content: str, category: str = "values", **more: object) -> str:
+    return json.dumps({"name": "memory_insert", "arguments": {"category": category, "content": content, **more}})
+
+
+WRAPPINGS = {
+    "alone": "{a}\n{b}",
+    "one line": "{a} {b}",
+    "list": "[{a}, {b}]",
+    "prose": "I will keep {{this}} [maybe].\n{a}\nand then\n{b}\nDone.",
+    "fence": "```json\n{a}\n{b}\n```",
+    "fenced list": "```\n[{a},\n{b}]\n```",
+    "tags": "<tool_call>\n{a}\n</tool_call>\n<tool_call>{b}</tool_call>",
+    "fenced tags": "```xml\n<tool_call>{a}</tool_call>\n```\n```\n<tool_call>{b}</tool_call>\n```",
+    "tagged list": "<tool_call>[{a}, {b}]</tool_call>",
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize(
+    "content", ['she said "{no}" [twice]', "a </tool_call> b <tool_call> c", "``` fenced ```", "back\\slash é 漢字"]
+)
+def test_content_survives_every_wrapping(wrapping: str, content: str) -> None:
+    memory = Memory()
+    text = WRAPPINGS[wrapping].format(a=insert(content), b=insert("second note"))
+    results = run_calls(memory, text)
+    assert [result.ok for result in results] == [True, True], results
+    assert [entry.content for entry in memory.entries.values()] == [content, "second note"]
+
+
+@given(st.text(min_size=1, max_size=60).filter(lambda text: text.split() and "\u2028" not in text))
+def test_what_is_written_is_what_is_read(content: str) -> None:
+    evened = " ".join(content.split())
+    for text, key in (
+        (write_insert("values", content), "content"),
+        (write_update("values", 7, content), "new_content"),
+        (write_core(content), "content"),
+    ):
+        (call,) = parse_calls(text)
+        assert isinstance(call, ParsedCall)
+        assert " ".join(call.arguments[key].split()) == evened
+    (call,) = parse_calls(write_delete("values", 12))
+    assert isinstance(call, ParsedCall)
+    assert call.arguments == {"category": "values", "entry_id": 12}
+
+
+GOOD = '{"name":"memory_insert","arguments":{"category":"values","content":"a good note"}}'
+MALFORMED = {
+    # text that is no call, or is cut
+    "empty-answer": ("  ", "the answer is empty"),
+    "no-call": ("I have nothing to add.", "holds no call"),
+    "open-brace": ('{"name":"memory_noop","arguments":{}', "not closed with a brace"),
+    "open-string": (
+        '{"name":"memory_insert","arguments":{"category":"values","content":"cut',
+        "a string is not closed",
+    ),
+    "single-quotes": ("{'name':'memory_noop','arguments':{}}", "double quotes"),
+    "trailing-comma": ('{"name":"memory_noop","arguments":{},}', "no comma before"),
+    "raw-control": ('{"name":"core_memory_update","arguments":{"content":"a\tb"}}', "control character"),
+    "bad-escape": (r'{"name":"core_memory_update","arguments":{"content":"a \q b"}}', "invalid escape"),
+    "bad-json": ('{"name" "memory_noop"}', "not valid JSON"),
+    "bad-value": ('{"name":"memory_noop","name":"memory_noop","arguments":{}}', "a key stands twice"),
+    "too-deep": ('{"name":' + "[" * 200_000 + "}", "nested too deeply"),
+    "open-tag": ('<tool_call>{"name":"memory_noop","arguments":{}}', "tag is not closed"),
+    "empty-tag": ("<tool_call>nothing</tool_call>", "holds no JSON object"),
+    # JSON that is no call
+    "not-an-object": ("[1]", "must be a JSON object, got a number"),
+    "no-name": ('{"arguments":{}}', "needs a name"),
+    "name-type": ('{"name":7,"arguments":{}}', "name of a call must be a string, got a number"),
+    "no-arguments": ('{"name":"memory_noop"}', "needs arguments"),
+    "arguments-type": ('{"name":"memory_noop","arguments":"none"}', "must be a JSON object, got a string"),
+    "extra-key": ('{"name":"memory_noop","arguments":{},"id":1}', "nothing else"),
+    # calls that a tool refuses
+    "unknown-tool": ('{"name":"memory_forget","arguments":{}}', "unknown tool memory_forget"),
+    "unknown-argument": ('{"name":"memory_noop","arguments":{"why":"x"}}', "memory_noop takes no arguments , not why"),
+    "no-content": ('{"name":"memory_insert","arguments":{"category":"values"}}', "memory_insert needs content"),
+    "no-category": ('{"name":"memory_delete","arguments":{"entry_id":1}}', "memory_delete needs category"),
+    "no-entry-id": ('{"name":"memory_delete","arguments":{"category":"values"}}', "memory_delete needs entry_id"),
+    "category-type": (
+        '{"name":"memory_insert","arguments":{"category":3,"content":"x y"}}',
+        "category must be a string",
+    ),
+    "content-type": (
+        '{"name":"memory_insert","arguments":{"category":"values","content":null}}',
+        "content must be a string",
+    ),
+    "entry-id-type": (
+        '{"name":"memory_delete","arguments":{"category":"values","entry_id":"first"}}',
+        "number of an entry",
+    ),
+    "importance-type": (insert("x y", importance="high"), "importance must be a number"),
+    "importance-range": (insert("x y", importance=1.5), "from 0 to 1, got 1.5"),
+    "timestamp-type": (insert("x y", timestamp=2030), "timestamp must be a string"),
+    "timestamp-long": (insert("x y", timestamp="t" * 65), "at most 64 characters, got 65"),
+    "unknown-bank": (insert("x y", category="dreams"), "unknown category dreams"),
+    "empty-content": (insert(" \n "), "content is empty"),
+    "content-long": (insert("w " * 49), "at most 48 words, got 49"),
+    "duplicate": (insert("THE first  note"), "entry 1 says that already"),
+    "unchanged": (write_update("values", 1, "the first note"), "entry 1 says exactly that already"),
+    "unknown-id": (write_delete("values", 99), "there is no entry 99"),
+    "deleted-id": (write_delete("values", 2), "entry 2 was deleted"),
+    "other-bank": (write_delete("cognition_work", 1), "entry 1 is in values , not in cognition_work"),
+    "core-long": (write_core("w " * 513), "at most 512 tokens, got 513"),
+}
+
+
+def started() -> Memory:
+    memory = Memory()
+    memory.insert("values", "the first note")
+    memory.insert("values", "a note to be deleted")
+    memory.delete("values", 2)
+    return memory
+
+
+@pytest.mark.parametrize("code", MALFORMED)
+def test_each_malformed_call_has_its_own_clear_message(code: str) -> None:
+    text, message = MALFORMED[code]
+    memory = started()
+    before = memory.state()
+    results = run_calls(memory, text)
+    assert [result.code for result in results] == [code], results
+    assert message in results[0].message
+    assert memory.state() == before
+
+
+def test_messages_are_distinct() -> None:
+    messages = [run_calls(started(), text)[0].message for text, _ in MALFORMED.values()]
+    assert len(set(messages)) == len(messages) >= 20
+
+
+@pytest.mark.parametrize("code", [code for code in MALFORMED if code not in ("empty-answer", "no-call")])
+def test_a_broken_call_fails_alone(code: str) -> None:
+    memory = started()
+    last = '{"name":"memory_insert","arguments":{"category":"values","content":"one more note"}}'
+    results = run_calls(memory, f"{GOOD}\n{MALFORMED[code][0]}\n{last}")
+    assert [result.code for result in results] == ["ok", code, "ok"], results
+    assert {"a good note", "one more note"} <= {entry.content for entry in memory.entries.values()}
+
+
+def test_a_broken_member_of_a_list_fails_alone() -> None:
+    memory = Memory()
+    results = run_calls(
+        memory,
+        f'[{GOOD}, {{"name":"memory_insert","arguments":{{"category":"values" "content":"x"}}}}, {insert("third note")}]',
+    )
+    assert [result.ok for result in results] == [True, False, True]
+
+
+def test_too_many_calls_are_told() -> None:
+    text = "\n".join(insert(f"note number {i}") for i in range(MAX_CALLS + 5))
+    memory = Memory()
+    results = run_calls(memory, text)
+    assert len(memory.entries) == MAX_CALLS
+    assert results[-1].code == "many-calls"
+
+
+def test_places_of_calls_are_where_they_stand() -> None:
+    text = f"note: {GOOD}\n{{'name'}} {GOOD}"
+    for call in parse_calls(text):
+        piece = text[call.start : call.end]
+        assert piece.startswith("{'name'}") if isinstance(call, BrokenCall) else piece == GOOD
+
+
+@pytest.mark.parametrize("given", [7, "7"])
+def test_an_id_may_be_a_number_or_its_digits(given: object) -> None:
+    memory = Memory(first_id=7)
+    memory.insert("values", "a note")
+    (result,) = run_calls(
+        memory, json.dumps({"name": "memory_delete", "arguments": {"category": "values", "entry_id": given}})
+    )
+    assert result.ok

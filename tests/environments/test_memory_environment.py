@@ -1,0 +1,274 @@
+"""The environment end to end: graders, policies, what is hidden, what is told, and the nano model's words."""
+
+import json
+import math
+from statistics import fmean
+
+import pytest
+
+from gradus.core import EnvironmentFault, Request
+from gradus.environments import load
+from gradus.environments.memory.graders import balanced_accuracy, smallness
+from gradus.environments.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
+from gradus.environments.memory.writing import NOOP, random_answer, write_delete, write_insert, write_update
+from gradus.rollouts import play
+
+SPEC = load("memory")
+
+
+@pytest.fixture(scope="module")
+def played():
+    tasks = SPEC.tasks("in-distribution", 40)
+    return {name: play(SPEC, SPEC.policy(name), tasks).episodes for name in SPEC.policies}
+
+
+def mean(played, name: str, grader: str) -> float:
+    return fmean(grade.value for grade in SPEC.graders[grader].grade(played[name]))
+
+
+def test_v2_orders_the_policies_as_their_memories_deserve(played) -> None:
+    grades = {name: mean(played, name, "v2") for name in played}
+    assert grades["noop"] < min(grades["dump"], grades["spam"])
+    assert max(grades["dump"], grades["spam"], grades["heuristic"]) < grades["append-only"] - 0.05
+    assert grades["append-only"] < grades["teacher"] - 0.4
+    assert grades["noop"] < 0.17
+    assert grades["teacher"] > 1.35
+
+
+def test_the_published_reward_pays_for_dumping(played) -> None:
+    assert mean(played, "dump", "mem-alpha") > 0.97 * mean(played, "teacher", "mem-alpha")
+    strict = {
+        name: fmean(episode.metrics["strict_accuracy"] for episode in played[name]) for name in ("dump", "teacher")
+    }
+    assert strict["dump"] < 0.65 * strict["teacher"]
+
+
+def test_the_teacher_is_right_and_small(played) -> None:
+    episodes = played["teacher"]
+    assert fmean(episode.metrics["strict_accuracy"] for episode in episodes) > 0.98
+    assert fmean(episode.metrics["memory_share"] for episode in episodes) < 0.12
+    assert all(episode.metrics["failed_calls"] == 0 for episode in episodes)
+
+
+@pytest.mark.parametrize("condition", ["longer-4x", "longer-16x"])
+def test_the_teacher_holds_on_longer_worlds(condition: str) -> None:
+    tasks = SPEC.tasks(condition, 3)
+    teacher, append = (play(SPEC, SPEC.policy(name), tasks).episodes for name in ("teacher", "append-only"))
+    assert (
+        fmean(e.metrics["strict_accuracy"] for e in teacher) > fmean(e.metrics["strict_accuracy"] for e in append) + 0.1
+    )
+
+
+@pytest.mark.parametrize("grader", ["v2", "mem-alpha"])
+def test_terms_sum_to_the_grade_and_to_the_weighted_components(played, grader: str) -> None:
+    chosen = SPEC.graders[grader]
+    low, high = chosen.range or (-math.inf, math.inf)
+    for episodes in played.values():
+        for episode, grade in zip(episodes, chosen.grade(episodes), strict=True):
+            assert grade.value is not None
+            assert len(grade.terms) == len(episode.turns)
+            assert math.fsum(grade.turn_rewards) == pytest.approx(grade.value)
+            weighted = sum(chosen.weights[name] * (value or 0.0) for name, value in grade.components.items())
+            assert weighted == pytest.approx(grade.value)
+            assert low <= grade.value <= high
+
+
+def test_v2_pays_the_chunk_that_made_the_call() -> None:
+    task = SPEC.train_task(3)
+    environment = SPEC.make()
+    observation = environment.reset(seed=task.seed, **task.options)
+    teacher = SPEC.policy("teacher").start([])
+    facts = []
+    while not observation.terminated:
+        text = teacher.act([Request(row=0, observation=observation)])[0].text
+        if len(facts) == 2:
+            text = "I have nothing to say."
+        observation = environment.step(text)
+        facts.append(environment.outcome()["turns"][-1])
+    (episode,) = play(SPEC, SPEC.policy("teacher"), [task]).episodes
+    assert facts[2]["succeeded"] == 0
+    assert facts[2]["right"] == 0
+    grade = SPEC.graders["v2"].grade([episode])[0]
+    turn_terms = [{term.component for term in turn} for turn in grade.terms]
+    assert turn_terms[0] == {"calls", "facts"}
+    assert turn_terms[-1] == {"calls", "facts", "answered", "compression"}
+
+
+def question(unknown: bool, correct: bool) -> dict:
+    return {"unknown": unknown, "readings": {"strict": {"correct": correct}}}
+
+
+def test_silence_earns_nothing_and_knowing_more_is_never_worse() -> None:
+    silent = [question(False, False)] * 6 + [question(True, True)] * 4
+    assert balanced_accuracy(silent) == 0.0
+    assert balanced_accuracy([question(False, True)] * 6 + [question(True, True)] * 4) == 1.0
+    assert balanced_accuracy([question(True, True)]) == 0.0
+    values = [
+        balanced_accuracy([question(False, i < k) for i in range(6)] + [question(True, True)] * 4) for k in range(7)
+    ]
+    assert values == sorted(values)
+
+
+def test_small_memories_are_not_pushed_to_forget() -> None:
+    assert smallness(0, 100) == smallness(10, 100) == 1.0
+    assert smallness(35, 100) == pytest.approx(0.5)
+    assert smallness(60, 100) == smallness(200, 100) == 0.0
+
+
+SLOT = Slot(entity="Ann", cues=("city",), values=("Rome", "Oslo"))
+
+
+def one_fact(*facts: Fact) -> Source:
+    world = World(
+        name="w",
+        chunks=tuple(Chunk(text=f"chunk {i} Ann city Rome Oslo", facts=(fact,)) for i, fact in enumerate(facts)),
+        questions=(Question(text="What is Ann's city?", answers=("Oslo",)),),
+    )
+    return Source(
+        name="memory:test",
+        summary="",
+        world=lambda seed: world,
+        train=lambda i: (i, {}),
+        conditions={},
+        max_chunks=len(facts),
+        vocabulary=SPEC.vocabulary,  # type: ignore[arg-type]
+    )
+
+
+INSERT = Fact(kind="insert", slot=SLOT, value="Rome")
+UPDATE = Fact(kind="update", slot=SLOT, value="Oslo", former="Rome")
+DELETE = Fact(kind="delete", slot=SLOT)
+STORE = write_insert("values", "Ann city Rome")
+
+
+@pytest.mark.parametrize(
+    ("fact", "answer", "right"),
+    [
+        (UPDATE, write_update("values", 1, "Ann city Oslo , formerly Rome"), 1),
+        (UPDATE, write_update("values", 1, "Ann city Oslo"), 1),
+        (UPDATE, write_delete("values", 1) + write_insert("values", "Ann city Oslo"), 1),
+        (UPDATE, write_insert("values", "Ann city Oslo"), 0),
+        (UPDATE, write_update("values", 1, "Ann city Rome and Oslo"), 0),
+        (UPDATE, write_insert("values", "Ann Oslo"), 0),
+        (UPDATE, NOOP, 0),
+        (DELETE, write_delete("values", 1), 1),
+        (DELETE, NOOP, 0),
+        (DELETE, write_update("values", 1, "Ann city unknown"), 1),
+    ],
+)
+def test_facts_rightly_kept(fact: Fact, answer: str, right: int) -> None:
+    from gradus.environments.memory import MemoryEnvironment
+
+    environment = MemoryEnvironment(one_fact(INSERT, fact))
+    environment.reset(seed=0)
+    environment.step(STORE)
+    environment.step(answer)
+    assert [turn["right"] for turn in environment.outcome()["turns"]] == [1, right]
+
+
+def test_refusals_are_told_with_the_next_chunk_and_every_turn_restarts() -> None:
+    environment = SPEC.make()
+    first = environment.reset(seed=1)
+    assert first.restart
+    assert "Refused" not in first.text
+    told = environment.step(write_insert("dreams", "x y") + "\n" + write_insert("values", "Tavo cause rivers"))
+    assert told.restart
+    assert told.action_valid
+    assert "Refused: unknown category dreams" in told.text
+    assert told.data["refused"]
+    assert [span.name for span in told.action_spans] == ["call-0", "call-1"]
+    after = environment.step("nothing at all")
+    assert not after.action_valid
+    assert "Refused: the answer holds no call" in after.text
+
+
+def test_an_update_is_possible_because_the_entry_is_shown() -> None:
+    environment = SPEC.make()
+    observation = environment.reset(seed=11)
+    person = observation.data["text"].split(":")[0]
+    shown = environment.step(write_insert("values", f"{person} cause rivers"))
+    lines = [line for line in shown.text.splitlines() if line.endswith(f"values {person} cause rivers")]
+    if person in shown.data["text"]:
+        assert len(lines) == 1
+        assert int(lines[0].split()[0]) == shown.data["entries"][0]["id"]
+
+
+def test_nothing_hidden_is_observable() -> None:
+    for index in range(5):
+        task = SPEC.train_task(index)
+        environment = SPEC.make()
+        observation = environment.reset(seed=task.seed, **task.options)
+        while not observation.terminated:
+            public = json.dumps([observation.data, dict(environment.state), observation.text])
+            for hidden in SPEC.hidden:
+                assert f'"{hidden}"' not in public
+            for asked in environment._world.questions:
+                assert asked.text not in public
+            observation = environment.step(NOOP)
+
+
+def test_training_never_meets_a_test_seed() -> None:
+    tested = {task.seed for name in SPEC.conditions for task in SPEC.tasks(name)}
+    assert not tested & {SPEC.train_task(i).seed for i in range(5000)}
+
+
+def test_stepping_past_the_end_is_a_fault() -> None:
+    environment = SPEC.make()
+    with pytest.raises(EnvironmentFault, match="call reset"):
+        environment.step(NOOP)
+    environment.reset(seed=0, chunks=1)
+    assert environment.step(NOOP).terminated
+    with pytest.raises(EnvironmentFault, match="is over"):
+        environment.step(NOOP)
+
+
+def test_the_view_draws_growth_and_questions(played) -> None:
+    assert SPEC.view is not None
+    for name in ("teacher", "spam", "noop"):
+        episode = played[name][0]
+        view = SPEC.view(episode)
+        growth, questions = view.panels[2], view.panels[3]
+        assert len(growth.rows) == len(episode.turns)
+        entries = [line for line in growth.rows[-1][4].splitlines() if line[0].isdigit()]
+        assert len(entries) == len(episode.outcome["memory"]["entries"])
+        assert len(questions.rows) == len(episode.outcome["questions"])
+        assert all(len(row) == len(panel.columns) for panel in (growth, questions) for row in panel.rows)
+        assert {row[3].split(":")[0] for row in questions.rows} <= {"right", "wrong"}
+
+
+def test_random_answers_are_legal_calls() -> None:
+    from gradus.environments.memory.calls import ParsedCall, parse_calls
+
+    assert all(isinstance(call, ParsedCall) for seed in range(50) for call in parse_calls(random_answer(seed)))
+    assert random_answer(3) == random_answer(3)
+
+
+def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> None:
+    from gradus.policies.nano import build_tokenizer
+
+    assert SPEC.vocabulary is not None
+    tokenizer = build_tokenizer(SPEC.vocabulary())
+    assert len(tokenizer) < 1200
+    task = SPEC.tasks("in-distribution")[0]
+    environment = SPEC.make()
+    observation = environment.reset(seed=task.seed, **task.options)
+    teacher = SPEC.policy("teacher").start([])
+    assert len(tokenizer(environment.system_prompt)["input_ids"]) < 40
+    while not observation.terminated:
+        text = teacher.act([Request(row=0, observation=observation)])[0].text
+        for piece in (observation.text, text):
+            ids = tokenizer(piece)["input_ids"]
+            assert tokenizer.decode(ids) == piece
+            assert len(ids) < 3 * len(piece.split()) + 10
+        observation = environment.step(text)
+    assert len(tokenizer(write_insert("values", "Tavo cause reku"))["input_ids"]) == 7
+
+
+def test_readers_can_be_brought_along() -> None:
+    from gradus.environments.memory import RemoteReader, load, read_generous, read_strict
+
+    readers = {"strict": read_strict, "generous": read_generous, "model": RemoteReader(chat=lambda messages: "unknown")}
+    spec = load(None, readers=readers)
+    (episode,) = play(spec, spec.policy("teacher"), [spec.train_task(0)]).episodes
+    unknown = fmean(asked["unknown"] for asked in episode.outcome["questions"])
+    assert episode.metrics["model_accuracy"] == pytest.approx(unknown)

@@ -1,0 +1,226 @@
+"""Retrieval over a memory that changes gives what one fresh index would give, and the readers keep their rules."""
+
+import bm25s
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.environments.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
+from gradus.environments.memory import index as index_module
+from gradus.environments.memory.claims import claim_of
+from gradus.environments.memory.index import BANK_B, K1, EntryIndex
+from gradus.environments.memory.text import exact_match, index_tokens, substring_match, token_f1
+from gradus.environments.memory.worlds.records import Hop, Question, Slot
+
+WORDS = [f"w{i}" for i in range(12)]
+BANKS = ["one", "two", "three"]
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(BANKS), st.lists(st.sampled_from(WORDS), min_size=1, max_size=6)),
+    min_size=1,
+    max_size=40,
+)
+
+
+def fresh_scores(documents: list[list[str]], query: list[str], b: float) -> np.ndarray:
+    reference = bm25s.BM25(method="lucene", k1=K1, b=b)
+    reference.index(documents, show_progress=False)
+    return reference.get_scores(sorted(set(query)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS, st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), st.integers(1, 6))
+def test_segments_score_like_one_fresh_index(steps, query, n) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "SEGMENT_SIZE", 5)
+        found = EntryIndex(BANKS)
+        live: dict[int, tuple[str, list[str]]] = {}
+        for number, (what, bank, tokens) in enumerate(steps):
+            if what == 0 and live:
+                gone = next(iter(live))
+                found.remove(gone)
+                del live[gone]
+            else:
+                found.add(number, bank, tokens)
+                live[number] = (bank, tokens)
+        if not live:
+            assert found.rank_entries(query, n) == []
+            return
+        scores = fresh_scores([tokens for _, tokens in live.values()], query, 0.0)
+        expected = {i: float(s) for i, s in zip(live, scores, strict=True) if s > 0}
+        ranked = found.rank_entries(query, n)
+        assert len(ranked) == min(n, len(expected))
+        for entry_id, score in ranked:
+            assert score == pytest.approx(expected[entry_id], abs=2e-5)
+        best = sorted(expected.values(), reverse=True)[:n]
+        assert [score for _, score in ranked] == pytest.approx(best, abs=2e-5)
+        only = found.rank_entries(query, 50, {"two"})
+        assert {entry_id for entry_id, _ in only} == {i for i in expected if live[i][0] == "two"}
+        used = [bank for bank in BANKS if any(own == bank for own, _ in live.values())]
+        texts = [[token for own, tokens in live.values() if own == bank for token in tokens] for bank in used]
+        bank_scores = fresh_scores(texts, query, BANK_B)
+        wanted = {bank: float(score) for bank, score in zip(used, bank_scores, strict=True) if score > 0}
+        assert dict(found.rank_banks(query, 3)) == pytest.approx(wanted, abs=2e-5)
+
+
+def test_what_shares_no_word_is_never_returned() -> None:
+    memory = Memory()
+    memory.insert("values", "Ann cause rivers")
+    assert memory.search("Bob's dish") == []
+    assert memory.search("the of and") == []
+    assert [hit.entry.id for hit in memory.search("Who gives to rivers?")] == [1]
+
+
+def test_only_the_best_banks_are_looked_into() -> None:
+    memory = Memory()
+    for bank in NINE_BANKS.banks:
+        for _ in range(2):
+            memory.insert(bank, f"Ann note {bank} {len(memory.entries)}")
+    hits = memory.search("Ann note", banks=3, entries=50)
+    assert len({hit.entry.bank for hit in hits}) == 3
+    assert len(memory.search("Ann note", banks=9, entries=5)) == 5
+    assert len(memory.related("Ann note", entries=50)) == 18
+
+
+CITY = Slot(entity="Ann", cues=("city", "lives"), values=("Rome", "Oslo", "New York"))
+
+
+@pytest.mark.parametrize(
+    ("content", "now", "former"),
+    [
+        ("Ann city Rome", ("Rome",), ()),
+        ("Ann city Oslo , formerly Rome", ("Oslo",), ("Rome",)),
+        ("Ann lives in New York", ("New York",), ()),
+        ("Ann's city was Rome, and Oslo", ("Oslo",), ("Rome",)),
+        ("Ann's city is not Rome but Oslo", ("Oslo",), ()),
+        ("Ann city unknown", (), ()),
+    ],
+)
+def test_claims(content: str, now: tuple[str, ...], former: tuple[str, ...]) -> None:
+    claim = claim_of(content, CITY)
+    assert claim is not None
+    assert (claim.now, claim.former) == (now, former)
+
+
+def test_a_claim_needs_entity_and_attribute() -> None:
+    assert claim_of("Bob city Rome", CITY) is None
+    assert claim_of("Ann likes Rome", CITY) is None
+    friends = Slot(entity="Ann", cues=("friend",), values=("Ann", "Bob"), directed=True)
+    claim = claim_of("Bob friend Ann", friends)
+    assert claim is not None
+    assert claim.now == ()
+
+
+def asked(wanted: str = "value", answers: tuple[str, ...] = ("Oslo",), of: str | None = None) -> Question:
+    hop = Hop(slot=CITY, query="{} city")
+    return Question(text="What is Ann's city now?", answers=answers, wanted=wanted, hops=(hop,), of=of)
+
+
+def memory_of(*contents: str) -> Memory:
+    memory = Memory(clock=lambda: "3 May 2030")
+    for content in contents:
+        memory.insert("spatiotemporal_context", content)
+    return memory
+
+
+def test_the_strict_reader_reads_one_value() -> None:
+    assert read_strict(memory_of("Ann city Oslo"), asked()).correct
+    assert read_strict(memory_of("Ann city Oslo , formerly Rome"), asked()).correct
+    former = read_strict(memory_of("Ann city Oslo , formerly Rome"), asked("former", ("Rome",), "Oslo"))
+    assert former.prediction == "Rome"
+    date = read_strict(memory_of("Ann city Oslo"), asked("date", ("3 May 2030",), "Oslo"))
+    assert date.correct
+    assert not read_strict(memory_of("Ann city Oslo"), asked("date", ("4 May 2030",), "Oslo")).correct
+
+
+def test_two_values_are_wrong_and_nothing_is_unknown() -> None:
+    both = read_strict(memory_of("Ann city Oslo", "Ann city Rome"), asked())
+    assert not both.correct
+    assert "two values" in both.why
+    nothing = read_strict(memory_of("Bob city Oslo"), asked())
+    assert (nothing.prediction, nothing.correct) == ("unknown", False)
+    assert read_strict(memory_of(), asked(answers=())).correct
+    assert not read_strict(memory_of("Ann city Oslo"), asked(answers=())).correct
+
+
+def test_the_strict_reader_sees_four_entries_and_forty_eight_words() -> None:
+    many = read_strict(memory_of(*(f"Ann city Oslo {i}" for i in range(9))), asked())
+    assert len(many.notes) == 4
+    long = read_strict(memory_of("Ann city " + "so " * 30 + "Oslo", "Ann city " + "very " * 30 + "Rome"), asked())
+    assert len(long.notes) == 1
+    core = memory_of("Ann city Oslo")
+    core.set_core("talk " * 46)
+    assert read_strict(core, asked()).prediction == "unknown", "the core counts towards the words"
+    core.set_core("Ann city Rome")
+    assert not read_strict(core, asked()).correct
+
+
+def test_two_hops_are_followed() -> None:
+    friend = Slot(entity="Bob", cues=("friend",), values=("Ann", "Cem"), directed=True)
+    then = Hop(slot=CITY, query="{} city")
+    question = Question(
+        text="What is the city of Bob's friend?",
+        answers=("Oslo",),
+        hops=(Hop(slot=friend, query="{} friend", then=then),),
+    )
+    memory = memory_of("Ann city Oslo", "Cem city Rome")
+    assert read_strict(memory, question).prediction == "unknown"
+    memory.insert("social_interpersonal", "Bob friend Ann")
+    assert read_strict(memory, question).correct
+
+
+def test_the_generous_reader_takes_the_answer_from_anywhere() -> None:
+    memory = memory_of("somebody told Ann that it may be Oslo or Rome", "Ann likes tea")
+    assert read_generous(memory, asked()).correct
+    assert not read_generous(memory, asked(answers=("Paris",))).correct
+    assert read_generous(memory, asked(answers=())).correct
+
+
+def test_free_text_is_read_from_an_entry_that_names_both() -> None:
+    memory = memory_of("Jon lost his job as a banker on 19 January 2023", "Gina likes dancing")
+    when = Question(text="When did Jon lose his job?", answers=("19 January 2023",))
+    assert read_strict(memory, when).correct
+    assert not read_strict(memory, Question(text="When did Gina lose her job?", answers=("19 January 2023",))).correct
+    f1 = read_strict(memory, Question(text="What did Jon do as a job?", answers=("banker",))).f1
+    assert f1 is not None
+    assert 0 < f1 < 1
+
+
+def test_a_remote_reader_is_asked_with_what_was_retrieved() -> None:
+    seen: list[str] = []
+
+    def chat(messages) -> str:
+        seen.append(messages[-1]["content"])
+        return "in Oslo"
+
+    reading = RemoteReader(chat=chat)(memory_of("Ann city Oslo"), asked())
+    assert reading.correct
+    assert not reading.exact
+    assert "Ann city Oslo" in seen[0]
+    assert not RemoteReader(chat=lambda messages: "")(memory_of("Ann city Oslo"), asked()).correct
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "exact", "inside"),
+    [
+        ("The red house.", "red house", True, True),
+        ("it is the red house", "red house", False, True),
+        ("", "red house", False, False),
+        ("", "", False, False),
+        ("a", "a", False, False),
+        ("x", "x", False, False),
+        ("7", "7", True, True),
+        ("redhouse", "red", False, False),
+    ],
+)
+def test_answer_metrics(prediction: str, gold: str, exact: bool, inside: bool) -> None:
+    assert exact_match(prediction, gold) is exact
+    assert substring_match(prediction, gold) is inside
+    assert (token_f1(prediction, gold) == 1.0) is exact
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
+    assert 0 <= token_f1(a, b) <= 1
+    if min(len(index_tokens(a)), len(index_tokens(b))) > 1:
+        assert token_f1(a, b) == pytest.approx(token_f1(b, a))

@@ -1,0 +1,272 @@
+"""The worlds: synthetic truth, and real files with all their irregularities."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradus.core import ConfigError
+from gradus.environments import load
+from gradus.environments.memory.text import count_words
+from gradus.environments.memory.worlds.babi import babi_source
+from gradus.environments.memory.worlds.jsonl import jsonl_source
+from gradus.environments.memory.worlds.lexicon import words_of
+from gradus.environments.memory.worlds.locomo import locomo_source
+from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
+from gradus.environments.memory.worlds.questions import KINDS
+from gradus.environments.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
+from gradus.rollouts import play
+
+BABI = Path(__file__).parent.parent / "data" / "babi"
+
+
+def test_the_same_seed_is_the_same_world() -> None:
+    assert synthetic_world(3) == synthetic_world(3)
+    assert synthetic_world(3) != synthetic_world(4)
+    assert synthetic_world(3, split="test") != synthetic_world(3)
+
+
+def test_train_and_test_share_no_invented_word() -> None:
+    reserved = reserved_words()
+    train, test = set(words_of("train", reserved)), set(words_of("test", reserved))
+    assert not train & test
+    assert not (train | test) & reserved
+    assert len(train) > 2000
+    assert len(test) > 500
+    for seed in range(20):
+        spoken = {
+            word.strip(".,:?'").removesuffix("'s").lower()
+            for chunk in synthetic_world(seed, split="test").chunks
+            for word in chunk.text.split()
+        }
+        assert not spoken & train
+
+
+@pytest.mark.parametrize(
+    "knob", [name for name in EVENTS if name not in ("tell", "change", "correct", "retract", "repeat")]
+)
+def test_each_phenomenon_has_its_knob(knob: str) -> None:
+    off = dict.fromkeys(EVENTS, 0.0)
+    counts = []
+    for on in (0.0, 1.0):
+        lines = [
+            line
+            for seed in range(8)
+            for chunk in synthetic_world(seed, **{**off, knob: on}, chat=0).chunks
+            for line in chunk.text.splitlines()
+        ]
+        counts.append(len(lines))
+    assert counts[0] == 0
+    assert counts[1] > 20
+
+
+@pytest.mark.parametrize("knob", ["change", "correct", "retract", "repeat"])
+def test_what_needs_a_fact_comes_after_one(knob: str) -> None:
+    off = dict.fromkeys(EVENTS, 0.0)
+    kinds = [
+        said.kind
+        for seed in range(8)
+        for chunk in synthetic_world(seed, **{**off, "tell": 1.0, knob: 2.0}, chat=0).chunks
+        for line in chunk.text.splitlines()
+        if (said := read_line(line))
+    ]
+    assert kinds.count(knob) > 5
+    assert set(kinds) == {"tell", knob}
+
+
+def test_every_template_is_read_back_as_what_it_is() -> None:
+    for attribute in ATTRIBUTES.values():
+        sayings = [("tell", text) for text in (*attribute.mine, *attribute.theirs)]
+        sayings += [
+            (kind, text.replace("{a}", attribute.noun))
+            for kind, voices in WRAPPERS.items()
+            for texts in voices.values()
+            for text in texts
+        ]
+        for kind, text in sayings:
+            said = read_line("Tavo: " + text.format(n="Mila", v="Reku"))
+            assert said is not None, text
+            assert (said.kind, said.attribute.noun) == (kind, attribute.noun), text
+            assert said.entity == ("Mila" if "{n}" in text else "Tavo")
+            assert said.value == ("Reku" if "{v}" in text else None)
+    for text in CHAT:
+        assert read_line("Tavo: " + text.format(n="Mila", w="reku")) is None
+
+
+def test_all_kinds_of_questions_are_asked_and_answers_were_said() -> None:
+    kinds = set()
+    for seed in range(40):
+        world = synthetic_world(seed)
+        told = "\n".join(f"{chunk.timestamp}\n{chunk.text}" for chunk in world.chunks)
+        for question in world.questions:
+            kinds.add(question.kind)
+            assert all(answer in told for answer in question.answers)
+            assert question.unknown == (question.kind in ("never-said", "retracted"))
+            assert all(item.text in world.chunks[item.chunk].text for item in question.evidence)
+    assert kinds == set(KINDS)
+
+
+def test_an_unknown_knob_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chunkz"):
+        load("memory:synthetic:chunkz=3")
+    with pytest.raises(ConfigError, match="key=value"):
+        load("memory:synthetic:chunks")
+    with pytest.raises(ConfigError, match="unknown memory world 'films'"):
+        load("memory:films")
+    spec = load("memory:synthetic:chunks=3,people=3")
+    assert {len(spec.make().reset(seed=1, **spec.train_task(1).options).data["banks"])} == {9}
+    assert spec.max_turns == 48
+
+
+def turn(number: int, speaker: str, text: str, **more: object) -> dict[str, object]:
+    return {"speaker": speaker, "dia_id": f"D1:{number}", "text": text, **more}
+
+
+IRREGULAR = {
+    "sample_id": "odd",
+    "conversation": {
+        "speaker_a": "Ann",
+        "session_2_date_time": "1:00 pm on 2 May, 2023",
+        "session_2": [{"speaker": "Bob", "text": "No id here, Ann."}, "not a turn", {"dia_id": "D2:3", "text": None}],
+        "session_10": [turn(1, "Ann", "The tenth session has no date.") | {"dia_id": "D10:1"}],
+        "session_1_date_time": "1:00 pm on 1 May, 2023",
+        "session_1": [
+            turn(1, "Ann", "I bought 3 dogs.", blip_caption="a photo of 3 dogs", **{"re-download": True}),
+            turn(2, "Bob", "word " * 300),
+        ],
+        "session_3": None,
+        "session_4_date_time": "a date without a session",
+    },
+    "qa": [
+        {"question": "How many dogs did Ann buy?", "answer": 3, "evidence": ["D1:1"], "category": 4},
+        {
+            "question": "What did Bob say?",
+            "answer": "word",
+            "evidence": ["D1:2; D2:1", "D:9:9", "D99:1", "D", 7],
+            "category": 1,
+        },
+        {"question": "What did Ann sell?", "adversarial_answer": "a dog", "evidence": None, "category": 5},
+        {"question": "When?", "answer": None},
+        {"question": ""},
+        {"answer": "no question"},
+        "not a question",
+    ],
+}
+
+
+def test_irregular_conversations_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps([IRREGULAR]))
+    source = locomo_source(str(path))
+    world = source.world(next(iter(source.conditions["test"].seeds)))
+    assert [chunk.timestamp for chunk in world.chunks] == ["1:00 pm on 1 May, 2023"] * 2 + [
+        "1:00 pm on 2 May, 2023",
+        None,
+    ]
+    assert "(shares a photo of 3 dogs)" in world.chunks[0].text
+    assert [question.answers for question in world.questions] == [("3",), ("word",), (), ()]
+    assert [[item.chunk for item in question.evidence] for question in world.questions] == [[0], [1, 2], [], []]
+    spec = load(f"memory:locomo:{path}")
+    for name in spec.policies:
+        (episode,) = play(spec, spec.policy(name), spec.tasks("test", 1)).episodes
+        assert episode.failure is None, name
+        assert episode.grade is not None
+        assert episode.grade.value is not None, episode.grade.error
+    path.write_text("[{}]")
+    with pytest.raises(ConfigError, match="has no 'conversation'"):
+        locomo_source(str(path))
+
+
+def test_locomo_with_all_scripted_policies() -> None:
+    path = Path(__file__).parents[2].parent / "shared" / "data" / "locomo" / "conv-30.json"
+    if not path.exists():
+        pytest.skip("needs LoCoMo's conv-30.json in ../shared/data/locomo")
+    spec = load(f"memory:locomo:{path}")
+    recall = {}
+    for name in spec.policies:
+        (episode,) = play(spec, spec.policy(name), spec.tasks("test", 1)).episodes
+        assert episode.failure is None, name
+        assert episode.metrics["strict_accuracy"] <= episode.metrics["generous_accuracy"] + 0.05
+        assert "strict_f1/4 single-hop" in episode.metrics
+        recall[name] = episode.metrics["evidence_recall"]
+    assert recall["noop"] == 0
+    assert recall["dump"] > 0.5
+
+
+def test_babi_questions_are_asked_when_they_come() -> None:
+    source = babi_source(str(BABI))
+    assert list(source.conditions) == ["test", "qa1", "qa2", "qa3", "qa8"]
+    world = source.world(source.conditions["qa1"].seeds[0])
+    assert [question.after for question in world.questions] == [0, 1, 2, 3, 4]
+    assert all(count_words(chunk.text) for chunk in world.chunks)
+    assert all(question.evidence and question.hops for question in world.questions)
+
+
+@pytest.mark.parametrize("task", ["qa1", "qa2", "qa8"])
+def test_the_teacher_solves_babi(task: str) -> None:
+    spec = load(f"memory:babi:{BABI}")
+    for condition in (spec.tasks(task), [spec.train_task(i) for i in range(12)]):
+        for episode in play(spec, spec.policy("teacher"), condition).episodes:
+            kinds = {key: value for key, value in episode.metrics.items() if key.startswith("strict_accuracy/qa")}
+            assert all(value == 1.0 for key, value in kinds.items() if not key.endswith("qa3")), kinds
+
+
+def test_babi_finds_siblings_and_says_what_is_missing(tmp_path: Path) -> None:
+    one = next(BABI.glob("qa1_*_train.txt"))
+    assert len(babi_source(str(one)).conditions) == 1
+    with pytest.raises(ConfigError, match="no bAbI file or folder"):
+        babi_source(str(tmp_path / "nothing"))
+    (tmp_path / "qa1_x_train.txt").write_text(one.read_text())
+    with pytest.raises(ConfigError, match="needs stories to train and to test on"):
+        babi_source(str(tmp_path))
+    (tmp_path / "qa1_x_test.txt").write_text("1 Mary moved.\nWhat?\n")
+    with pytest.raises(ConfigError, match="line 2 of"):
+        babi_source(str(tmp_path))
+
+
+OWN = {
+    "chunks": [{"text": "Ann: I live in Rome.", "timestamp": "1 May"}, {"text": "Ann: I moved to Oslo."}],
+    "questions": [
+        {"question": "Where does Ann live?", "answers": "Oslo", "evidence": [1]},
+        {"question": "Where did Ann live first?", "answers": ["Rome", "Roma"], "evidence": ["I live in Rome"]},
+        {"question": "Where does Bob live?", "answers": []},
+    ],
+}
+
+
+def test_own_worlds(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(OWN) for _ in range(5)))
+    spec = load(f"memory:jsonl:{path}")
+    assert len(spec.tasks("test")) == 1
+    trained = {spec.train_task(i).seed for i in range(50)}
+    assert len(trained) == 4
+    assert not trained & {task.seed for task in spec.tasks("test")}
+    (episode,) = play(spec, spec.policy("dump"), spec.tasks("test")).episodes
+    assert episode.metrics["generous_accuracy"] == 1.0
+    assert [len(chunk) for chunk in episode.outcome["facts"]] == [1, 1]
+    assert spec.vocabulary is not None
+    assert "Oslo" in spec.vocabulary().pieces
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1 of .* is not JSON"),
+        ('{"chunks": [], "questions": []}', "chunks: .*expected"),
+        (json.dumps({**OWN, "extra": 1}), "extra"),
+        (
+            json.dumps({**OWN, "questions": [{"question": "Who?", "answers": ["x"], "evidence": [9]}]}),
+            "evidence 9 is no chunk",
+        ),
+        (
+            json.dumps({**OWN, "questions": [{"question": "Who?", "answers": ["x"], "evidence": ["nowhere"]}]}),
+            "stands in no chunk",
+        ),
+    ],
+)
+def test_own_worlds_that_cannot_be_used(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(line)
+    with pytest.raises(ConfigError, match=message):
+        jsonl_source(str(path))
