@@ -7,19 +7,22 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gradus import environments
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
 from gradus.policies.remote import Price, RemotePolicy
+from gradus.rollouts import play
 
+PROBE = "Answer with the word ready."  # the one request that a policy sends before any episode
 Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None
 
 
@@ -41,6 +44,7 @@ class Server:
 
     def __init__(self) -> None:
         self.faults: dict[str, Fault] = {}
+        self.every: Fault | None = None
         self.delay = 0.0
         self.bodies: list[dict[str, Any]] = []
         self.attempts: Counter[str] = Counter()
@@ -52,11 +56,12 @@ class Server:
         self.bodies.append(body)
         text = body["messages"][-1]["content"]
         self.attempts[text] += 1
+        chosen = self.faults.get(text, self.every if text != PROBE else None)
+        fault = chosen(self.attempts[text]) if chosen else None
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             await asyncio.sleep(self.delay)
-            fault = self.faults.get(text, lambda _: None)(self.attempts[text])
             if isinstance(fault, float):
                 await asyncio.sleep(fault)
                 fault = None
@@ -66,7 +71,7 @@ class Server:
 
     def said(self) -> list[dict[str, Any]]:
         """The requests without the first probe."""
-        return [body for body in self.bodies if body["messages"][-1]["content"] != "Answer with the word ready."]
+        return [body for body in self.bodies if body["messages"][-1]["content"] != PROBE]
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +213,48 @@ def test_a_hung_connection_is_given_up_on_while_slow_answers_are_awaited(server:
     assert "no answer within 0.5 s" in hung.failure.message
 
 
+def test_a_server_that_keeps_the_line_open_without_answering_is_given_up_on(server: Server) -> None:
+    async def drip() -> AsyncIterator[str]:
+        while True:
+            yield " "
+            await asyncio.sleep(0.02)
+
+    server.faults["drip"] = lambda _: StreamingResponse(drip(), media_type="application/json")
+    begin = time.monotonic()
+    (action,) = ask(policy(timeout=0.4, retries=0), "drip")
+    assert time.monotonic() - begin < 3
+    assert action.failure is not None
+    assert action.failure.type == "TimeoutError"
+
+
+def test_a_week_of_rhythm_is_played_and_one_lost_row_costs_one_episode(server: Server) -> None:
+    spec = environments.load("rhythm")
+    lost: list[str] = []
+
+    def lose_one_row(_: int) -> Response:
+        """The first conversation to reach its third turn is lost, whoever asks in it."""
+        said = server.bodies[-1]["messages"]
+        system = said[1]["content"]
+        if len(said) == 6 and not lost:
+            lost.append(system)
+        if len(said) >= 6 and lost == [system]:
+            return error(400, "no more of this")
+        return JSONResponse(completion("5 5 5 sleep"))
+
+    server.every = lose_one_row
+    remote = policy(price=Price(prompt=1.0, completion=1.0))
+    episodes = play(spec, remote, spec.tasks("in-distribution", 3)).episodes
+    assert sorted(episode.stop for episode in episodes) == [
+        StopReason.FAILED,
+        StopReason.TERMINATED,
+        StopReason.TERMINATED,
+    ]
+    whole = [episode for episode in episodes if episode.stop is StopReason.TERMINATED]
+    assert all(turn.valid and turn.usage is not None for episode in whole for turn in episode.turns)
+    spent = sum(turn.usage.cost or 0.0 for episode in episodes for turn in episode.turns if turn.usage)
+    assert remote.usage.cost == pytest.approx(spent + 1010 / 1e6)  # and the probe
+
+
 def test_a_refusal_is_not_asked_again(server: Server) -> None:
     server.faults["long"] = lambda _: error(
         400, "maximum context length is 10 tokens, got 20", code="context_length_exceeded"
@@ -277,7 +324,7 @@ def test_an_unreachable_server_is_one_clear_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_wrong_key_is_one_clear_error_and_never_shown(server: Server) -> None:
-    server.faults["Answer with the word ready."] = lambda _: error(401, "bad key")
+    server.faults[PROBE] = lambda _: error(401, "bad key")
     with pytest.raises(PolicyError, match="401: bad key") as caught:
         policy().start(starts(100))
     assert "test-key" not in str(caught.value)
