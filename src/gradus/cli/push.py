@@ -1,0 +1,33 @@
+"""`gradus push`: a model or trajectories to the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    source: Path = typer.Argument(..., help="A model folder, a run folder, or a .jsonl file of episodes."),
+    repository: str = typer.Argument(..., help="Where to: owner/name."),
+    public: bool = typer.Option(False, "--public", help="Let everybody see it; private otherwise."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show exactly what would be uploaded, and stop."),
+    endpoint: str | None = typer.Option(None, "--endpoint", help="Another Hub than huggingface.co."),
+) -> None:
+    """Upload a model or trajectories with a card to the Hugging Face Hub."""
+    from gradus.interop.push import plan_push, upload
+
+    plan = plan_push(source, repository, private=not public)
+    seen = "private" if plan.private else "public"
+    typer.echo(f"{plan.kind} {plan.repository} ({seen}), {len(plan.files)} files, {plan.size:,} bytes:")
+    for file in plan.files:
+        typer.echo(f"  {file.size:>14,}  {file.path}{'' if file.source is None else f'  <- {file.source}'}")
+    if dry_run:
+        for file in plan.files:
+            if file.text is not None:
+                typer.echo(f"\n--- {file.path} ---\n{file.text}")
+        typer.echo("dry run: nothing was uploaded")
+        return
+    typer.echo(f"uploaded to {upload(plan, endpoint=endpoint)}")

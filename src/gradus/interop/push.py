@@ -1,0 +1,204 @@
+"""Bringing a model or trajectories to the Hugging Face Hub, each with a card that says what it is and how it was measured.
+
+First a plan, which touches no network, then its upload; ``gradus push --dry-run`` shows the plan and stops there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gradus import __version__
+from gradus.core import ConfigError, GradusError
+from gradus.rollouts import read_episodes
+
+__all__ = ["PlannedFile", "PushPlan", "plan_push", "upload"]
+
+_CARD = "README.md"
+_MODEL_SIGNS = ("config.json", "adapter_config.json")
+_RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final")  # the first that is there is the run's model
+_LEFT_OUT = (".part", ".pyc", ".lock")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFile:
+    """One file of the upload. ``source`` is a file on disk; ``text`` is what was written for the occasion (the card)."""
+
+    path: str
+    source: Path | None = None
+    text: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.source.stat().st_size if self.source else len((self.text or "").encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushPlan:
+    """Exactly what would be uploaded."""
+
+    repository: str
+    kind: Literal["model", "dataset"]
+    private: bool
+    files: Sequence[PlannedFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+def plan_push(source: Path | str, repository: str, *, private: bool = True) -> PushPlan:
+    """What ``source`` would upload: a model folder, a run folder (its best model), or a JSONL file of episodes (a data set).
+
+    Raises ConfigError if it is none of these, or if the repository is not ``owner/name``.
+    """
+    source = Path(source)
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise ConfigError(f"repository must be owner/name, got {repository!r}")
+    if source.is_file() and source.suffix == ".jsonl":
+        return _episodes_plan(source, repository, private)
+    model = next((folder for folder in (source, *(source / each for each in _RUN_MODELS)) if _is_model(folder)), None)
+    if model is None:
+        raise ConfigError(
+            f"{source} is no model folder ({' or '.join(_MODEL_SIGNS)}), no run folder with a model in it, and no .jsonl file "
+            "of episodes"
+        )
+    return _model_plan(source, model, repository, private)
+
+
+def _is_model(folder: Path) -> bool:
+    return any((folder / sign).is_file() for sign in _MODEL_SIGNS)
+
+
+def _model_plan(source: Path, model: Path, repository: str, private: bool) -> PushPlan:
+    found = [
+        PlannedFile(path=path.relative_to(model).as_posix(), source=path)
+        for path in sorted(model.rglob("*"))
+        if path.is_file() and path.name != _CARD and not _left_out(path.relative_to(model))
+    ]
+    results = _results(source)
+    files = [PlannedFile(path=_CARD, text=_model_card(repository, model, results)), *found]
+    if results is not None:
+        files.append(PlannedFile(path="results.json", source=source / "results.json"))
+    return PushPlan(repository=repository, kind="model", private=private, files=files)
+
+
+def _left_out(path: Path) -> bool:
+    """Hidden files and what a writer left half done."""
+    return any(part.startswith(".") for part in path.parts) or path.name.endswith(_LEFT_OUT)
+
+
+def _results(source: Path) -> Mapping[str, Any] | None:
+    path = source / "results.json"
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} cannot be read as JSON: {error}; evaluate again with `gradus eval --json`"
+        ) from error
+
+
+def _model_card(repository: str, model: Path, results: Mapping[str, Any] | None) -> str:
+    adapter = (model / "adapter_config.json").is_file()
+    head = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["gradus", "grpo", "reinforcement-learning"],
+    }
+    if adapter:
+        head["base_model"] = json.loads((model / "adapter_config.json").read_text())["base_model_name_or_path"]
+    body = [f"# {repository.partition('/')[2]}", "", f"Trained with Gradus {__version__}.", ""]
+    body += _evaluation(results) if results else ["It was not evaluated with `gradus eval` before this upload.", ""]
+    return _front(head) + "\n".join(body)
+
+
+def _evaluation(results: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"Environment `{results.get('environment')}`, grader `{results.get('grader')}`; means with 95 % intervals.",
+        "",
+    ]
+    for condition, found in results.get("conditions", {}).items():
+        lines += [
+            f"## {condition} ({found.get('episodes')} episodes)",
+            "",
+            "| policy | grade | yardstick |",
+            "|---|---|---|",
+        ]
+        for policy, figures in found.get("policies", {}).items():
+            lines.append(f"| {policy} | {_interval(figures.get('grade'))} | {_interval(figures.get('yardstick'))} |")
+        pairs = found.get("pairs", {})
+        if pairs:
+            lines += ["", "| pair | difference of the grade |", "|---|---|"]
+            lines += [f"| {pair} | {_interval(figures.get('grade'))} |" for pair, figures in pairs.items()]
+        lines.append("")
+    return lines
+
+
+def _interval(figure: Mapping[str, Any] | None) -> str:
+    if not figure or figure.get("mean") is None:
+        return "undefined"
+    low, high = figure.get("low"), figure.get("high")
+    return f"{figure['mean']:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")
+
+
+def _episodes_plan(source: Path, repository: str, private: bool) -> PushPlan:
+    read = read_episodes(source)
+    if not read.episodes:
+        raise ConfigError(f"{source} holds no episode; there is nothing to upload")
+    head = {"tags": ["gradus", "trajectories"], "configs": [{"config_name": "default", "data_files": source.name}]}
+    policies = sorted({episode.policy for episode in read.episodes})
+    conditions = sorted({episode.task.condition for episode in read.episodes})
+    turns = sum(len(episode.turns) for episode in read.episodes)
+    body = [
+        f"# {repository.partition('/')[2]}",
+        "",
+        f"{len(read.episodes)} episodes ({turns} turns) of the environment `{read.environment}`, written by Gradus {__version__}.",
+        "",
+        f"- policies: {', '.join(policies)}",
+        f"- conditions: {', '.join(conditions)}",
+        f"- lines that could not be read: {len(read.problems)}",
+        "",
+        f"The first line of `{source.name}` is a header, every further line one episode. Read it with",
+        "`gradus.rollouts.read_episodes`, look at it with `gradus show`, grade it again with `gradus regrade`.",
+        "",
+    ]
+    card = PlannedFile(path=_CARD, text=_front(head) + "\n".join(body))
+    files = [card, PlannedFile(path=source.name, source=source)]
+    return PushPlan(repository=repository, kind="dataset", private=private, files=files)
+
+
+def _front(head: Mapping[str, Any]) -> str:
+    """The card's header. YAML reads JSON values, so no value needs quoting rules of its own."""
+    return "---\n" + "".join(f"{name}: {json.dumps(value)}\n" for name, value in head.items()) + "---\n\n"
+
+
+def upload(plan: PushPlan, *, endpoint: str | None = None, token: str | None = None) -> str:
+    """Carry a plan out in one commit; returns the repository's address.
+
+    The token is the argument's, or what ``hf auth login`` or HF_TOKEN left. Raises GradusError with the Hub's own reason.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    api = HfApi(endpoint=endpoint, token=token)
+    operations = [
+        CommitOperationAdd(path_in_repo=file.path, path_or_fileobj=file.source or (file.text or "").encode())
+        for file in plan.files
+    ]
+    try:
+        address = api.create_repo(plan.repository, repo_type=plan.kind, private=plan.private, exist_ok=True)
+        api.create_commit(
+            plan.repository, operations, commit_message=f"Upload with Gradus {__version__}", repo_type=plan.kind
+        )
+    except Exception as error:  # the library under huggingface_hub changes, and with it the names of transport errors
+        raise GradusError(
+            f"the Hub refused or could not be reached: {(str(error).strip() or type(error).__name__).splitlines()[0]}; "
+            "log in with `hf auth login`, check the name, and look at the plan with --dry-run"
+        ) from error
+    return str(address)

@@ -1,0 +1,164 @@
+"""What ``gradus push`` would upload and what really arrives: huggingface_hub talks to a small Hub on this machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from typer import Typer
+from typer.testing import CliRunner
+
+from gradus.cli import push as push_command
+from gradus.core import ConfigError, EnvironmentSpec, GradusError
+from gradus.interop.push import plan_push, upload
+from gradus.rollouts import play, write_episodes
+
+RESULTS = {
+    "schema": 1,
+    "environment": "adder",
+    "grader": "sum",
+    "conditions": {
+        "doubled": {
+            "episodes": 10,
+            "policies": {"grpo": {"grade": {"mean": 0.5, "low": 0.4, "high": 0.6}, "yardstick": {"mean": 1.0}}},
+            "pairs": {"grpo - sft": {"grade": {"mean": 0.1, "low": None, "high": None}}},
+        }
+    },
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder as a run leaves it, with what must not be uploaded."""
+    folder = tmp_path / "run"
+    best = folder / "grpo" / "best"
+    best.mkdir(parents=True)
+    (best / "config.json").write_text('{"model_type": "qwen2"}')
+    (best / "model.safetensors").write_bytes(bytes(range(256)) * 8)
+    (best / "README.md").write_text("written by somebody else")
+    (best / ".cache.part").write_text("half")
+    (best / "weights.part").write_text("half")
+    (folder / "grpo" / "checkpoints").mkdir()
+    (folder / "grpo" / "checkpoints" / "optimiser.pt").write_text("large")
+    (folder / "results.json").write_text(json.dumps(RESULTS))
+    return folder
+
+
+class LittleHub:
+    """The calls of the Hub that an upload needs; keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.created: list[dict[str, Any]] = []
+        self.app = Starlette(
+            routes=[
+                Route("/api/repos/create", self.create, methods=["POST"]),
+                Route("/api/validate-yaml", self.check, methods=["POST"]),
+                Route("/api/{kind}/{owner}/{name}/preupload/main", self.ask, methods=["POST"]),
+                Route("/api/{kind}/{owner}/{name}/commit/main", self.commit, methods=["POST"]),
+            ]
+        )
+
+    async def create(self, request: Request) -> JSONResponse:
+        if request.headers.get("authorization") != "Bearer hf_right":
+            return JSONResponse({"error": "Invalid credentials"}, status_code=401)
+        self.created.append(await request.json())
+        return JSONResponse({"url": f"{request.base_url}me/it"})
+
+    async def check(self, request: Request) -> JSONResponse:
+        content = (await request.json())["content"]
+        assert isinstance(yaml.safe_load(content.split("---")[1]), dict)
+        return JSONResponse({"errors": [], "warnings": []})
+
+    async def ask(self, request: Request) -> JSONResponse:
+        wanted = (await request.json())["files"]
+        return JSONResponse({"files": [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in wanted]})
+
+    async def commit(self, request: Request) -> JSONResponse:
+        for line in (await request.body()).decode().splitlines():
+            entry = json.loads(line)
+            if entry["key"] == "file":
+                self.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+        return JSONResponse({"success": True, "commitOid": "0" * 40, "commitUrl": f"{request.base_url}me/it/commit/0"})
+
+
+def test_what_the_plan_says_is_what_arrives(run: Path, serve: Callable[..., Any]) -> None:
+    plan = plan_push(run, "me/it")
+    hub = LittleHub()
+    with serve(uvicorn.Config(hub.app, log_level="error")) as address:
+        upload(plan, endpoint=f"http://{address}", token="hf_right")
+        with pytest.raises(GradusError, match="log in"):
+            upload(plan, endpoint=f"http://{address}", token="hf_wrong")
+    assert set(hub.files) == {file.path for file in plan.files}
+    assert set(hub.files) == {"README.md", "config.json", "model.safetensors", "results.json"}
+    assert hub.files["model.safetensors"] == bytes(range(256)) * 8
+    assert sum(len(content) for content in hub.files.values()) == plan.size
+    (created,) = hub.created
+    assert created["name"] == "it"
+    assert created.get("private") is True or created.get("visibility") == "private"
+
+
+def test_the_models_card_has_the_figures_of_the_run(run: Path) -> None:
+    (card,) = [file.text for file in plan_push(run, "me/it").files if file.path == "README.md"]
+    assert card is not None
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["library_name"] == "transformers"
+    assert "| grpo | 0.500 [0.400, 0.600] | 1.000 |" in card
+    assert "| grpo - sft | 0.100 |" in card
+    assert "somebody else" not in card
+
+
+def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
+    plan = plan_push(run / "grpo" / "best", "me/it", private=False)
+    assert {file.path for file in plan.files} == {"README.md", "config.json", "model.safetensors"}
+    assert not plan.private
+    assert "not evaluated" in (plan.files[0].text or "")
+
+
+def test_episodes_become_a_data_set(adder: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]) -> None:
+    from fakes import Answers
+
+    path = tmp_path / "teacher.jsonl"
+    one = Answers("ones", lambda start, observation: "1")
+    episodes = play(adder, one, [adder.train_task(index) for index in range(3)]).episodes
+    write_episodes(path, episodes, environment="adder")
+    plan = plan_push(path, "me/lessons")
+    assert plan.kind == "dataset"
+    assert [file.path for file in plan.files] == ["README.md", "teacher.jsonl"]
+    assert "3 episodes (18 turns)" in (plan.files[0].text or "")
+    hub = LittleHub()
+    with serve(uvicorn.Config(hub.app, log_level="error")) as address:
+        upload(plan, endpoint=f"http://{address}", token="hf_right")
+    assert hub.files["teacher.jsonl"] == path.read_bytes()
+    assert hub.created[0]["type"] == "dataset"
+
+
+def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
+    app = Typer()
+    app.command()(push_command.command)
+    shown = CliRunner().invoke(app, [str(run), "me/it", "--dry-run", "--endpoint", "http://127.0.0.1:1"])
+    assert shown.exit_code == 0, shown.output
+    for file in plan_push(run, "me/it").files:
+        assert file.path in shown.output
+        assert f"{file.size:,}" in shown.output
+    assert "nothing was uploaded" in shown.output
+    assert "library_name" in shown.output
+
+
+def test_what_cannot_be_pushed_is_said(tmp_path: Path, run: Path) -> None:
+    with pytest.raises(ConfigError, match="owner/name"):
+        plan_push(run, "it")
+    with pytest.raises(ConfigError, match="no model folder"):
+        plan_push(tmp_path, "me/it")
+    with pytest.raises(GradusError, match="could not be reached"):
+        upload(plan_push(run, "me/it"), endpoint="http://127.0.0.1:1", token="hf_right")
