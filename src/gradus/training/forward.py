@@ -65,7 +65,7 @@ def score_tokens(
         logits = output.logits[0]
     else:
         logits = _rows(causal, batch, source)
-    if len(source) != len(place):
+    if not torch.equal(source, batch.labels.source):  # repeated, or in another order: unique sorts
         logits = logits.index_select(0, place)
     target, legal = batch.labels.target, batch.labels.legal
     best = _greedy(logits, target, legal) if greedy else None
