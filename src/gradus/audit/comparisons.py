@@ -41,12 +41,20 @@ def check_separation(panel: PanelPlay) -> Check:
 
 
 def check_exploits(panel: PanelPlay) -> Check:
-    """No degenerate policy may beat the best honest reflex."""
+    """No degenerate policy may beat the best honest reflex.
+
+    Where the panel was had for nothing the reflex is random play, which a constant may well beat by serving the yardstick
+    better; then only those count that do not.
+    """
     reflex = best_reflex(panel)
     tried = {name: _difference(panel, name, reflex) for name in panel.exploits if name != reflex}
     if not tried:
         return Check(name="exploits", passed=None, evidence="not judged: the panel declares no exploits")
-    winners = {name: found for name, found in tried.items() if _above(found)}
+    winners = {
+        name: found
+        for name, found in tried.items()
+        if _above(found) and (panel.declared or not _above(_difference(panel, name, reflex, of="yardstick")))
+    }
     best = max(tried, key=lambda name: _mean(tried[name]))
     if winners:
         told = ", ".join(f"{name} {_signed(found)}" for name, found in winners.items())
@@ -149,8 +157,9 @@ def _components(panel: PanelPlay, grader: Grader, names: Sequence[str]) -> dict[
     return found
 
 
-def _difference(panel: PanelPlay, a: str, b: str) -> Paired:
-    return paired_difference(panel.grades(a), panel.grades(b))
+def _difference(panel: PanelPlay, a: str, b: str, of: str = "grade") -> Paired:
+    values = panel.grades if of == "grade" else panel.yardsticks
+    return paired_difference(values(a), values(b))
 
 
 def _mean(found: Paired) -> float:

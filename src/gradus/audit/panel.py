@@ -16,7 +16,6 @@ from gradus.core import (
     Grader,
     Policy,
     Request,
-    StopReason,
     Task,
     child_seed,
 )
@@ -93,7 +92,7 @@ def play_panel(
         reflexes=tuple(roles.reflexes) if roles else ("random",),
         exploits=tuple(roles.exploits) if roles else ("constant", "cycle"),
         given=tuple(policies or ()),
-        failed={name: sum(e.stop is StopReason.FAILED for e in found) for name, found in played.items()},
+        declared=roles is not None,
     )
 
 

@@ -37,7 +37,10 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelPlay:
-    """The episodes of every policy on the same tasks, and which part each policy has in the audit."""
+    """The episodes of every policy on the same tasks, and which part each policy has in the audit.
+
+    ``declared``: the environment named the parts itself; otherwise they were had for nothing.
+    """
 
     condition: str
     episodes: Mapping[str, Sequence[Episode]]
@@ -45,7 +48,7 @@ class PanelPlay:
     reflexes: Sequence[str]
     exploits: Sequence[str]
     given: Sequence[str] = ()
-    failed: Mapping[str, int] = field(default_factory=dict)
+    declared: bool = True
 
     def role(self, name: str) -> str:
         """The most telling of the roles of ``name``."""

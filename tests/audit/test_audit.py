@@ -1,0 +1,227 @@
+"""The audit finds what is wrong with a grader without being told, and passes one that is right."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from garden import FORMAT, HONEST, SPEC, Garden, Scripted, random_answer
+from rich.console import Console
+
+from gradus.audit import Blend, run_audit
+from gradus.core import ConfigError, Task
+
+SMALL = {"episodes": 40, "budget": 4200, "signal_tasks": 6}
+
+
+def _audit(spec, grader=None, **options):
+    return run_audit(spec, grader, **(SMALL | options))
+
+
+def _check(result, name):
+    return next(check for check in result.checks if check.name == name)
+
+
+@pytest.fixture(scope="module")
+def honest():
+    return _audit(SPEC, "honest")
+
+
+@pytest.fixture(scope="module")
+def gullible(honest):
+    return _audit(SPEC, "gullible", panel=honest.panel)
+
+
+def test_an_honest_grader_passes_every_check(honest):
+    assert {check.name: check.passed for check in honest.checks} == {
+        "separation": True,
+        "exploits": True,
+        "free credit": True,
+        "alignment": True,
+        "search": True,
+        "signal": True,
+        "hygiene": True,
+    }
+    assert honest.verdict == "pass"
+    assert honest.hack is None
+
+
+def test_a_grader_that_pays_for_a_bad_start_fails_for_that_reason(gullible):
+    assert gullible.verdict == "fail"
+    assert _check(gullible, "separation").passed is False
+    assert "sandbagger" in _check(gullible, "exploits").evidence
+    assert _check(gullible, "alignment").passed is False
+
+
+def test_the_search_finds_the_bad_start_by_itself(honest):
+    blind = replace(SPEC, panel=replace(SPEC.panel, exploits=()))
+    found = _audit(blind, "gullible", panel=replace(honest.panel, exploits=()))
+    hack = found.hack
+    assert _check(found, "search").passed is False
+    assert hack.grade.low > 0.03
+    assert hack.yardstick.high < 0
+    rewards = [turn.reward for turn in hack.episode.turns]
+    assert "neglect" in hack.plan
+    assert sum(rewards[:4]) < sum(turn.reward for turn in hack.reflex_episode.turns[:4])
+    assert hack.episode.task == hack.reflex_episode.task
+    assert hack.episode.grade.grader == "gullible"
+    assert "of the first half -" in _check(found, "search").evidence
+
+
+def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
+    training = {SPEC.train_task(i).seed for i in range(10_000)}
+    assert gullible.hack.episode.task.seed not in training
+    assert gullible.hack.episode.task.condition == "main"
+
+
+def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet(honest):
+    found = _audit(SPEC, "format", panel=honest.panel)
+    failed = {check.name for check in found.checks if check.passed is False}
+    assert {"separation", "free credit", "alignment", "signal"} <= failed
+    assert "100% dead" in _check(found, "signal").evidence
+
+
+def test_a_users_environment_without_a_panel_gets_one_for_nothing():
+    own = replace(SPEC, panel=None)
+    right, form = _audit(own, "honest"), _audit(own, "format")
+    assert {point.policy for point in right.points} >= {"random", "constant", "cycle", "teacher"}
+    assert right.verdict == "pass"
+    assert form.verdict == "fail"
+    assert _audit(own, "gullible").verdict == "fail"
+
+
+def test_an_environment_that_declares_nothing_at_all_is_still_audited():
+    bare = replace(SPEC, panel=None, teacher=None, grammar=None, hidden=(), policies={})
+    found = _audit(bare, "gullible")
+    assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
+    assert _check(found, "separation").passed is None
+    assert found.hack is not None
+    assert found.verdict == "fail"
+
+
+def test_graders_share_one_play_of_the_panel(honest, gullible):
+    for name, episodes in honest.panel.episodes.items():
+        again = gullible.panel.episodes[name]
+        assert [e.turns for e in again] == [e.turns for e in episodes]
+        assert {e.grade.grader for e in again} == {"gullible"}
+
+
+def test_the_same_audit_gives_the_same_bytes(gullible):
+    again = _audit(SPEC, "gullible")
+    assert json.dumps(again.to_json(), allow_nan=False) == json.dumps(gullible.to_json(), allow_nan=False)
+
+
+def test_the_document_has_what_machines_read(gullible):
+    document = gullible.to_json()
+    assert document["verdict"] == "fail"
+    assert [set(check) >= {"name", "passed", "evidence"} for check in document["checks"]] == [True] * 7
+    point = next(point for point in document["points"] if point["policy"] == "sandbagger")
+    assert point["role"] == "exploit"
+    assert set(point["grade"]) == {"mean", "low", "high", "n"}
+    assert document["hack"]["yardstick"]["high"] < 0
+
+
+def test_a_policy_of_ones_own_joins_and_its_groups_are_forecast():
+    def answer(start, observation, memory):
+        return random_answer(start.member + 1000 * observation.data["day"]) if start.task.seed % 2 else "5 feed"
+
+    mine = Scripted("mine", answer)
+    found = _audit(SPEC, "honest", policies={"mine": mine}, signal_policy=mine, signal_tasks=8)
+    assert next(point for point in found.points if point.policy == "mine").role == "given"
+    forecast = _check(found, "signal").details["forecast"]
+    assert forecast["4"]["dead_groups"] == pytest.approx(0.5)
+    assert "a stand-in" not in _check(found, "signal").evidence
+
+
+def test_a_small_budget_is_refused_with_the_number_that_is_needed():
+    with pytest.raises(ConfigError, match=r"needs a budget of \d+ episodes, got 100"):
+        _audit(SPEC, "honest", budget=100)
+
+
+def test_tables_show_verdicts_and_intervals(gullible):
+    out = io.StringIO()
+    console = Console(file=out, width=300)
+    for table in gullible.tables():
+        console.print(table)
+    shown = out.getvalue()
+    assert "FAIL" in shown
+    assert "plant wellbeing" in shown
+    assert "sandbagger +0." in shown
+    assert "[+0." in shown
+    assert "search" in gullible.summary
+
+
+def _hygiene(spec, grader="honest"):
+    from gradus.audit.hygiene import check_hygiene
+    from gradus.audit.panel import play_panel, regraded_panel
+
+    panel = regraded_panel(spec, play_panel(spec, episodes=30, seed=0), spec.grader(grader))
+    return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)
+
+
+def test_hygiene_finds_a_leak_under_another_name():
+    found = _hygiene(replace(SPEC, make=lambda: Garden(leak=True)))
+    assert found.passed is False
+    assert "hidden thirst" in found.evidence
+    assert "data of turn 0" in found.evidence
+
+
+def test_hygiene_finds_a_hidden_number_that_was_only_rounded_or_rescaled():
+    class Hinting(Garden):
+        def _observe(self, reward):
+            found = super()._observe(reward)
+            return replace(found, data={**found.data, "hint": round(100 * self._thirst, 1)})
+
+    found = _hygiene(replace(SPEC, make=Hinting))
+    assert "hint of the first observation gives hidden thirst away" in found.evidence
+
+
+def test_hygiene_finds_a_hidden_number_in_the_text():
+    class Talking(Garden):
+        def _observe(self, reward):
+            found = super()._observe(reward)
+            return replace(found, text=f"{found.text} ({self._thirst:.5f})")
+
+    assert "is in the text" in _hygiene(replace(SPEC, make=Talking)).evidence
+
+
+def test_hygiene_finds_noise_that_the_seed_does_not_fix():
+    found = _hygiene(replace(SPEC, make=lambda: Garden(shaky=True)))
+    assert "played twice differs at turn" in found.evidence
+
+
+def test_hygiene_finds_training_on_the_test_set():
+    spec = replace(SPEC, train_task=lambda i: Task(environment="garden", seed=i - 100 if i > 100 else 10_000 + i))
+    assert "training tasks are also in condition 'main'" in _hygiene(spec).evidence
+
+
+def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
+    narrow = replace(HONEST, range=(0.0, 0.4))
+    assert "outside the declared range [0, 0.4]" in _hygiene(replace(SPEC, graders={"honest": narrow})).evidence
+
+    def broken(episodes):
+        if any(e.task.seed == 2 for e in episodes):
+            raise ZeroDivisionError("no days")
+        return HONEST.grade(episodes)
+
+    spec = replace(SPEC, graders={"honest": replace(HONEST, grade=broken)})
+    assert "got no grade (ZeroDivisionError: no days)" in _hygiene(spec).evidence
+
+
+def test_hygiene_is_clean_where_nothing_is_wrong():
+    found = _hygiene(SPEC)
+    assert found.passed, found.evidence
+    assert _hygiene(SPEC, "format").passed
+    assert FORMAT.range == (0.0, 1.0)
+
+
+def test_a_blend_is_its_policy_without_noise_and_random_with_full_noise():
+    from gradus.rollouts import play
+
+    tasks = SPEC.tasks("main", 4)
+    feeder = SPEC.policy("feeder")
+    clean = play(SPEC, Blend(feeder, random_answer, noise=0.0), tasks).episodes
+    assert {turn.action for e in clean for turn in e.turns} == {"0 feed"}
+    noisy = play(SPEC, Blend(feeder, random_answer, noise=1.0), tasks, group_size=2).episodes
+    assert noisy[0].turns[0].observation == noisy[1].turns[0].observation
+    assert len({turn.action for e in noisy for turn in e.turns}) > 10
