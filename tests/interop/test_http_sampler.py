@@ -1,0 +1,167 @@
+"""A policy that samples over HTTP, against ``gradus serve`` and against servers that cannot do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import uvicorn
+from fakes import lamps
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gradus.core import ConfigError, EnvironmentSpec, StopReason
+from gradus.interop.http_sampler import HttpSampler
+from gradus.interop.reload import reload_route
+from gradus.interop.serve import make_app
+from gradus.policies import LoadedModel, NanoConfig, SamplingConfig, load_model, make_nano
+from gradus.rollouts import play
+from gradus.training.batches import microbatches
+from gradus.training.forward import score_tokens, tree_attention
+from gradus.training.sequences import episode_sequences
+
+SAMPLING = SamplingConfig(temperature=1.3, max_new_tokens=5)
+
+
+@pytest.fixture(scope="module")
+def spec() -> EnvironmentSpec:
+    return lamps()
+
+
+@pytest.fixture(scope="module")
+def folder(spec: EnvironmentSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    assert spec.vocabulary is not None
+    path = tmp_path_factory.mktemp("served") / "nano"
+    make_nano(path, spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, context=160))
+    return path
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, serve: Callable[..., Any]) -> Iterator[tuple[str, LoadedModel]]:
+    loaded = load_model(folder)
+    app = make_app(loaded, name="nano", rows=8)
+    app.router.routes.append(reload_route(loaded))
+    with serve(uvicorn.Config(app, log_level="warning")) as address:
+        yield f"http://{address}/v1", loaded
+
+
+def sampler(address: str, loaded: LoadedModel, **changes: Any) -> HttpSampler:
+    options: dict[str, Any] = {"base_url": address, "renderer": loaded.renderer, "sampling": SAMPLING, "retries": 0}
+    return HttpSampler("nano", **{**options, **changes})
+
+
+def gaps(loaded: LoadedModel, episodes: list[Any]) -> torch.Tensor:
+    """Trainer's minus sampler's log-prob of every sampled token."""
+    sequences = [sequence for one in episodes for sequence in episode_sequences(one)]
+    found: list[torch.Tensor] = []
+    with torch.no_grad(), tree_attention(loaded.model):
+        for batch in microbatches(sequences, budget=4096):
+            scores = score_tokens(loaded.model, batch, SAMPLING)
+            sampled = [torch.tensor(sequences[index].logprobs) for index in batch.sequences]
+            found.append(scores.logprobs.double() - torch.cat(sampled))
+    return torch.cat(found)
+
+
+def test_what_the_server_sampled_is_what_the_trainer_scores(
+    served: tuple[str, LoadedModel], spec: EnvironmentSpec
+) -> None:
+    address, loaded = served
+    policy = sampler(address, loaded)
+    tasks = [spec.train_task(index) for index in range(3)]
+    played = play(spec, policy, tasks, group_size=4)
+    again = play(spec, policy, tasks, group_size=4)
+    policy.close()
+    assert {episode.stop for episode in played.episodes} <= {StopReason.TERMINATED, StopReason.TOKEN_LIMIT}
+    ratios = gaps(loaded, played.episodes).exp()
+    assert len(ratios) > 100
+    assert float((ratios - 1).abs().max()) < 1e-4
+    texts = [[turn.action for turn in episode.turns] for episode in played.episodes]
+    assert texts == [[turn.action for turn in episode.turns] for episode in again.episodes]  # keyed seeds
+    assert len({tuple(text) for text in texts}) > 6  # and members differ
+
+
+def test_a_row_that_does_not_fit_fails_alone(served: tuple[str, LoadedModel], spec: EnvironmentSpec) -> None:
+    address, loaded = served
+    long = replace(spec, make=lambda: Talkative(spec.make()))
+    policy = sampler(address, loaded)
+    episodes = play(long, policy, [spec.train_task(index) for index in range(2)]).episodes
+    assert all(episode.stop is StopReason.TOKEN_LIMIT for episode in episodes)
+    assert all(episode.failure and episode.failure.type == "ContextLengthError" for episode in episodes)
+
+
+class Talkative:
+    """An environment whose second observation is longer than the context."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def step(self, action: str) -> Any:
+        return replace(self.inner.step(action), text="red " * 300, terminated=False)
+
+
+def test_new_weights_are_read_again(served: tuple[str, LoadedModel], spec: EnvironmentSpec, folder: Path) -> None:
+    address, loaded = served
+    policy = sampler(address, loaded)
+    trained = load_model(folder)
+    before = {name: value.clone() for name, value in trained.model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in trained.model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    tasks = [spec.train_task(0)]
+    stale = gaps(trained, play(spec, policy, tasks, group_size=4).episodes)
+    assert float(stale.abs().max()) > 1e-2  # the server is behind
+    trained.model.save_pretrained(folder)
+    policy.reload()
+    fresh = gaps(trained, play(spec, policy, tasks, group_size=4).episodes)
+    assert float(fresh.abs().max()) < 1e-4
+    trained.model.load_state_dict(before)
+    trained.model.save_pretrained(folder)
+    policy.reload()
+
+
+def test_a_server_without_token_ids_or_log_probs_is_refused(folder: Path, serve: Callable[..., Any]) -> None:
+    async def plain(request: Request) -> JSONResponse:
+        return JSONResponse({"choices": [{"index": 0, "text": "red", "finish_reason": "length", "logprobs": None}]})
+
+    loaded = load_model(folder)
+    app = Starlette(routes=[Route("/v1/completions", plain, methods=["POST"])])
+    with (
+        serve(uvicorn.Config(app, log_level="warning")) as address,
+        pytest.raises(ConfigError, match=r"no token ids and no log-probs.*remote:MODEL"),
+    ):
+        sampler(f"http://{address}/v1", loaded)
+
+
+def test_wrong_names_addresses_and_settings_are_said(served: tuple[str, LoadedModel]) -> None:
+    address, loaded = served
+    with pytest.raises(ConfigError, match="no model 'other'"):
+        HttpSampler("other", base_url=address, renderer=loaded.renderer, sampling=SAMPLING, retries=0)
+    with pytest.raises(ConfigError, match="could not be reached"):
+        sampler("http://127.0.0.1:1/v1", loaded)
+    with pytest.raises(ConfigError, match="grammar"):
+        sampler(address, loaded, sampling=SamplingConfig(grammar=True))
+
+
+def test_a_busy_server_is_asked_again(folder: Path, serve: Callable[..., Any]) -> None:
+    calls: list[int] = []
+
+    async def busy(request: Request) -> JSONResponse:
+        calls.append(1)
+        if len(calls) < 3:
+            return JSONResponse({"error": {"message": "busy"}}, status_code=503)
+        return JSONResponse({"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}]})
+
+    loaded = load_model(folder)
+    app = Starlette(routes=[Route("/v1/completions", busy, methods=["POST"])])
+    with serve(uvicorn.Config(app, log_level="warning")) as address:
+        sampler(f"http://{address}/v1", loaded, retries=3).close()
+    assert len(calls) == 3
