@@ -261,7 +261,7 @@ def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> 
             assert tokenizer.decode(ids) == piece
             assert len(ids) < 3 * len(piece.split()) + 10
         observation = environment.step(text)
-    assert len(tokenizer(write_insert("values", "Tavo cause reku"))["input_ids"]) == 7
+    assert len(tokenizer(write_insert("values", "Tano cause reku"))["input_ids"]) == 7
 
 
 def test_readers_can_be_brought_along() -> None:

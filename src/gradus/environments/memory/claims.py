@@ -36,7 +36,7 @@ def claim_of(content: str, slot: Slot) -> Claim | None:
     """
     if not names_slot(content, slot):
         return None
-    values = {tuple(plain_words(value)): value for value in slot.values if value.lower() != slot.entity.lower()}
+    values = {plain_words(value): value for value in slot.values if value.lower() != slot.entity.lower()}
     entity = plain_words(slot.entity)
     now: list[str] = []
     former: list[str] = []
@@ -49,7 +49,7 @@ def claim_of(content: str, slot: Slot) -> Claim | None:
             before = before or word in _FORMER
             denied = denied or word in _DENIED
             for value, spelled in values.items():
-                if tuple(words[place : place + len(value)]) == value and entity_named and not denied:
+                if words[place : place + len(value)] == value and entity_named and not denied:
                     found = former if before else now
                     if spelled not in found:
                         found.append(spelled)

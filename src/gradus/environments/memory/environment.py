@@ -102,6 +102,7 @@ class MemoryEnvironment:
             "world": world.name,
             "turns": self._turns,
             "facts": [[_fact_json(fact) for fact in chunk.facts] for chunk in world.chunks],
+            "asked": [question.text for question in world.questions],
             "questions": [self._answers[place] for place in range(len(world.questions))],
             "memory": self._memory.state(),
             "memory_words": self._memory.words,

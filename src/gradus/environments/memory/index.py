@@ -22,7 +22,7 @@ __all__ = ["EntryIndex"]
 
 K1 = 1.2
 BANK_B = 0.75
-SEGMENT_SIZE = 2048
+SEGMENT_SIZE = 1024
 
 
 def inverse_document_frequency(documents: int, holding: int) -> float:

@@ -111,7 +111,7 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         view=view,
         vocabulary=lambda: _vocabulary(source),
         random_answers=random_answer,
-        hidden=("questions", "facts"),
+        hidden=("asked",),  # the answers are said in the dialogue; what will be asked is not
         recipe="memory.toml",
         reference=_REFERENCE,
     )

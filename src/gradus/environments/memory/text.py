@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from bm25s.stopwords import STOPWORDS_EN
 
@@ -29,22 +30,24 @@ _PRONOUNS = ("i", "me", "my", "you", "your", "he", "she", "him", "her", "his", "
 _STOPWORDS = frozenset((*STOPWORDS_EN, *_QUESTION_WORDS, *_PRONOUNS, "had", "have", "were", "been", "from", "am", "m"))
 
 
-def plain_words(text: str) -> list[str]:
+@lru_cache(maxsize=1 << 15)
+def plain_words(text: str) -> tuple[str, ...]:
     """Words in lower case, without punctuation.
 
     >>> plain_words("Ann's dog, Rex!")
-    ['ann', 's', 'dog', 'rex']
+    ('ann', 's', 'dog', 'rex')
     """
-    return _WORD.findall(text.lower())
+    return tuple(_WORD.findall(text.lower()))
 
 
-def index_tokens(text: str) -> list[str]:
+@lru_cache(maxsize=1 << 15)
+def index_tokens(text: str) -> tuple[str, ...]:
     """The tokens retrieval knows a text by: words without stop words, plurals reduced by Harman's S-stemmer (1991).
 
     >>> index_tokens("Where do the ponies and the dogs live?")
-    ['pony', 'dog', 'live']
+    ('pony', 'dog', 'live')
     """
-    return [_singular(word) for word in plain_words(text) if word not in _STOPWORDS]
+    return tuple(_singular(word) for word in plain_words(text) if word not in _STOPWORDS)
 
 
 def content_words(text: str) -> set[str]:
@@ -72,6 +75,7 @@ def count_tokens(text: str) -> int:
     return len(_TOKEN.findall(text))
 
 
+@lru_cache(maxsize=1 << 15)
 def normalise(text: str) -> str:
     """An answer in lower case without punctuation, articles and extra space, as SQuAD has it (arXiv 1606.05250).
 
@@ -110,8 +114,7 @@ def token_f1(prediction: str, gold: str) -> float:
 
 def contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
     """Whether ``phrase`` stands in ``words`` as an unbroken stretch; an empty phrase never does."""
-    size = len(phrase)
-    return size > 0 and any(list(words[i : i + size]) == list(phrase) for i in range(len(words) - size + 1))
+    return bool(phrase) and f" {' '.join(phrase)} " in f" {' '.join(words)} "
 
 
 def _says_something(normalised: str) -> bool:

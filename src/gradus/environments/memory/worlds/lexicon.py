@@ -12,7 +12,7 @@ from gradus.core import child_seed
 
 __all__ = ["SYLLABLES", "words_of"]
 
-SYLLABLES: tuple[str, ...] = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
+SYLLABLES: tuple[str, ...] = tuple(consonant + vowel for consonant in "bdgklmnrst" for vowel in "aeiou")
 TEST_SHARE = 5  # one word in five is kept for testing
 
 

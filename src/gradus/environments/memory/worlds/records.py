@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.core import Condition, Vocabulary
@@ -106,7 +106,7 @@ class Question:
             "gold": list(self.answers) or [UNKNOWN],
             "unknown": self.silence_answers,
             "after": self.after,
-            "evidence": [asdict(item) for item in self.evidence],
+            "evidence": [dict(vars(item)) for item in self.evidence],
         }
 
 

@@ -82,10 +82,10 @@ class _Writer:
         self.seed, self.config = seed, config
         self.rng = child_rng(seed, "memory-synthetic", config.split)
         lexicon = words_of(config.split, _RESERVED)
-        needed = min(len(lexicon), 64 + config.people + 4 * config.chunks)
-        self.words = iter(self.rng.sample(lexicon, needed))
-        self.spare = lexicon
-        self.people = [next(self.words).capitalize() for _ in range(config.people)]
+        names = self.rng.sample(lexicon, config.people)
+        self.people = [name.capitalize() for name in names]
+        self.spare = [word for word in lexicon if word not in names]
+        self.words = iter(self.rng.sample(self.spare, min(len(self.spare), 16 + 4 * config.chunks)))
         nouns = list(ATTRIBUTES)
         self.topics = {
             person: [ATTRIBUTES[noun] for noun in self.rng.sample(nouns, config.attributes)] for person in self.people
@@ -122,13 +122,16 @@ class _Writer:
         return Chunk(text="\n".join(line for block in blocks for line in block), timestamp=today, facts=tuple(facts))
 
     def _number_of_events(self) -> int:
-        mean = self.config.events
-        return sum(self.rng.random() < mean / 3 for _ in range(3))
+        """Binomial over three; at least one as long as nothing is known, so that no world is without a question to answer."""
+        drawn = sum(self.rng.random() < self.config.events / 3 for _ in range(3))
+        return drawn if self.timeline.known() or not self.config.events else max(1, drawn)
 
     def _event(
         self, speakers: list[str], busy: set[tuple[str, str]], index: int, today: str
     ) -> tuple[list[str], Fact | None] | None:
         weights = {kind: getattr(self.config, kind) for kind in EVENTS}
+        if weights["tell"] and not self.timeline.known():
+            weights = {"tell": 1.0}
         while any(weights.values()):
             kind = self.rng.choices(list(weights), list(weights.values()))[0]
             slots = [slot for slot in self._slots_for(kind, speakers) if slot not in busy]
