@@ -1,0 +1,32 @@
+"""Is the run healthy? Named diagnoses with their evidence and a remedy, over a stored run or while it runs."""
+
+from gradus.health.diagnose import (
+    Diagnosis,
+    Monitor,
+    advice,
+    count_alarms,
+    diagnose,
+    exit_code,
+    read_metrics,
+    status,
+    to_json,
+)
+from gradus.health.rules import RULES, Finding, Rule
+from gradus.health.tables import diagnosis_rows, tables
+
+__all__ = [
+    "RULES",
+    "Diagnosis",
+    "Finding",
+    "Monitor",
+    "Rule",
+    "advice",
+    "count_alarms",
+    "diagnose",
+    "diagnosis_rows",
+    "exit_code",
+    "read_metrics",
+    "status",
+    "tables",
+    "to_json",
+]

@@ -1,0 +1,216 @@
+"""Running the rules: over a stored run, step by step as it happened, or live."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradus.core import StorageError
+from gradus.health.finding import SEVERITIES, Finding
+from gradus.health.history import History
+from gradus.health.rules import RULES, Rule
+
+__all__ = [
+    "Diagnosis",
+    "Monitor",
+    "advice",
+    "count_alarms",
+    "diagnose",
+    "exit_code",
+    "read_metrics",
+    "status",
+    "to_json",
+]
+
+Records = Sequence[Mapping[str, Any]]
+_EXIT = {"healthy": 0, "warn": 1, "stop": 2}
+_QUIET = 20  # steps after which a lasting alert is repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """A rule that fired: how badly at worst, when first and last, how often, with the evidence of its worst moment."""
+
+    rule: str
+    severity: str
+    evidence: str
+    remedy: str
+    first_step: int | None
+    last_step: int | None
+    steps: int
+    ongoing: bool
+    adjust: Mapping[str, Any] = field(default_factory=dict)
+
+
+def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]:
+    """What the rules would have said at every step of a run; worst first, then in order of first appearance."""
+    found: list[Diagnosis] = []
+    for rule in rules:
+        history = History(records, rule.kind)
+        fired = [
+            (count, finding) for count in range(1, len(history) + 1) if (finding := rule.check(history.before(count)))
+        ]
+        if fired:
+            found.append(_diagnosis(rule, history, fired))
+    return sorted(found, key=lambda each: (-SEVERITIES.index(each.severity), each.first_step or 0))
+
+
+def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]]) -> Diagnosis:
+    """One diagnosis from all the steps at which a rule fired."""
+    worst = max(SEVERITIES.index(finding.severity) for _, finding in fired)
+    count, finding = [each for each in fired if SEVERITIES.index(each[1].severity) == worst][-1]
+    return Diagnosis(
+        rule=rule.name,
+        severity=finding.severity,
+        evidence=f"step {history.before(count).step}: {finding.evidence}",
+        remedy=rule.remedy,
+        first_step=history.before(fired[0][0]).step,
+        last_step=history.before(fired[-1][0]).step,
+        steps=len(fired),
+        ongoing=fired[-1][0] == len(history),
+        adjust=finding.adjust or rule.adjust,
+    )
+
+
+class Monitor:
+    """The rules in a running run. Call it with new records, or with all so far; it knows what it has seen.
+
+    It returns what fires at the newest record: mappings with rule, severity, evidence, remedy, step, and adjust where
+    something may safely be changed. An alert that lasts is repeated every 20 steps, sooner only if it gets worse.
+    """
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._rules = rules
+        self._records: list[Mapping[str, Any]] = []
+        self._seen: set[tuple[Any, ...]] = set()
+        self._told: dict[str, tuple[int, str]] = {}  # rule -> (number of records of its kind, severity)
+
+    def __call__(self, records: Records) -> list[dict[str, Any]]:
+        fresh = [record for record in records if _identity(record) not in self._seen]
+        self._seen.update(_identity(record) for record in fresh)
+        self._records += fresh
+        kinds = {record.get("kind", "step") for record in fresh}
+        alerts: list[dict[str, Any]] = []
+        for rule in self._rules:
+            if rule.kind in kinds:
+                history = History(self._records, rule.kind)
+                finding = rule.check(history)
+                if finding is not None and self._is_news(rule, finding, len(history)):
+                    alerts.append(_alert(rule, finding, history.step))
+        return alerts
+
+    def _is_news(self, rule: Rule, finding: Finding, now: int) -> bool:
+        told = self._told.get(rule.name)
+        worse = told is not None and SEVERITIES.index(finding.severity) > SEVERITIES.index(told[1])
+        # What is only explained is explained once.
+        news = told is None or worse or (finding.severity != "info" and now - told[0] >= _QUIET)
+        if news:
+            self._told[rule.name] = (now, finding.severity)
+        return news
+
+
+def _alert(rule: Rule, finding: Finding, step: int | None) -> dict[str, Any]:
+    alert: dict[str, Any] = {
+        "rule": rule.name,
+        "severity": finding.severity,
+        "evidence": finding.evidence,
+        "remedy": rule.remedy,
+        "step": step,
+    }
+    adjust = finding.adjust or rule.adjust
+    return {**alert, "adjust": dict(adjust)} if adjust else alert
+
+
+def _identity(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    return record.get("kind", "step"), record.get("step"), record.get("decoding"), record.get("rule")
+
+
+def status(diagnoses: Iterable[Diagnosis]) -> str:
+    """healthy, warn or stop: the worst of the diagnoses; what is only explained counts as healthy."""
+    worst = max((SEVERITIES.index(each.severity) for each in diagnoses), default=0)
+    return "healthy" if worst == 0 else SEVERITIES[worst]
+
+
+def exit_code(state: str) -> int:
+    """0 healthy, 1 warnings, 2 stop."""
+    return _EXIT[state]
+
+
+def advice(diagnoses: Sequence[Diagnosis]) -> str:
+    """One line a person can act on."""
+    serious = [each for each in diagnoses if each.severity != "info"]
+    if not serious:
+        return "Healthy: nothing to do."
+    first = sorted(
+        serious, key=lambda each: (-SEVERITIES.index(each.severity), not each.ongoing, each.first_step or 0)
+    )[0]
+    verb = "Stop" if first.severity == "stop" else "Look at this first"
+    when = "still going on" if first.ongoing else f"last seen at step {first.last_step}"
+    more = f" ({len(serious) - 1} more above)" if len(serious) > 1 else ""
+    return f"{verb}: {first.rule}, {when}. {first.remedy}{more}"
+
+
+def to_json(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+    """The document of `gradus doctor --json`."""
+    return {
+        "schema": 1,
+        "status": status(diagnoses),
+        "advice": advice(diagnoses),
+        "diagnoses": [asdict(each) for each in diagnoses],
+    }
+
+
+def count_alarms(runs: Iterable[Records], rules: Sequence[Rule] = RULES) -> dict[str, dict[str, int]]:
+    """Rule -> how many of ``runs`` it warned in and how many it stopped, each run counted once at its worst.
+
+    Over healthy runs these are false alarms. Every rule is listed; ``runs`` is the number of runs under the key "".
+    """
+    counted: dict[str, dict[str, int]] = {"": {"runs": 0}}
+    counted |= {rule.name: {"warn": 0, "stop": 0} for rule in rules}
+    for records in runs:
+        counted[""]["runs"] += 1
+        for each in diagnose(records, rules):
+            if each.severity in counted[each.rule]:
+                counted[each.rule][each.severity] += 1
+    return counted
+
+
+def read_metrics(run: Path | str) -> list[dict[str, Any]]:
+    """All records of a run folder (its sft and grpo stages), of a stage's folder, or of one metrics.jsonl.
+
+    A last line that is cut off is left out: the run may be writing it just now.
+    """
+    path = Path(run)
+    candidates = (
+        [path]
+        if path.is_file()
+        else [path / "sft" / "metrics.jsonl", path / "grpo" / "metrics.jsonl", path / "metrics.jsonl"]
+    )
+    files = [file for file in candidates if file.is_file()]
+    if not files:
+        raise StorageError(
+            f"no metrics.jsonl in {path}; expected a run folder as `gradus run` and `gradus grpo` write it"
+        )
+    return [record for file in files for record in _read_lines(file)]
+
+
+def _read_lines(file: Path) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise StorageError(
+                f"{file} line {number} is not JSON ({error}); restore the file or remove the line"
+            ) from error
+        if isinstance(record, dict):
+            records.append(record)
+    return records

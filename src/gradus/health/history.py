@@ -1,0 +1,127 @@
+"""What a run has written down so far, as columns, and the few statistics that the rules need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["History", "Trend", "difference", "trend"]
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A straight line through the values: its rise over the whole window, and t, the slope over its standard error.
+
+    The error is widened for what neighbouring steps have in common, so that a slow wave does not count as a trend.
+    """
+
+    rise: float
+    t: float
+
+
+class History:
+    """Records of one kind in order, read as columns; missing and null are NaN. Names may be dotted: ``metrics.play``."""
+
+    def __init__(self, records: Sequence[Mapping[str, Any]], kind: str = "step") -> None:
+        self.records = [record for record in records if record.get("kind", "step") == kind]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def step(self) -> int | None:
+        """The last step's number."""
+        return self.records[-1].get("step") if self.records else None
+
+    def before(self, count: int) -> History:
+        """The history as it was after ``count`` records."""
+        found = History(())
+        found.records = self.records[:count]
+        return found
+
+    def column(self, name: str, last: int | None = None) -> Array:
+        """Values of ``name`` over the last so many records (all if None), (n,)."""
+        chosen = self.records if last is None else self.records[-last:]
+        return np.array([_number(record, name) for record in chosen], dtype=np.float64)
+
+    def known(self, name: str, last: int | None = None) -> Array:
+        """As :meth:`column`, without what is missing."""
+        found = self.column(name, last)
+        return found[~np.isnan(found)]
+
+    def mean(self, name: str, last: int) -> float | None:
+        """Mean over the last so many records; None if fewer than three are known or half of them is missing."""
+        found = self.known(name, last)
+        return float(found.mean()) if len(found) >= 3 and 2 * len(found) >= last else None
+
+    def first_mean(self, name: str, count: int) -> float | None:
+        """Mean over the first ``count`` records that have the figure."""
+        found = self.head(name, count)
+        return float(found.mean()) if len(found) >= 3 else None
+
+    def head(self, name: str, count: int) -> Array:
+        """The first ``count`` values that are known, (at most count,)."""
+        found: list[float] = []
+        for record in self.records:
+            value = _number(record, name)
+            if not np.isnan(value):
+                found.append(value)
+                if len(found) == count:
+                    break
+        return np.array(found, dtype=np.float64)
+
+    def names(self, parent: str, last: int = 1) -> list[str]:
+        """Keys of a nested mapping in the last records."""
+        found: dict[str, None] = {}
+        for record in self.records[-last:]:
+            inner = record.get(parent)
+            if isinstance(inner, Mapping):
+                found.update(dict.fromkeys(str(key) for key in inner))
+        return list(found)
+
+
+def trend(values: Array) -> Trend | None:
+    """The trend of equally spaced ``values`` (n,), NaN left out; None below eight values."""
+    place = np.arange(len(values))[~np.isnan(values)]
+    y = values[~np.isnan(values)]
+    if len(y) < 8:
+        return None
+    x = place - place.mean()
+    slope = float(np.sum(x * y) / np.sum(x * x))
+    residuals = y - y.mean() - slope * x
+    noise = float(np.sqrt(np.sum(residuals**2) / (len(y) - 2)))
+    if noise < 1e-12:
+        return Trend(rise=slope * (len(values) - 1), t=0.0 if abs(slope) < 1e-12 else float(np.copysign(np.inf, slope)))
+    echo = float(np.sum(residuals[1:] * residuals[:-1]) / np.sum(residuals**2))
+    echo = min(0.9, max(0.0, echo))
+    error = noise / float(np.sqrt(np.sum(x * x))) * float(np.sqrt((1 + echo) / (1 - echo)))
+    return Trend(rise=slope * (len(values) - 1), t=slope / error)
+
+
+def difference(earlier: Array, later: Array) -> float | None:
+    """(mean of later - mean of earlier) over its standard error; None below three values on a side."""
+    a, b = earlier[~np.isnan(earlier)], later[~np.isnan(later)]
+    if len(a) < 3 or len(b) < 3:
+        return None
+    error = float(np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)))
+    gap = float(b.mean() - a.mean())
+    if error < 1e-12:
+        return 0.0 if abs(gap) < 1e-12 else float(np.copysign(np.inf, gap))
+    return gap / error
+
+
+def _number(record: Mapping[str, Any], name: str) -> float:
+    value: Any = record
+    for key in name.split("."):
+        if not isinstance(value, Mapping):
+            return np.nan
+        value = value.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return np.nan
+    return float(value)

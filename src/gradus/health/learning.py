@@ -1,0 +1,214 @@
+"""Rules about what is learnt: signal, variety, form, length, reward and what it is worth."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradus.health.finding import Finding
+from gradus.health.history import History, difference, trend
+
+__all__ = [
+    "collapse",
+    "component_dominance",
+    "dead_groups",
+    "failing_episodes",
+    "format_ignored",
+    "hack_suspected",
+    "length_drift",
+    "overfitting",
+    "reward_stuck",
+    "template_collapse",
+    "truncation",
+]
+
+_WINDOW = 10
+_DEAD_WARN, _DEAD_STOP = 0.5, 0.8
+_LEFT = 0.4  # of the spread over episodes at the start, below which tasks count as solved
+_HALF = 0.5  # of what spread and variety were at the start
+_GONE = 0.2  # of what the answer told about the task at the start
+_INVALID = 0.05
+_TRUNCATED = 0.1
+_FAILED_WARN, _FAILED_STOP = 0.1, 0.5
+_LONGER = 1.3
+_STUCK = 50
+_NOISE = 2.0  # t within which a slope is noise
+_SURE, _VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are no chance
+_HACK_WINDOW, _HACK_LEAST = 60, 20
+_DOMINANT = 0.9
+_OVERFIT = 1.05
+
+
+def dead_groups(history: History) -> Finding | None:
+    """More than half dead is a warning, more than four fifths a stop, unless the reward says that the tasks are solved."""
+    share = history.mean("dead_groups", 5)
+    if share is None or share <= _DEAD_WARN:
+        return None
+    evidence = f"{share:.0%} of groups without reward variance over the last 5 steps"
+    if share <= _DEAD_STOP:
+        return Finding(severity="warn", evidence=evidence)
+    if solved := _solved(history):
+        return Finding(severity="warn", evidence=evidence + solved)
+    return Finding(severity="stop", evidence=evidence)
+
+
+def _solved(history: History) -> str:
+    """A sentence if the reward has risen and hardly differs between episodes any more: nothing is left to learn."""
+    start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", 5)
+    spread, left = history.first_mean("reward_total_std", 5), history.mean("reward_total_std", 5)
+    if start is None or now is None or spread is None or left is None:
+        return ""
+    if now - start < max(spread, 1e-9) / 2 or left > _LEFT * spread:
+        return ""
+    return f"; the reward rose from {start:.2f} to {now:.2f} and is nearly the same everywhere: the tasks may be solved"
+
+
+def collapse(history: History) -> Finding | None:
+    """Spread and variety both below half of what they were, and the reward flat over the last 20 steps."""
+    if len(history) < 3 * _WINDOW:
+        return None
+    spread = _against_start(history, "reward_std")
+    variety = _against_start(history, "distinct_actions")
+    if spread is None or variety is None or spread >= _HALF or variety >= _HALF:
+        return None
+    flat = trend(history.column("reward_mean", 2 * _WINDOW))
+    if flat is None or flat.t > _NOISE:
+        return None
+    evidence = (
+        f"reward_std is {spread:.0%} and distinct_actions {variety:.0%} of the first {_WINDOW} steps, "
+        f"the reward moved by {flat.rise:+.3f} in {2 * _WINDOW} steps"
+    )
+    return Finding(severity="warn", evidence=evidence)
+
+
+def template_collapse(history: History) -> Finding | None:
+    """What an answer tells about its task, or how beliefs differ between episodes, below a fifth of the start."""
+    if len(history) < 2 * _WINDOW:
+        return None
+    spreads = [f"metrics.{name}" for name in history.names("metrics") if name.endswith(("_variance", "_spread"))]
+    for name in ["answer_information", *spreads]:
+        start = history.first_mean(name, _WINDOW)
+        share = _against_start(history, name)
+        if start is not None and start > 1e-3 and share is not None and share < _GONE:
+            shown = name.removeprefix("metrics.")
+            return Finding(
+                severity="warn", evidence=f"{shown} fell to {share:.0%} of the first {_WINDOW} steps ({start:.3f})"
+            )
+    return None
+
+
+def format_ignored(history: History) -> Finding | None:
+    """More than one answer in twenty cannot be understood."""
+    share = history.mean("invalid_actions", 5)
+    if share is None or share <= _INVALID:
+        return None
+    return Finding(
+        severity="warn", evidence=f"{share:.1%} of answers invalid over the last 5 steps, above {_INVALID:.0%}"
+    )
+
+
+def truncation(history: History) -> Finding | None:
+    """More than one episode in ten is cut by a budget."""
+    share = history.mean("truncated_episodes", 5)
+    if share is None or share <= _TRUNCATED:
+        return None
+    return Finding(
+        severity="warn", evidence=f"{share:.0%} of episodes hit a budget over the last 5 steps, above {_TRUNCATED:.0%}"
+    )
+
+
+def failing_episodes(history: History) -> Finding | None:
+    """Errors are data, but a run cannot live on them."""
+    share = history.mean("failed_episodes", 5)
+    if share is None or share <= _FAILED_WARN:
+        return None
+    severity = "stop" if share > _FAILED_STOP else "warn"
+    return Finding(severity=severity, evidence=f"{share:.0%} of episodes failed over the last 5 steps")
+
+
+def length_drift(history: History) -> Finding | None:
+    """Answers longer by a third than 50 steps ago at most, while the reward has not risen beyond its noise."""
+    window = min(len(history), 5 * _WINDOW)
+    if window < 2 * _WINDOW:
+        return None
+    lengths, rewards = history.column("action_tokens_mean", window), history.column("reward_mean", window)
+    before, now = np.nanmean(lengths[:_WINDOW]) if _any(lengths[:_WINDOW]) else 0.0, _last_mean(lengths)
+    rising = trend(rewards)
+    if now is None or before <= 0 or now < _LONGER * before or rising is None or rising.t > _NOISE:
+        return None
+    evidence = (
+        f"answers grew from {before:.0f} to {now:.0f} tokens in {window} steps, the reward moved by {rising.rise:+.3f}"
+    )
+    return Finding(severity="warn", evidence=evidence)
+
+
+def reward_stuck(history: History) -> Finding | None:
+    """No slope beyond noise for 50 steps with live groups; after a real rise that is a plateau, which is only said."""
+    dead = history.mean("dead_groups", _STUCK)
+    if len(history) < _STUCK or (dead is not None and dead > _DEAD_WARN):
+        return None
+    rewards, first = history.column("reward_mean", _STUCK), history.head("reward_mean", _WINDOW)
+    flat = trend(rewards)
+    if flat is None or abs(flat.t) >= _NOISE:
+        return None
+    evidence = f"the reward moved by {flat.rise:+.3f} in {_STUCK} steps, within its noise (t = {flat.t:+.1f})"
+    risen = difference(first, rewards[-_WINDOW:])
+    if len(history) > _STUCK and risen is not None and risen > _SURE:
+        gained = float(np.nanmean(rewards[-_WINDOW:]) - np.nanmean(first))
+        return Finding(
+            severity="info", evidence=f"{evidence}; it had risen by {gained:.3f} before, so this is a plateau"
+        )
+    return Finding(severity="warn", evidence=evidence)
+
+
+def component_dominance(history: History) -> Finding | None:
+    """One of several components carries more than nine tenths of the reward's variance."""
+    names = history.names("component_variance", last=_WINDOW)
+    if len(names) < 2:
+        return None
+    for name in names:
+        share = history.mean(f"component_variance.{name}", _WINDOW)
+        if share is not None and share > _DOMINANT:
+            evidence = f"{name} carries {share:.0%} of the reward's variance over the last {_WINDOW} steps"
+            return Finding(severity="warn", evidence=evidence)
+    return None
+
+
+def hack_suspected(history: History) -> Finding | None:
+    """The grade rises and the yardstick falls, both far beyond noise, over the last 20 to 60 steps."""
+    window = min(len(history), _HACK_WINDOW)
+    if window < _HACK_LEAST:
+        return None
+    grades, aims = history.column("reward_mean", window), history.column("yardstick_mean", window)
+    up, down = trend(grades), trend(aims)
+    if up is None or down is None or up.t < _SURE or down.t > -_SURE:
+        return None
+    apart = difference(aims[:_WINDOW], aims[-_WINDOW:])
+    if apart is None or apart > -_NOISE:
+        return None
+    evidence = f"over {window} steps the reward moved by {up.rise:+.3f} (t = {up.t:.1f}) and the yardstick by {down.rise:+.3f} (t = {down.t:.1f})"
+    sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
+    return Finding(severity="stop" if sure else "warn", evidence=evidence)
+
+
+def overfitting(history: History) -> Finding | None:
+    """The last three validation losses of priming all lie 5 % above the best, while the training loss went on falling."""
+    losses = history.known("validation_loss")
+    if len(losses) < 4 or losses[-3:].min() <= _OVERFIT * losses.min():
+        return None
+    evidence = f"validation loss {losses[-1]:.3f} against {losses.min():.3f} at its best, three times in a row"
+    return Finding(severity="warn", evidence=evidence)
+
+
+def _against_start(history: History, name: str) -> float | None:
+    """Mean of the last ten steps over the mean of the first ten."""
+    start, now = history.first_mean(name, _WINDOW), history.mean(name, _WINDOW)
+    return None if start is None or now is None or start <= 0 else now / start
+
+
+def _last_mean(values: np.ndarray) -> float | None:
+    known = values[-_WINDOW:][~np.isnan(values[-_WINDOW:])]
+    return float(known.mean()) if len(known) else None
+
+
+def _any(values: np.ndarray) -> bool:
+    return bool((~np.isnan(values)).any())

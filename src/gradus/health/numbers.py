@@ -1,0 +1,94 @@
+"""Rules about the numbers of the optimiser: gaps, spikes, ratios and KL."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradus.health.finding import Finding
+from gradus.health.history import History
+
+__all__ = ["clip_storm", "gradient_spike", "kl_explosion", "loss_near_zero", "not_a_number", "sampler_gap"]
+
+_GAP_WARN, _GAP_STOP = 1e-4, 1e-3  # nats
+_SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
+_KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
+_CLIP = 0.2
+_ZERO = 1e-3
+
+
+def sampler_gap(history: History) -> Finding | None:
+    """Log-probabilities must agree to 1e-4 in process; above 1e-3 something is computed differently."""
+    gap = history.column("sampler_gap", 1)[-1]
+    if not gap > _GAP_WARN:
+        return None
+    stop = gap > _GAP_STOP
+    limit = _GAP_STOP if stop else _GAP_WARN
+    evidence = f"largest gap of sampler and trainer log-probs {gap:.1e} nats, above {limit:.0e}"
+    return Finding(severity="stop" if stop else "warn", evidence=evidence)
+
+
+def not_a_number(history: History) -> Finding | None:
+    """JSON has no NaN, so a writer may leave NaN, Infinity, or null where every earlier step had a number."""
+    for name in ("loss", "grad_norm"):
+        record = history.records[-1]
+        value = record.get(name)
+        gone = name in record and value is None and len(history.known(name, 6)) >= 5 and record.get("trained_tokens", 1)
+        if gone or (isinstance(value, float) and not np.isfinite(value)):
+            return Finding(severity="stop", evidence=f"{name} is {'null' if value is None else value}")
+    return None
+
+
+def gradient_spike(history: History) -> Finding | None:
+    """One norm above ten times the median of the 50 steps before it; three such within 50 steps are worse."""
+    norms = history.column("grad_norm", 2 * _SPIKE_WINDOW + 1)
+    spikes = [i for i in range(max(0, len(norms) - _SPIKE_WINDOW), len(norms)) if _is_spike(norms, i)]
+    if not spikes or spikes[-1] != len(norms) - 1:
+        return None
+    usual = float(np.nanmedian(norms[max(0, len(norms) - 1 - _SPIKE_WINDOW) : -1]))
+    evidence = f"gradient norm {norms[-1]:.3g}, {norms[-1] / usual:.0f} times the running median {usual:.3g}"
+    if len(spikes) >= _SPIKES:
+        told = f"{evidence}; {len(spikes)} spikes within {_SPIKE_WINDOW} steps"
+        return Finding(severity="stop", evidence=told, adjust={"restore": "best"})
+    return Finding(severity="warn", evidence=evidence)
+
+
+def _is_spike(norms: np.ndarray, index: int) -> bool:
+    before = norms[max(0, index - _SPIKE_WINDOW) : index]
+    before = before[~np.isnan(before)]
+    return len(before) >= 5 and bool(norms[index] > _SPIKE * max(float(np.median(before)), 1e-12))
+
+
+def kl_explosion(history: History) -> Finding | None:
+    """KL above 0.5, or ten times what it was 20 steps ago once it is no longer tiny."""
+    now = history.mean("kl", 3)
+    if now is None:
+        return None
+    if now > _KL_WARN:
+        evidence = f"kl is {now:.2f} nats per token over the last 3 steps, above {_KL_WARN}"
+        return Finding(severity="stop" if now > _KL_STOP else "warn", evidence=evidence)
+    if len(history) >= 23 and now > _KL_SMALL:
+        then = history.before(len(history) - 20).mean("kl", 3)
+        if then is not None and then > 0 and now > _KL_GROWTH * then:
+            evidence = f"kl grew from {then:.4f} to {now:.3f} in 20 steps, {now / then:.0f} times"
+            return Finding(severity="warn", evidence=evidence)
+    return None
+
+
+def clip_storm(history: History) -> Finding | None:
+    """Clipped tokens lose their gradient: beyond a fifth, most of what was sampled is not used."""
+    share = history.mean("clip_fraction", 3)
+    if share is None or share <= _CLIP:
+        return None
+    return Finding(
+        severity="warn", evidence=f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
+    )
+
+
+def loss_near_zero(history: History) -> Finding | None:
+    """Said once, so that nobody looks for a fault where there is none."""
+    losses = history.known("loss", 10)
+    if len(losses) < 10 or float(np.abs(losses).max()) >= _ZERO:
+        return None
+    return Finding(
+        severity="info", evidence=f"the loss stayed within {float(np.abs(losses).max()):.1e} of 0 for 10 steps"
+    )

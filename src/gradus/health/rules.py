@@ -1,0 +1,146 @@
+"""The rules as records. A new rule is one function and one entry here.
+
+Thresholds are those of the design where it gives one; the others are said in docs/doctor.md with their false-alarm rate.
+Means over a few steps are compared, not single steps, unless a single step is the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.health import learning, numbers
+from gradus.health.finding import Finding
+from gradus.health.history import History
+
+__all__ = ["RULES", "Finding", "Rule"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """``check`` looks at the history up to a step. ``kind`` names the records it reads.
+
+    ``adjust``: what may safely be changed in a running run, as factors of settings or named actions; empty if nothing is.
+    """
+
+    name: str
+    summary: str
+    remedy: str
+    check: Callable[[History], Finding | None]
+    adjust: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "step"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="sampler gap",
+        summary="sampler and trainer disagree about log-probabilities before the first update",
+        remedy="This is a bug, not a setting: the ratios of the loss are wrong. Check that temperature, top-k and the "
+        "grammar are the same on both sides and that the model is in evaluation mode while it samples.",
+        check=numbers.sampler_gap,
+    ),
+    Rule(
+        name="not a number",
+        summary="the loss or the gradient is no longer finite",
+        remedy="Restore the last checkpoint, halve the learning rate, and look at the precision (bf16 rather than fp16).",
+        check=numbers.not_a_number,
+    ),
+    Rule(
+        name="gradient spike",
+        summary="a gradient norm above ten times the running median",
+        remedy="Skip the step; after three within 50 steps restore the best checkpoint and lower the learning rate.",
+        check=numbers.gradient_spike,
+        adjust={"skip_step": True},
+    ),
+    Rule(
+        name="KL explosion",
+        summary="the policy runs away from its reference",
+        remedy="Halve the learning rate, or raise kl_coef.",
+        check=numbers.kl_explosion,
+        adjust={"learning_rate": 0.5},
+    ),
+    Rule(
+        name="clip storm",
+        summary="more than a fifth of the action tokens is clipped",
+        remedy="Take fewer passes over each batch, or lower the learning rate.",
+        check=numbers.clip_storm,
+        adjust={"learning_rate": 0.5},
+    ),
+    Rule(
+        name="hack suspected",
+        summary="the grade rises while the declared yardstick falls",
+        remedy="Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the best grades.",
+        check=learning.hack_suspected,
+    ),
+    Rule(
+        name="dead groups",
+        summary="groups whose members all get the same grade teach nothing",
+        remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",
+        check=learning.dead_groups,
+    ),
+    Rule(
+        name="collapse to one answer",
+        summary="less and less variety, and nothing gained by it",
+        remedy="Lower the learning rate, add an entropy bonus, or prime with more varied examples.",
+        check=learning.collapse,
+        adjust={"learning_rate": 0.5},
+    ),
+    Rule(
+        name="template collapse",
+        summary="answers no longer depend on what was asked",
+        remedy="Lower the learning rate, add an entropy bonus, or prime with more varied examples; read a few episodes.",
+        check=learning.template_collapse,
+        adjust={"learning_rate": 0.5},
+    ),
+    Rule(
+        name="format ignored",
+        summary="answers that cannot be understood",
+        remedy="Prime longer (`gradus sft`), give the format more weight, or sample under the grammar.",
+        check=learning.format_ignored,
+    ),
+    Rule(
+        name="truncation",
+        summary="episodes hit a budget before they end",
+        remedy="Raise the token or turn budget, or shape the length (overlong shaping).",
+        check=learning.truncation,
+    ),
+    Rule(
+        name="failing episodes",
+        summary="episodes end in an error and teach nothing",
+        remedy="Read the failures with `gradus show`; the environment, the grader or the context length is at fault.",
+        check=learning.failing_episodes,
+    ),
+    Rule(
+        name="length drift",
+        summary="answers grow longer and the reward does not",
+        remedy="Use overlong shaping and a token-level loss (dapo or dr_grpo), which do not pay for length.",
+        check=learning.length_drift,
+    ),
+    Rule(
+        name="reward stuck",
+        summary="no trend in the reward for 50 steps although groups are alive",
+        remedy="Check the reward on a few episodes by hand, then raise the learning rate or the size of the groups.",
+        check=learning.reward_stuck,
+    ),
+    Rule(
+        name="component dominance",
+        summary="one component decides the grade alone",
+        remedy="Weigh the components anew, or scale each on its own (gdpo).",
+        check=learning.component_dominance,
+    ),
+    Rule(
+        name="overfitting",
+        summary="the loss on held-out examples rises while training goes on",
+        remedy="Stop priming earlier (the best checkpoint is kept), or collect more examples.",
+        check=learning.overfitting,
+        kind="sft",
+    ),
+    Rule(
+        name="loss near zero",
+        summary="what a GRPO loss of 0.0000 means",
+        remedy="Nothing to do: advantages sum to about zero, so an on-policy loss is near zero by construction. Watch the "
+        "reward, its spread and the KL instead.",
+        check=numbers.loss_near_zero,
+    ),
+)

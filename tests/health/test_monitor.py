@@ -1,0 +1,143 @@
+"""The live monitor agrees with the diagnosis of the stored run, repeats itself seldom, and ends in one line."""
+
+import io
+import json
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+from streams import healthy, spoiled
+
+from gradus.core import StorageError
+from gradus.health import (
+    Monitor,
+    advice,
+    diagnose,
+    diagnosis_rows,
+    exit_code,
+    read_metrics,
+    status,
+    tables,
+    to_json,
+)
+
+
+def _clipped(record, i):
+    return {"clip_fraction": 0.4}
+
+
+def _live(records):
+    monitor = Monitor()
+    return [alert for record in records for alert in monitor([record])]
+
+
+def test_the_monitor_sees_what_the_diagnosis_sees():
+    records = spoiled(0, _clipped)
+    alerts = _live(records)
+    found = {each.rule: each for each in diagnose(records)}
+    assert {alert["rule"] for alert in alerts} == set(found)
+    first = next(alert for alert in alerts if alert["rule"] == "clip storm")
+    assert first["step"] == found["clip storm"].first_step
+    assert first["severity"] == "warn"
+    assert first["adjust"] == {"learning_rate": 0.5}
+
+
+def test_new_records_and_all_records_so_far_come_to_the_same():
+    records = spoiled(0, _clipped, steps=90)
+    monitor = Monitor()
+    whole = [alert for i in range(len(records)) for alert in monitor(records[: i + 1])]
+    assert whole == _live(records)
+
+
+def test_a_lasting_alert_is_repeated_every_twenty_steps():
+    alerts = [alert for alert in _live(spoiled(0, _clipped)) if alert["rule"] == "clip storm"]
+    steps = [alert["step"] for alert in alerts]
+    assert [b - a for a, b in pairwise(steps)] == [20] * (len(steps) - 1)
+    assert len(steps) >= 2
+
+
+def test_an_alert_that_gets_worse_is_told_at_once():
+    alerts = [a for a in _live(spoiled(0, lambda r, i: {"kl": 0.6 if i < 5 else 3.0})) if a["rule"] == "KL explosion"]
+    assert [alert["severity"] for alert in alerts[:2]] == ["warn", "stop"]
+    assert alerts[1]["step"] - alerts[0]["step"] < 10
+
+
+def test_what_is_only_explained_is_explained_once():
+    records = [{**record, "loss": 1e-6} for record in healthy(0)]
+    assert len([alert for alert in _live(records) if alert["rule"] == "loss near zero"]) == 1
+
+
+def test_validation_and_alert_records_pass_through():
+    records = healthy(0, 30)
+    mixed = [
+        *records,
+        {"kind": "validation", "step": 30, "decoding": "greedy", "grade_mean": 0.5},
+        {"kind": "alert", "step": 30},
+    ]
+    assert diagnose(mixed) == diagnose(records)
+    assert Monitor()(mixed) == Monitor()(records)
+
+
+def test_status_and_exit_codes():
+    calm, storm = diagnose(healthy(0, 40)), diagnose(spoiled(0, _clipped))
+    worst = diagnose(spoiled(0, lambda r, i: {"sampler_gap": 0.5}))
+    assert [(status(each), exit_code(status(each))) for each in (calm, storm, worst)] == [
+        ("healthy", 0),
+        ("warn", 1),
+        ("stop", 2),
+    ]
+
+
+def test_advice_is_one_line_about_the_worst_thing():
+    def both(record, i):
+        return {"clip_fraction": 0.4, "sampler_gap": 0.5}
+
+    found = diagnose(spoiled(0, both))
+    line = advice(found)
+    assert line.startswith("Stop: sampler gap, still going on.")
+    assert "1 more above" in line
+    assert "\n" not in line
+    assert advice([]) == "Healthy: nothing to do."
+
+
+def test_what_is_over_is_told_as_over():
+    found = diagnose(spoiled(0, lambda r, i: {"clip_fraction": 0.4 if i < 10 else 0.0}))
+    storm = next(each for each in found if each.rule == "clip storm")
+    assert not storm.ongoing
+    assert f"last seen at step {storm.last_step}" in advice(found)
+
+
+def test_json_and_tables():
+    found = diagnose(spoiled(0, _clipped))
+    document = json.loads(json.dumps(to_json(found), allow_nan=False))
+    assert document["status"] == "warn"
+    assert {"rule", "severity", "evidence", "remedy"} <= set(document["diagnoses"][0])
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    for table in tables(found):
+        console.print(table)
+    assert "clip storm" in out.getvalue()
+    assert advice(found)[:40] in out.getvalue()
+    assert diagnosis_rows(found)[0][0] == "warn"
+
+
+def _write(path, records, tail=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
+
+
+def test_a_run_folder_a_stage_or_a_file_can_be_read(tmp_path):
+    priming = [{"kind": "sft", "step": 1, "loss": 2.0}]
+    _write(tmp_path / "run" / "sft" / "metrics.jsonl", priming)
+    _write(tmp_path / "run" / "grpo" / "metrics.jsonl", healthy(0, 3), tail='{"kind": "st')
+    assert [record["kind"] for record in read_metrics(tmp_path / "run")] == ["sft", "step", "step", "step"]
+    assert len(read_metrics(tmp_path / "run" / "grpo")) == 3
+    assert read_metrics(tmp_path / "run" / "sft" / "metrics.jsonl") == priming
+
+
+def test_a_folder_that_is_no_run_and_a_broken_line_are_told(tmp_path):
+    with pytest.raises(StorageError, match=r"no metrics\.jsonl in"):
+        read_metrics(tmp_path)
+    _write(tmp_path / "metrics.jsonl", [], tail='not json\n{"kind": "step", "step": 2}\n')
+    with pytest.raises(StorageError, match="line 1 is not JSON"):
+        read_metrics(tmp_path)

@@ -1,0 +1,168 @@
+"""Every rule fires on its fault, with noise around it, and the set leaves healthy runs alone."""
+
+import numpy as np
+import pytest
+from streams import healthy, spoiled
+
+from gradus.health import RULES, count_alarms, diagnose, status
+
+
+def _flat(i):
+    """A reward that goes nowhere, with some noise."""
+    return 0.6 + 0.01 * ((7919 * i) % 13 - 6) / 6
+
+
+# rule -> (what goes wrong, the severity it must reach)
+FAULTS = {
+    "sampler gap": (lambda r, i: {"sampler_gap": 0.02 if i == 12 else r["sampler_gap"]}, "stop"),
+    "not a number": (lambda r, i: {"loss": float("nan") if i > 40 else r["loss"]}, "stop"),
+    "gradient spike": (lambda r, i: {"grad_norm": 30.0 if i % 12 == 5 else r["grad_norm"]}, "stop"),
+    "KL explosion": (lambda r, i: {"kl": r["kl"] * 1.35**i}, "stop"),
+    "clip storm": (lambda r, i: {"clip_fraction": 0.3 + r["clip_fraction"]}, "warn"),
+    "hack suspected": (
+        lambda r, i: {"reward_mean": r["reward_mean"] + 0.004 * i, "yardstick_mean": r["yardstick_mean"] - 0.12 * i},
+        "stop",
+    ),
+    "dead groups": (lambda r, i: {"dead_groups": min(1.0, 0.85 + r["dead_groups"])}, "stop"),
+    "collapse to one answer": (
+        lambda r, i: {
+            "reward_std": r["reward_std"] * 0.93**i,
+            "distinct_actions": r["distinct_actions"] * 0.93**i,
+            "reward_mean": _flat(i),
+        },
+        "warn",
+    ),
+    "template collapse": (lambda r, i: {"answer_information": r["answer_information"] * 0.9**i}, "warn"),
+    "format ignored": (lambda r, i: {"invalid_actions": 0.09 + r["invalid_actions"]}, "warn"),
+    "truncation": (lambda r, i: {"truncated_episodes": 0.2 + r["truncated_episodes"]}, "warn"),
+    "failing episodes": (lambda r, i: {"failed_episodes": 0.6}, "stop"),
+    "length drift": (
+        lambda r, i: {
+            "action_tokens_mean": r["action_tokens_mean"] * (1 + 0.02 * i),
+            "reward_mean": _flat(i),
+        },
+        "warn",
+    ),
+    "component dominance": (lambda r, i: {"component_variance": {"wellbeing": 0.97, "belief": 0.03}}, "warn"),
+}
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_rule_fires_on_its_fault_and_after_it_began(rule, seed):
+    change, severity = FAULTS[rule]
+    found = {each.rule: each for each in diagnose(spoiled(seed, change))}
+    assert rule in found
+    assert found[rule].severity == severity
+    assert found[rule].first_step > 60
+    assert found[rule].remedy
+    assert any(character.isdigit() for character in found[rule].evidence)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_reward_that_never_moves_is_stuck(seed):
+    flat = {each.rule: each for each in diagnose(healthy(seed, gain=0.0))}
+    assert flat["reward stuck"].severity == "warn"
+    assert status(flat.values()) == "warn"
+
+
+def test_a_plateau_after_a_rise_is_only_said():
+    records = healthy(5, 260)
+    found = {each.rule: each for each in diagnose(records)}
+    assert found["reward stuck"].severity == "info"
+    assert "plateau" in found["reward stuck"].evidence
+
+
+def test_overfitting_of_priming():
+    losses = [2.0, 1.2, 0.9, 0.8, 0.85, 0.9, 0.95]
+    records = [{"kind": "sft", "step": 10 * i, "loss": 2 - 0.2 * i, "validation_loss": v} for i, v in enumerate(losses)]
+    found = diagnose(records)
+    assert [each.rule for each in found] == ["overfitting"]
+    assert diagnose(records[:5]) == []
+
+
+def test_a_loss_near_zero_is_explained_and_harmless():
+    records = spoiled(0, lambda r, i: {"loss": r["loss"] / 1000})
+    found = next(each for each in diagnose(records) if each.rule == "loss near zero")
+    assert found.severity == "info"
+    assert status([found]) == "healthy"
+
+
+def test_every_rule_has_a_test():
+    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero"}
+    assert covered == {rule.name for rule in RULES}
+
+
+def test_dead_groups_of_solved_tasks_do_not_stop():
+    def solved(record, i):
+        return {"dead_groups": 0.95, "reward_mean": 0.99, "reward_total_std": 0.01}
+
+    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "dead groups")
+    assert found.severity == "warn"
+    assert "solved" in found.evidence
+
+
+def test_half_dead_groups_are_a_warning():
+    found = {e.rule: e for e in diagnose(spoiled(1, lambda r, i: {"dead_groups": 0.55 + r["dead_groups"] / 2}))}
+    assert found["dead groups"].severity == "warn"
+
+
+def test_one_spike_is_a_warning_and_says_to_skip_the_step():
+    found = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i == 9 else r["grad_norm"]}))
+    spike = next(each for each in found if each.rule == "gradient spike")
+    assert (spike.severity, spike.steps, spike.first_step) == ("warn", 1, 70)
+    assert spike.adjust == {"skip_step": True}
+
+
+def test_three_spikes_ask_for_the_best_checkpoint():
+    found = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i in (5, 15, 25) else r["grad_norm"]}))
+    assert next(each for each in found if each.rule == "gradient spike").adjust == {"restore": "best"}
+
+
+def test_kl_that_grows_tenfold_is_seen_before_it_is_large():
+    def growing(record, i):
+        return {"kl": 0.01 * 1.13**i if i < 24 else 0.19}
+
+    found = next(each for each in diagnose(spoiled(0, growing)) if each.rule == "KL explosion")
+    assert found.severity == "warn"
+    assert "in 20 steps" in found.evidence
+
+
+def test_a_reward_and_a_yardstick_that_both_rise_are_no_hack():
+    found = diagnose(
+        spoiled(0, lambda r, i: {"reward_mean": r["reward_mean"] + 0.01 * i, "yardstick_mean": 9 + 0.1 * i})
+    )
+    assert "hack suspected" not in {each.rule for each in found}
+
+
+def test_healthy_runs_are_never_stopped_and_rarely_warned():
+    counted = count_alarms(healthy(seed) for seed in range(100, 112))
+    assert counted[""]["runs"] == 12
+    assert sum(each.get("stop", 0) for each in counted.values()) == 0
+    assert sum(each.get("warn", 0) for each in counted.values()) <= 1
+
+
+def test_missing_figures_never_fire():
+    records = [{"kind": "step", "step": i, "reward_mean": None, "kl": None} for i in range(80)]
+    assert diagnose(records) == []
+    assert diagnose([]) == []
+
+
+def test_a_loss_that_turns_null_is_not_a_number_but_one_that_always_was_is_missing():
+    records = healthy(0, 20)
+    gone = [*records[:-1], {**records[-1], "loss": None}]
+    assert "not a number" in {each.rule for each in diagnose(gone)}
+    never = [{**record, "loss": None} for record in records]
+    assert "not a number" not in {each.rule for each in diagnose(never)}
+    skipped = [*records[:-1], {**records[-1], "loss": None, "grad_norm": None, "trained_tokens": 0}]
+    assert "not a number" not in {each.rule for each in diagnose(skipped)}
+
+
+def test_trend_is_calibrated_under_noise_that_neighbours_share():
+    from streams import _wave
+
+    from gradus.health.history import trend
+
+    rng = np.random.default_rng(0)
+    beyond = np.mean([abs(trend(_wave(rng, 50)).t) > 2 for _ in range(600)])
+    assert beyond < 0.12
