@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -12,8 +14,7 @@ _NOISE = 64.0  # differences below this many roundings of the largest value are 
 
 def dense_names(names: Tensor) -> tuple[Tensor, Tensor]:
     """The different integers in ``names`` (N,), ascending (n,), and the place of each row's in them (N,)."""
-    found: tuple[Tensor, Tensor] = torch.unique(names, return_inverse=True)  # pyright: ignore
-    return found
+    return cast("tuple[Tensor, Tensor]", torch.unique(names, return_inverse=True))  # pyright: ignore
 
 
 class GroupIndex:

@@ -37,7 +37,7 @@ class WordGrammar:
     A word may take several tokens, and one word's tokens may begin another's; all readings are followed at once.
 
     Raises:
-        ConfigError: a place has no word, or a word has no tokens.
+        ConfigError: a place has no word, or a word has no tokens or one that ends answers.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class WordGrammar:
     ) -> None:
         self._stops = tuple(sorted(stop_ids))
         self._words: list[tuple[tuple[int, ...], ...]] = []
-        first = _Speller(encode)
+        speller = _Speller(encode, self._stops)
         for place, words in enumerate(places):
             if not words:
                 raise ConfigError(f"place {place + 1} of the grammar has no legal word; name at least one")
-            self._words.append(tuple(sorted({first.word(word, place) for word in words})))
+            self._words.append(tuple(sorted({speller.word(word, place) for word in words})))
         # A reading is (place, tokens of its word so far); the place behind the last one waits for a stop token.
         self._legal: dict[Hashable, tuple[int, ...]] = {}
 
@@ -91,8 +91,8 @@ class WordGrammar:
 class _Speller:
     """Token ids of a word as they stand inside a line: what a word adds behind another one."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
-        self._encode = encode
+    def __init__(self, encode: Callable[[str], Sequence[int]], stop_ids: Iterable[int]) -> None:
+        self._encode, self._stops = encode, frozenset(stop_ids)
 
     def word(self, word: str, place: int) -> tuple[int, ...]:
         ids = tuple(self._encode(word if place == 0 else f" {word}"))
@@ -103,4 +103,6 @@ class _Speller:
             ids = alone if joined == alone + alone else ids
         if not ids:
             raise ConfigError(f"the tokenizer has no tokens for the word {word!r} of the grammar")
+        if not self._stops.isdisjoint(ids):
+            raise ConfigError(f"the word {word!r} of the grammar holds a token that ends answers; choose another word")
         return ids

@@ -21,8 +21,9 @@ _SLACK = 1  # a last position per row that takes the writes of padding and is ne
 class RaggedCache(Cache):
     """Keys and values of ``rows`` sequences, each in its own slot. Call :meth:`aim` before each forward.
 
-    Buffers are (rows, capacity, heads, head size) per layer; they grow by doubling. The model is shown (n, heads, width,
-    head size): a view if the forward's rows stand in the first ``n`` slots (:meth:`swap` brings them there), else a copy.
+    Buffers are (rows, heads, capacity, head size) per layer, so that one head's past is one stretch of memory (decoding
+    reads it at every token, and waits for little else); they grow by doubling. The model is shown (n, heads, width, head
+    size): a view if the forward's rows stand in the first ``n`` slots (:meth:`swap` brings them there), else a copy.
     """
 
     def __init__(self, rows: int, capacity: int) -> None:
@@ -34,7 +35,7 @@ class RaggedCache(Cache):
         self._slots: Tensor | slice = slice(0, rows)  # whose keys the coming forward reads
         self._width = 0  # how many positions of each
         self._start: int | None = None  # where all rows write, if they write at the same place
-        self._where: Tensor | None = None  # else: flat positions, (n * S,)
+        self._where: tuple[Tensor, Tensor] | None = None  # else: slots (n, 1) and positions (n, S)
 
     def aim(self, positions: Tensor, valid: Tensor | None, width: int, *, slots: Tensor | None = None) -> None:
         """Say where the coming forward writes and reads.
@@ -51,7 +52,7 @@ class RaggedCache(Cache):
         own = torch.arange(count, device=positions.device) if slots is None else slots
         if valid is not None:
             positions = torch.where(valid, positions, self.capacity - _SLACK)
-        self._start, self._where = None, (positions + own[:, None] * self.capacity).flatten()
+        self._start, self._where = None, (own[:, None], positions)
 
     def aim_together(self, rows: int, start: int, width: int) -> None:
         """As :meth:`aim`, where the first ``rows`` slots all write at ``start``, without padding."""
@@ -70,16 +71,16 @@ class RaggedCache(Cache):
 
     def _buffer(self, states: Tensor) -> Tensor:
         _, heads, _, size = states.shape
-        return states.new_zeros(self.rows, self.capacity, heads, size)
+        return states.new_zeros(self.rows, heads, self.capacity, size)
 
     def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
-        states = states.transpose(1, 2)
         if self._where is None:
             assert self._start is not None
-            buffer[self._slots, self._start : self._start + states.shape[1]] = states
+            buffer[self._slots, :, self._start : self._start + states.shape[2]] = states
         else:
-            buffer.flatten(0, 1).index_copy_(0, self._where, states.reshape(-1, *states.shape[2:]))
-        return buffer[self._slots, : self._width].transpose(1, 2)
+            slots, positions = self._where
+            buffer[slots, :, positions] = states.transpose(1, 2)
+        return buffer[self._slots, :, : self._width]
 
     def reserve(self, width: int) -> None:
         """Make room for ``width`` positions a row."""
@@ -88,21 +89,21 @@ class RaggedCache(Cache):
         self.capacity = max(width + _SLACK, 2 * self.capacity)
         for buffers in (self._keys, self._values):
             for layer, old in enumerate(buffers):
-                new = old.new_zeros(old.shape[0], self.capacity, *old.shape[2:])
-                new[:, : old.shape[1]] = old
+                new = old.new_zeros(*old.shape[:2], self.capacity, old.shape[3])
+                new[:, :, : old.shape[2]] = old
                 buffers[layer] = new
 
     def swap(self, left: list[int], right: list[int], width: int) -> None:
         """Exchange slots ``left[i]`` and ``right[i]``, as far as ``width`` positions. No slot may stand in both lists."""
         for buffer in (*self._keys, *self._values):
-            kept = buffer[left, :width]
-            buffer[left, :width] = buffer[right, :width]
-            buffer[right, :width] = kept
+            kept = buffer[left, :, :width]
+            buffer[left, :, :width] = buffer[right, :, :width]
+            buffer[right, :, :width] = kept
 
     def copy(self, sources: list[int], targets: list[int], width: int) -> None:
         """Let slots ``targets`` begin as ``sources`` do, as far as ``width`` positions: a shared prefix, expanded."""
         for buffer in (*self._keys, *self._values):
-            buffer[targets, :width] = buffer[sources, :width]
+            buffer[targets, :, :width] = buffer[sources, :, :width]
 
     # What transformers may ask a cache; the masks and positions are ours, so none of it decides anything.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,7 +146,9 @@ def _with_adapter(model: Any, adapter: str) -> Any:
 
     if not (Path(adapter) / "adapter_config.json").is_file():
         raise ConfigError(f"there is no adapter_config.json in {adapter}, so it is no LoRA folder; check the path")
-    return PeftModel.from_pretrained(model, adapter)
+    with warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        return PeftModel.from_pretrained(model, adapter)
 
 
 def _check_vocabulary(tokenizer: Any, model: Any, name: str) -> None:

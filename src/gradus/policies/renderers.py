@@ -93,6 +93,10 @@ class ChatRenderer:
         """Ids between the last sampled stop token and where the model speaks again."""
         return self._following_cached(observation)
 
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""
+        return (*self._encode_around(self._lead + text, [text]), self.stop_id)
+
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out. Other special tokens stay visible."""
         ids = list(action_ids)
@@ -141,13 +145,16 @@ class ChatRenderer:
                     "the chat template does not write every message exactly once, so turns cannot be told apart; "
                     "give the tokenizer another chat template"
                 )
-        exact = whole.startswith(prompt + _ANSWER) and reasoned.startswith(prompt + _THOUGHT + _ANSWER)
+        spoken, thought = _behind(whole, prompt), _behind(reasoned, prompt)
+        exact = spoken.lstrip().startswith(_ANSWER) and thought.lstrip().startswith(_THOUGHT + _ANSWER)
         if not exact and not keep_history:
             raise ConfigError(
                 "the chat template rewrites history: an earlier answer is not written as it was spoken (many templates "
                 "strip reasoning), so a later prompt would not extend the sampled tokens; keep answers as sampled with "
                 "keep_history=True, or give the tokenizer a template that leaves them alone"
             )
+        # Some templates write a space in front of an answer that is not part of the prompt: the model speaks it.
+        self._lead = spoken[: len(spoken) - len(spoken.lstrip())] if exact else ""
         return whole.split(_ANSWER, 1)[1]
 
     def _stop_token(self, tail: str) -> tuple[int, str]:
@@ -207,6 +214,10 @@ class ChatRenderer:
             ids += self._encode_text(head)
             ids += _encode_letters(self.tokenizer, found)
         return ids + self._encode_text(text)
+
+
+def _behind(text: str, prompt: str) -> str:
+    return text[len(prompt) :] if text.startswith(prompt) else ""
 
 
 def _unchanged(text: str) -> str:

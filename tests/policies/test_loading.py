@@ -1,0 +1,116 @@
+"""Loading models: what is missing is said, with the way out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradus.core import ConfigError, Observation, Request
+from gradus.policies import LocalPolicy, SamplingConfig, load_model
+from gradus.policies.masks import plan_masks
+from tiny_models import starts
+
+Folder = Callable[[str], Path]
+
+
+def test_a_missing_folder(tmp_path: Path):
+    with pytest.raises(ConfigError, match="there is no model folder"):
+        load_model(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="there is no model folder"):
+        load_model("./nowhere")
+
+
+def test_a_folder_without_a_model(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"without config\.json"):
+        load_model(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        load_model(tmp_path / "file")
+
+
+def test_a_folder_without_weights(model_folder: Folder, tmp_path: Path):
+    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="could not be loaded"):
+        load_model(folder)
+
+
+def test_a_tokenizer_without_an_end(model_folder: Folder, tmp_path: Path):
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.eos_token = None
+    tokenizer.chat_template = None
+    (folder / "chat_template.jinja").unlink()
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ConfigError, match="neither a chat template nor an end-of-sequence token"):
+        load_model(folder)
+
+
+def test_a_tokenizer_larger_than_the_embedding(model_folder: Folder, tmp_path: Path):
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["more"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ConfigError, match="rows"):
+        load_model(folder)
+
+
+def test_dtype(model_folder: Folder):
+    assert load_model(model_folder("llama")).dtype == torch.float32 or torch.cuda.is_available()
+    assert (
+        next(load_model(model_folder("llama"), dtype="bfloat16", device="cpu").model.parameters()).dtype
+        == torch.bfloat16
+    )
+    with pytest.raises(ConfigError, match="dtype must be"):
+        load_model(model_folder("llama"), dtype="int8")
+
+
+def test_bfloat16_and_eager_attention_play_too(model_folder: Folder):
+    for options in ({"dtype": "bfloat16"}, {"attention": "eager"}):
+        policy = LocalPolicy(load_model(model_folder("llama"), **options), SamplingConfig(max_new_tokens=4))
+        asked = [Request(row=r, observation=Observation(text="w1")) for r in range(2)]
+        assert all(action.failure is None for action in policy.start(starts(2)).act(asked))
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # peft's use of transformers
+def test_an_adapter_changes_what_is_said_and_a_wrong_one_is_named(model_folder: Folder, tmp_path: Path):
+    from peft import LoraConfig, get_peft_model
+
+    base = load_model(model_folder("llama"))
+    with pytest.raises(ConfigError, match=r"adapter_config\.json"):
+        load_model(model_folder("llama"), adapter=tmp_path)
+    lora = get_peft_model(base.model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    lora.save_pretrained(tmp_path / "lora")
+    with pytest.raises(ConfigError, match="adapter="):
+        load_model(tmp_path / "lora")
+    texts = {}
+    for adapter in (None, tmp_path / "lora"):
+        policy = LocalPolicy(load_model(model_folder("llama"), adapter=adapter), SamplingConfig(max_new_tokens=8))
+        asked = [Request(row=0, observation=Observation(text="w30 w31"))]
+        texts[adapter] = policy.start(starts(1)).act(asked)[0].tokens.logprobs
+    assert texts[None] != texts[tmp_path / "lora"]
+
+
+def test_architectures_that_cannot_be_driven_are_named():
+    import transformers as hf
+
+    model = hf.MambaForCausalLM(hf.MambaConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, state_size=4))
+    with pytest.raises(ConfigError, match="remote:NAME"):
+        plan_masks(model)
+
+
+def test_a_cache_that_does_not_reproduce_the_model_is_found(loaded, monkeypatch: pytest.MonkeyPatch):
+    from gradus.policies import masks, selfcheck
+
+    monkeypatch.setattr(selfcheck, "_CHECKED", set())
+    monkeypatch.setattr(masks, "_additive", lambda seen, dtype: torch.zeros(seen.shape, dtype=dtype))  # sees the future
+    with pytest.raises(ConfigError, match="other logits with a key-value cache"):
+        LocalPolicy(loaded("llama"), SamplingConfig())
