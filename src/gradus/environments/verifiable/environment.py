@@ -65,7 +65,7 @@ class VerifiableEnvironment:
             action_valid=found.text is not None,
             action_error=found.problem,
             action_spans=_spans(action),
-            action_data={"answer": found.text},
+            action_data={"given": found.text},
         )
 
     def outcome(self) -> Mapping[str, Any]:
