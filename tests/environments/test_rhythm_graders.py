@@ -42,12 +42,14 @@ def test_v2_is_calibrated_to_the_original(policy: str, expected: float) -> None:
 def test_v2_keeps_its_known_holes() -> None:
     """Any stated belief is paid, and a ruined first half is paid."""
     assert grades("heuristic+constant", "v2").mean() > 0.58
-    adaptation = [
-        [e.grade.components["adaptation"] for e in regrade(SPEC, played(name), SPEC.grader("v2")) if e.grade]
-        for name in ("sandbagger", "heuristic")
+    for name in ("v1", "v2"):
+        found = paired_difference(grades("sandbagger", name), grades("heuristic", name))
+        assert found.low is not None
+        assert found.low > 0, name
+    rewards = [
+        np.mean([episode.environment_return for episode in played(name)]) for name in ("sandbagger", "heuristic")
     ]
-    assert np.mean(adaptation[0]) > np.mean(adaptation[1]) + 0.1
-    assert grades("sandbagger", "v2").mean() > grades("profile-blind", "v2").mean()
+    assert rewards[0] < rewards[1] - 3.0
 
 
 def test_a_constant_belief_errs_as_much_as_in_the_original() -> None:

@@ -30,6 +30,9 @@ CONSTANT_BELIEF = (0.5, 0.5, 0.5)
 # Who is given a person plans further than the teacher needs to: the ceiling, and blind play at its best.
 _CEILING_HORIZON, _CEILING_BEAM = 14, 24
 
+# The sandbagger works a person into the ground until Wednesday noon; four slots of recovery later the second half begins.
+_RUIN_STEPS = STEPS // 2 - 4
+
 Reflex = Callable[[Mapping[str, Any], EpisodeStart], str]
 
 
@@ -58,7 +61,7 @@ def _random_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
 
 
 def _sandbagger_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
-    return "deep_work" if data["step"] < STEPS // 2 else heuristic_action(data)
+    return "deep_work" if data["step"] < _RUIN_STEPS else heuristic_action(data)
 
 
 class SilentPolicy:
