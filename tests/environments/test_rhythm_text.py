@@ -162,3 +162,14 @@ def test_a_step_of_the_text_environment_is_cheap() -> None:
             environment.step("5 5 5 meditate")
         best = min(best, (time.perf_counter() - began) / STEPS)
     assert best < 100e-6
+
+
+@pytest.mark.parametrize("persons", ["continuous", "ood", "discrete"])
+def test_every_line_after_the_first_has_the_same_words_in_the_same_places(persons: str) -> None:
+    """So that what was said and seen a turn ago is always equally far away."""
+    for line in play_lines(11, persons)[1:-1]:
+        words = line.split()
+        assert len(words) == 14
+        assert [word[0] for word in words[2:7]] == list("VCPSK") == [word[0] for word in words[9:]]
+        assert words[8].startswith("r")
+        assert all(word[1] in "+-" for word in words[8:])

@@ -35,8 +35,8 @@ __all__ = [
 SYSTEM_PROMPT = (
     "Plan one week for a person you do not know: each day has morning afternoon evening night . "
     "Meters 0 to 1 : V vitality C cognition P progress S serenity K connection . They fade; below 0.1 is a crash . "
-    "A line shows day slot meters event , then of your last action: r reward , and odd: where its effect differed from "
-    "an average person's . Reward is the change of the meters in the person's own hidden weights . "
+    "A line shows day slot meters , then of your last action: event , r reward , and with a sign how far each meter "
+    "moved otherwise than an average person's . Reward is the change of the meters in the person's own hidden weights . "
     "People differ: what helps one drains another . Find out whom you have . "
     "Answer each line with three digits 0-9 and one action: "
     "company ( 0 hates 9 loves ) morning ( 0 night owl 9 morning person ) work ( 0 avoids 9 lives for it ) . "
@@ -44,6 +44,7 @@ SYSTEM_PROMPT = (
     "Example: 5 5 5 sleep . You may think first in <reasoning> </reasoning> ."
 )
 
+_NO_EVENT = "calm"
 _LEVELS = round(1 / METER_GRID)
 _ODD_LEVELS = 25  # anomalies are shown up to this many grid steps
 _REWARD_LEVELS = round(REWARD_LIMIT / REWARD_GRID)
@@ -72,18 +73,19 @@ def shown(data: Mapping[str, Any]) -> tuple[list[float], list[float], float]:
 
 
 def observation_text(data: Mapping[str, Any]) -> str:
-    """One line, for example ``tue evening V0.65 C0.50 P0.30 S0.60 K0.40 r+1.2 odd V-0.08 K+0.02``."""
-    words = [data["day"], data["slot"]]
+    """One line, for example ``tue evening V0.65 C0.50 P0.30 S0.60 K0.40 calm r+1.2 V-0.08 C+0.00 P+0.00 S+0.00 K+0.02``.
+
+    Every line after the first has the same words in the same places, zeros too: for a small transformer what it said and
+    saw a turn ago is then always equally far away. Monday's first line ends with the meters; nothing has happened yet.
+    """
+    words = ["over"] if data["done"] else [data["day"], data["slot"]]
     words += [table[round(value / METER_GRID)] for table, value in zip(_METER_WORDS, data["meters"], strict=True)]
-    if data["active_event"] != "none":
-        words.append(data["active_event"])
     if data["reward"] is not None:
+        event = data["active_event"]
+        words.append(_NO_EVENT if event == "none" else event)
         words.append(_REWARD_WORDS[_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)])
         levels = [_level(value, ANOMALY_GRID, _ODD_LEVELS) for value in data["anomaly"]]
-        odd = [table[level] for table, level in zip(_ODD_WORDS, levels, strict=True) if level]
-        words += ["odd", *odd] if odd else []
-    if data["done"]:
-        words[:2] = ["over"]
+        words += [table[level] for table, level in zip(_ODD_WORDS, levels, strict=True)]
     return " ".join(words)
 
 
@@ -171,10 +173,10 @@ def reasoning_text(belief: Sequence[float], unsure: Sequence[bool], meter: str, 
 
 def vocabulary() -> Vocabulary:
     """Every word that a prompt, a line, an answer or the teacher's reasoning can hold; one token each."""
-    words: list[str] = [*(str(digit) for digit in range(10)), *ACTIONS, *DAYS, *SLOTS, "odd", "over"]
+    words: list[str] = [*(str(digit) for digit in range(10)), *ACTIONS, *DAYS, *SLOTS, _NO_EVENT, "over"]
     words += [event for event in EVENTS if event != "none"]
     words += [word for table in _METER_WORDS for word in table]
-    words += [word for table in _ODD_WORDS for level, word in table.items() if level]
+    words += [word for table in _ODD_WORDS for word in table.values()]
     words += list(_REWARD_WORDS.values())
     words += [level + mark for level in _BELIEF_LEVELS for mark in ("", "?")] + ["values", "must", "probe"]
     words += SYSTEM_PROMPT.split()
