@@ -8,8 +8,8 @@ from gradus.health.diagnose import (
     diagnose,
     exit_code,
     read_metrics,
+    report,
     status,
-    to_json,
 )
 from gradus.health.rules import RULES, Finding, Rule
 from gradus.health.tables import diagnosis_rows, tables
@@ -26,7 +26,7 @@ __all__ = [
     "diagnosis_rows",
     "exit_code",
     "read_metrics",
+    "report",
     "status",
     "tables",
-    "to_json",
 ]

@@ -21,13 +21,12 @@ __all__ = [
     "diagnose",
     "exit_code",
     "read_metrics",
+    "report",
     "status",
-    "to_json",
 ]
 
 Records = Sequence[Mapping[str, Any]]
 _EXIT = {"healthy": 0, "warn": 1, "stop": 2}
-_QUIET = 20  # steps after which a lasting alert is repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +77,15 @@ def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]
 class Monitor:
     """The rules in a running run. Call it with new records, or with all so far; it knows what it has seen.
 
-    It returns what fires at the newest record: mappings with rule, severity, evidence, remedy, step, and adjust where
-    something may safely be changed. An alert that lasts is repeated every 20 steps, sooner only if it gets worse.
+    It returns all that holds at the newest record: mappings with rule, severity, evidence, remedy, step, and adjust where
+    something may safely be changed. What was already told is for the caller to know, so that a resumed run reacts as the
+    unbroken one does.
     """
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = rules
         self._records: list[Mapping[str, Any]] = []
         self._seen: set[tuple[Any, ...]] = set()
-        self._told: dict[str, tuple[int, str]] = {}  # rule -> (number of records of its kind, severity)
 
     def __call__(self, records: Records) -> list[dict[str, Any]]:
         fresh = [record for record in records if _identity(record) not in self._seen]
@@ -97,19 +96,9 @@ class Monitor:
         for rule in self._rules:
             if rule.kind in kinds:
                 history = History(self._records, rule.kind)
-                finding = rule.check(history)
-                if finding is not None and self._is_news(rule, finding, len(history)):
+                if finding := rule.check(history):
                     alerts.append(_alert(rule, finding, history.step))
         return alerts
-
-    def _is_news(self, rule: Rule, finding: Finding, now: int) -> bool:
-        told = self._told.get(rule.name)
-        worse = told is not None and SEVERITIES.index(finding.severity) > SEVERITIES.index(told[1])
-        # What is only explained is explained once.
-        news = told is None or worse or (finding.severity != "info" and now - told[0] >= _QUIET)
-        if news:
-            self._told[rule.name] = (now, finding.severity)
-        return news
 
 
 def _alert(rule: Rule, finding: Finding, step: int | None) -> dict[str, Any]:
@@ -153,12 +142,12 @@ def advice(diagnoses: Sequence[Diagnosis]) -> str:
     return f"{verb}: {first.rule}, {when}. {first.remedy}{more}"
 
 
-def to_json(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+def report(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
     """The document of `gradus doctor --json`."""
     return {
         "schema": 1,
         "status": status(diagnoses),
-        "advice": advice(diagnoses),
+        "summary": advice(diagnoses),
         "diagnoses": [asdict(each) for each in diagnoses],
     }
 
