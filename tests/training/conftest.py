@@ -1,0 +1,34 @@
+"""Models and sequences that the training tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import echo, lamps
+
+from gradus.policies import NanoConfig, SamplingConfig, load_model, make_nano
+
+torch.set_num_threads(1)
+SMALL = NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=512)
+
+
+@pytest.fixture(scope="session")
+def echo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_nano(tmp_path_factory.mktemp("models") / "echo", echo().vocabulary(), SMALL, seed=1)
+
+
+@pytest.fixture(scope="session")
+def lamps_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_nano(tmp_path_factory.mktemp("models") / "lamps", lamps().vocabulary(), SMALL, seed=2)
+
+
+@pytest.fixture
+def loaded(lamps_model: Path):
+    return load_model(lamps_model, device="cpu")
+
+
+@pytest.fixture
+def sampling() -> SamplingConfig:
+    return SamplingConfig(max_new_tokens=4, grammar=True)

@@ -1,0 +1,267 @@
+"""The whole loop on small environments: it learns, it resumes, and it says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import echo, lamps
+from safetensors.torch import load_file
+
+from gradus.core import ConfigError, StorageError
+from gradus.policies import SamplingConfig, load_model
+from gradus.rollouts import read_episodes
+from gradus.training import GrpoConfig, GrpoResult, RunFolder, TrainingError, train_grpo
+
+SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
+CONTRACT = {
+    *("step", "reward_mean", "reward_std", "reward_total_std", "yardstick_mean", "components", "component_variance"),
+    *("metrics", "groups", "dead_groups", "episodes", "failed_episodes", "truncated_episodes", "invalid_actions"),
+    *("distinct_actions", "answer_information", "turns_mean", "action_tokens_mean", "loss", "kl", "entropy"),
+    *("clip_fraction", "ratio_max", "sampler_gap", "grad_norm", "learning_rate", "action_tokens", "trained_tokens"),
+    *("tokens", "seconds", "tokens_per_second", "matmul_peak_share"),
+}
+
+
+def settings(**changes: Any) -> GrpoConfig:
+    base: dict[str, Any] = {
+        "max_steps": 8,
+        "groups": 4,
+        "group_size": 4,
+        "learning_rate": 3e-3,
+        "sampling": SAMPLING,
+        "validation_every": 3,
+        "validation_tasks": 8,
+        "checkpoint_every": 3,
+        "threads": 1,
+        "device": "cpu",
+    }
+    return GrpoConfig(**{**base, **changes})
+
+
+def steps(folder: Path, kind: str = "step") -> list[dict[str, Any]]:
+    return [record for record in RunFolder(folder).records() if record["kind"] == kind]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    left, right = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    return left.keys() == right.keys() and all(left[name].equal(right[name]) for name in left)
+
+
+def without_clock(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    timed = ("seconds", "tokens_per_second", "matmul_peak_share")
+    return [{name: value for name, value in record.items() if name not in timed} for record in records]
+
+
+def test_it_learns_to_echo(echo_model: Path, tmp_path: Path) -> None:
+    changes = {"max_steps": 30, "groups": 8, "group_size": 8, "learning_rate": 5e-3, "validation_every": 10}
+    result = train_grpo(echo_model, echo(), settings(**changes), tmp_path / "run", live=False)
+    records = steps(tmp_path / "run")
+    first = sum(record["reward_mean"] for record in records[:3]) / 3
+    last = sum(record["reward_mean"] for record in records[-3:]) / 3
+    assert first < 0.5
+    assert last > 0.8
+    assert result.best_grade is not None
+    assert result.best_grade > 0.8
+    assert max(record["sampler_gap"] for record in records if record["sampler_gap"] is not None) < 1e-5
+    assert load_model(result.best, device="cpu").context == 512
+
+
+def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> None:
+    train_grpo(lamps_model, lamps(), settings(credit="span", store_every=4), tmp_path / "run", live=False)
+    records = steps(tmp_path / "run")
+    assert [record["step"] for record in records] == list(range(1, 9))
+    for record in records:
+        assert set(record) >= CONTRACT
+        assert set(record["seconds"]) == {"play", "environment", "grade", "train", "update", "total"}
+        assert record["episodes"] == 16
+        assert record["tokens"] > record["action_tokens"] >= record["trained_tokens"] > 0
+    checks = steps(tmp_path / "run", "validation")
+    assert [(check["step"], check["decoding"]) for check in checks] == [
+        (step, decoding) for step in (0, 3, 6, 8) for decoding in ("sampled", "greedy")
+    ]
+    stored = read_episodes(tmp_path / "run" / "episodes" / "step-000004.jsonl")
+    assert len(stored.episodes) == 8
+    assert stored.episodes[0].turns[0].tokens is not None
+
+
+@pytest.fixture(scope="module")
+def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GrpoResult]:
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    return folder, train_grpo(lamps_model, lamps(), settings(), folder, live=False)
+
+
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_ctrl_c_leaves_a_run_that_goes_on_bit_for_bit(
+    unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path, after: int
+) -> None:
+    folder, wanted = unbroken
+
+    def press(record: Any) -> None:
+        if record["step"] == after:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=press, live=False)
+    resumed = train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    assert same_weights(folder / "final", tmp_path / "run" / "final")
+    assert same_weights(folder / "best", tmp_path / "run" / "best")
+    assert (resumed.best_step, resumed.best_grade) == (wanted.best_step, wanted.best_grade)
+    assert without_clock(RunFolder(tmp_path / "run").records()) == without_clock(RunFolder(folder).records())
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from fakes import lamps
+from gradus.training import GrpoConfig, train_grpo
+config = GrpoConfig.model_validate_json(sys.argv[4])
+train_grpo(sys.argv[2], lamps(), config, sys.argv[3], resume=True, live=False)
+"""
+
+
+def start(model: Path, folder: Path, config: GrpoConfig) -> subprocess.Popen[bytes]:
+    arguments = [str(Path(__file__).parents[1]), str(model), str(folder), config.model_dump_json(exclude_unset=True)]
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.DEVNULL)
+
+
+def kill_when(process: subprocess.Popen[bytes], folder: Path, lines: int, wait: float) -> None:
+    """kill -9 once ``lines`` lines of metrics are there and ``wait`` seconds have passed."""
+    metrics = folder / "metrics.jsonl"
+    while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < lines):
+        time.sleep(0.005)
+    time.sleep(wait)
+    process.kill()
+    process.wait()
+
+
+def test_kill_9_changes_nothing(unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path) -> None:
+    """Killed once behind a checkpoint; the run in this process goes on to the same weights."""
+    kill_when(start(lamps_model, tmp_path / "run", settings()), tmp_path / "run", 9, 0.0)
+    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    assert same_weights(unbroken[0] / "final", tmp_path / "run" / "final")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(5))
+def test_kill_9_at_any_moment_changes_nothing(
+    unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path, moment: int
+) -> None:
+    """Killed twice, at moments spread over playing, training, validating and writing."""
+    for lines, wait in ((1 + 2 * moment, 0.013 * moment), (9 + moment, 0.007 * moment)):
+        kill_when(start(lamps_model, tmp_path / "run", settings()), tmp_path / "run", lines, wait)
+    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    assert same_weights(unbroken[0] / "final", tmp_path / "run" / "final")
+    assert same_weights(unbroken[0] / "best", tmp_path / "run" / "best")
+    assert without_clock(RunFolder(tmp_path / "run").records()) == without_clock(RunFolder(unbroken[0]).records())
+
+
+def test_a_changed_setting_is_named(unbroken: tuple[Path, GrpoResult], lamps_model: Path) -> None:
+    folder = unbroken[0]
+    with pytest.raises(ConfigError, match=r"learning_rate was 0\.003 and is now 0\.1"):
+        train_grpo(lamps_model, lamps(), settings(learning_rate=0.1), folder, resume=True, live=False)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train_grpo(lamps_model, lamps(), settings(), folder, live=False)
+
+
+def test_a_full_disk_leaves_nothing_half_written(lamps_model: Path, tmp_path: Path) -> None:
+    """No file may grow beyond 20 kB from step 4 on: the next checkpoint fails, and the last one still serves."""
+    folder = tmp_path / "run"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(record: Any) -> None:
+        if record["step"] == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+
+    try:
+        with pytest.raises(StorageError, match="nothing half-written"):
+            train_grpo(lamps_model, lamps(), settings(), folder, on_step=fill, live=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000003"]
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+    train_grpo(lamps_model, lamps(), settings(), folder, resume=True, live=False)
+
+
+def test_alerts_are_written_and_obeyed(lamps_model: Path, tmp_path: Path) -> None:
+    def monitor(records: Any) -> list[dict[str, Any]]:
+        if len(records) < 2:
+            return []
+        severity = "stop" if len(records) >= 4 else "warn"
+        return [{"rule": "test", "severity": severity, "evidence": "e", "remedy": "r", "adjust": {"learning_rate": 0.5}}]
+
+    result = train_grpo(
+        lamps_model, lamps(), settings(), tmp_path / "stop", monitor=monitor, on_alert="stop", live=False
+    )
+    assert (result.stopped, result.steps) == ("test", 4)
+    assert [(one["step"], one["action"]) for one in steps(tmp_path / "stop", "alert")] == [(2, "warned"), (4, "stopped")]
+    train_grpo(lamps_model, lamps(), settings(), tmp_path / "adjust", monitor=monitor, on_alert="adjust", live=False)
+    rates = [record["learning_rate"] for record in steps(tmp_path / "adjust")]
+    assert rates == pytest.approx([3e-3, 3e-3, 1.5e-3, 1.5e-3, 7.5e-4, 7.5e-4, 7.5e-4, 7.5e-4])
+
+
+def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:
+    changes = {"max_steps": 3, "group_size": 2, "validation_every": 0, "validation_tasks": 0}
+    plain = settings(**{k: v for k, v in changes.items() if k != "validation_tasks"})
+    config = GrpoConfig(**{k: getattr(plain, k) for k in plain.model_fields_set - {"validation_tasks"}}, dynamic_sampling=8)
+    train_grpo(echo_model, echo(), config, tmp_path / "run", live=False)
+    assert [record["dead_groups"] for record in steps(tmp_path / "run")] == [0.0, 0.0, 0.0]
+
+
+def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:
+    from gradus.training.tasks import training_tasks, validation_tasks
+
+    spec, config = lamps(), settings(tasks=20)
+    first, second = ([task.seed for task in training_tasks(spec, config, start, 12)] for start in (0, 12))
+    held = {task.seed for task in validation_tasks(spec, config)}
+    assert sorted(first) == sorted(second)
+    assert first != second
+    assert len(held) == 8
+    assert not held & set(first)
+    across = [task.seed for task in training_tasks(spec, config, 6, 12)]
+    assert across == [*first[6:], *second[:6]]
+
+
+def test_what_has_no_effect_is_refused() -> None:
+    with pytest.raises(ValueError, match="no effect while kl_coef is 0"):
+        GrpoConfig(kl_estimator="k2")
+    with pytest.raises(ValueError, match="unknown algorithm"):
+        GrpoConfig(algorithm="ppo")
+    with pytest.raises(ValueError, match="one advantage per episode"):
+        GrpoConfig(algorithm="gdpo", credit="turn")
+    with pytest.raises(ValueError, match="leaves nothing to train on"):
+        GrpoConfig(tasks=10)
+
+
+def test_all_failing_is_an_error_with_its_reason(lamps_model: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    def broken() -> Any:
+        raise RuntimeError("the lamp is broken")
+
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            return broken if name == "reset" else (lambda *_, **__: None)
+
+        def reset(self, **_: Any) -> Any:
+            return broken()
+
+    spec = replace(lamps(), make=Broken)  # type: ignore[arg-type]
+    quiet = settings().model_copy(update={"validation_every": 0})
+    with pytest.raises(TrainingError, match="the lamp is broken"):
+        train_grpo(lamps_model, spec, quiet, tmp_path / "run", live=False)
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no model folder"):
+        train_grpo(tmp_path / "nowhere", lamps(), settings(), tmp_path / "run", live=False)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,130 @@
+"""A tree of shared prefixes computes what each row alone computes, forwards and backwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sequence_fakes import random_sequences
+from torch import Tensor
+
+from gradus.policies import LoadedModel, SamplingConfig
+from gradus.training.batches import microbatches
+from gradus.training.forward import causal_model, disable_dropout, score_tokens, tree_attention
+
+PLAIN = SamplingConfig()
+
+
+def alone(model, sequence) -> Tensor:
+    """The definition: one row, no padding, the log-softmax of the position before each sampled token."""
+    logits = model(torch.from_numpy(sequence.ids)[None]).logits[0]
+    return logits.log_softmax(-1)[torch.from_numpy(sequence.positions - 1), torch.from_numpy(sequence.ids[sequence.positions])]
+
+
+def in_batches(model, sequences, **options) -> dict[int, Tensor]:
+    found = {}
+    with tree_attention(model):
+        for batch in microbatches(sequences, **options):
+            logprobs = score_tokens(model, batch, PLAIN).logprobs
+            for row, index in enumerate(batch.sequences):
+                found[index] = logprobs[batch.labels.row == row]
+    return found
+
+
+def gradient(model, values) -> Tensor:
+    model.zero_grad()
+    weights = torch.linspace(-1, 1, sum(len(one) for one in values))
+    (torch.cat(values) * weights).sum().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("budget", [1, 60, 150, 10_000])
+def test_a_row_in_a_batch_equals_the_row_alone(loaded: LoadedModel, share: bool, budget: int) -> None:
+    sequences = random_sequences(budget)
+    found = in_batches(loaded.model, sequences, budget=budget, share=share)
+    wanted = [alone(loaded.model, sequence) for sequence in sequences]
+    got = [found[index] for index in range(len(sequences))]
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    exact = gradient(loaded.model, wanted)
+    assert (gradient(loaded.model, got) - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    groups=st.integers(1, 4),
+    members=st.integers(1, 5),
+    prefix=st.integers(2, 30),
+    suffix=st.integers(1, 20),
+    budget=st.integers(1, 300),
+)
+@settings(max_examples=25, deadline=None)
+def test_every_sampled_token_is_scored_once_with_its_own_number(
+    seed: int, groups: int, members: int, prefix: int, suffix: int, budget: int
+) -> None:
+    sequences = random_sequences(seed, groups=groups, members=members, prefix=prefix, suffix=suffix)
+    seen: list[int] = []
+    for batch in microbatches(sequences, budget=budget):
+        seen.extend(batch.sequences)
+        for row, index in enumerate(batch.sequences):
+            mine = batch.labels.row == row
+            sequence = sequences[index]
+            assert batch.labels.target[mine].tolist() == sequence.ids[sequence.positions].tolist()
+            source = batch.labels.source[mine]
+            assert batch.positions[0, source].tolist() == (sequence.positions - 1).tolist()
+            assert batch.input_ids[0, source].tolist() == sequence.ids[sequence.positions - 1].tolist()
+        width = batch.input_ids.shape[1]
+        assert batch.tokens <= width
+        assert width <= max(budget, max(map(len, sequences)))
+    assert sorted(seen) == list(range(len(sequences)))
+
+
+def test_a_shared_prefix_is_computed_once(loaded: LoadedModel) -> None:
+    sequences = random_sequences(0, groups=2, members=8, prefix=50, suffix=6, spread=0)
+    shared = sum(batch.tokens for batch in microbatches(sequences, budget=1000))
+    single = sum(batch.tokens for batch in microbatches(sequences, budget=1000, share=False))
+    own = single - 16 * 50
+    assert shared == own + 2 * 50
+
+
+def test_only_positions_before_sampled_tokens_get_a_gradient(loaded: LoadedModel) -> None:
+    """The loss touches the last hidden states where a sampled token is predicted, and is exactly 0 everywhere else."""
+    kept: list[Tensor] = []
+    norm = causal_model(loaded.model).base_model.norm
+    handle = norm.register_forward_hook(lambda module, inputs, output: (output.retain_grad(), kept.append(output))[1])
+    sequences = random_sequences(7)
+    with tree_attention(loaded.model):
+        for batch in microbatches(sequences, budget=120):
+            score_tokens(loaded.model, batch, PLAIN).logprobs.sum().backward()
+            given_back = kept.pop().grad
+            assert given_back is not None
+            touched = given_back[0].abs().sum(dim=1) > 0
+            wanted = torch.zeros_like(touched)
+            wanted[batch.labels.source] = True
+            assert torch.equal(touched, wanted)
+    handle.remove()
+
+
+def test_only_sampled_positions_reach_the_head(loaded: LoadedModel) -> None:
+    rows: list[int] = []
+    head = causal_model(loaded.model).get_output_embeddings()
+    handle = head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[-2]))
+    sequences = random_sequences(3)
+    with tree_attention(loaded.model), torch.no_grad():
+        for batch in microbatches(sequences, budget=10_000):
+            score_tokens(loaded.model, batch, PLAIN)
+    handle.remove()
+    assert sum(rows) <= sum(sequence.actions for sequence in sequences)
+
+
+def test_dropout_is_off_in_train_mode_too(loaded: LoadedModel) -> None:
+    for layer in loaded.model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    disable_dropout(loaded.model)
+    batch = microbatches(random_sequences(1), budget=10_000, share=False)[0]
+    with tree_attention(loaded.model), torch.no_grad():
+        still = score_tokens(loaded.model.eval(), batch, PLAIN).logprobs
+        moving = score_tokens(loaded.model.train(), batch, PLAIN).logprobs
+    assert torch.equal(still, moving)

@@ -1,0 +1,148 @@
+"""The update half of a GRPO step: ratios, microbatches, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes import lamps
+
+from gradus.algorithms import PRESETS
+from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, load_model
+from gradus.rollouts import play
+from gradus.training import GrpoConfig, TrainingError
+from gradus.training.credit import credit_groups
+from gradus.training.optimiser import make_optimiser
+from gradus.training.update import Credited, policy_update
+
+SPEC = lamps()
+
+
+def config(**settings) -> GrpoConfig:
+    settings.setdefault("sampling", SamplingConfig(max_new_tokens=4, grammar=True))
+    return GrpoConfig(groups=4, group_size=4, max_turns=3, **settings)
+
+
+def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[Credited]:
+    policy = LocalPolicy(loaded, settings.sampling, grammar=spec.grammar)
+    tasks = [spec.train_task(index) for index in range(settings.groups)]
+    groups = play(spec, policy, tasks, group_size=settings.group_size, seed=5).groups
+    return credit_groups(groups, settings, loaded.renderer)
+
+
+def gradient(loaded: LoadedModel, credited: list[Credited], settings: GrpoConfig) -> torch.Tensor:
+    """Plain descent with rate 1 moves the weights by the gradient."""
+    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
+    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
+    moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]
+    with torch.no_grad():
+        for parameter, old in zip(loaded.model.parameters(), before, strict=True):
+            parameter.copy_(old)
+    return torch.cat([part.flatten() for part in moved])
+
+
+@pytest.mark.parametrize("algorithm", sorted(PRESETS))
+def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm: str) -> None:
+    settings = config(algorithm=algorithm, grad_clip=0)
+    credited = played(loaded, settings)
+    whole = gradient(loaded, credited, settings)
+    assert whole.abs().max() > 0
+    for budget in (1, 40, 100):
+        cut = gradient(loaded, credited, settings.model_copy(update={"token_budget": budget}))
+        assert (cut - whole).abs().max() < 1e-5 * whole.abs().max()
+
+
+def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel) -> None:
+    settings = config(credit="episode", grad_clip=0)
+    credited = played(loaded, settings)
+    dead = [replace(one, advantages=np.zeros_like(one.advantages)) for one in credited[:5]]
+    mixed = [*dead, *credited[5:]]
+    skipped = gradient(loaded, mixed, settings)
+    # A vanishing advantage is not skipped, and weighs nothing.
+    tiny = [replace(one, advantages=one.advantages + 1e-30) for one in dead]
+    assert torch.allclose(skipped, gradient(loaded, [*tiny, *credited[5:]], settings), atol=1e-7)
+
+
+def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedModel) -> None:
+    settings = config(learning_rate=1e-2, scale="none")
+    credited = played(loaded, settings)
+    once = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), credited, settings, 0.0)
+    assert once.figures["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert once.sampler_gap is not None
+    assert once.sampler_gap < 1e-5
+    twice = settings.model_copy(update={"epochs": 2})
+    moved = policy_update(loaded, make_optimiser(loaded.model, twice), credited, twice, 1e-2)
+    assert moved.figures["ratio_max"] > 1.01
+    assert moved.figures["kl"] > 0
+    assert moved.sampler_gap == once.sampler_gap  # measured before the weights moved
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingConfig(max_new_tokens=5, temperature=0.5),
+        SamplingConfig(max_new_tokens=5, temperature=1.5, grammar=True),
+        SamplingConfig(max_new_tokens=5, top_k=7),
+        SamplingConfig(max_new_tokens=5, top_p=0.7, temperature=1.5),
+    ],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_sampler_and_trainer_agree(lamps_model: Path, sampling: SamplingConfig, restart: bool) -> None:
+    loaded = load_model(lamps_model, device="cpu")
+    settings = config(sampling=sampling)
+    spec = lamps(turns=5, restart=restart)
+    credited = played(loaded, settings, spec)
+    everything = [replace(one, advantages=np.ones_like(one.advantages)) for one in credited]
+    result = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), everything, settings, 0.0)
+    assert result.sampler_gap is not None
+    assert result.sampler_gap < 1e-5
+    assert result.trained_tokens == sum(one.sequence.actions for one in credited)
+
+
+def test_a_sampler_gap_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
+    settings = config()
+    credited = played(loaded, settings)
+    wrong = replace(credited[-1].sequence, logprobs=credited[-1].sequence.logprobs - 0.01)
+    credited[-1] = Credited(sequence=wrong, advantages=np.ones(wrong.actions))
+    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
+    with pytest.raises(TrainingError, match=r"differ by up to 0\.01"):
+        policy_update(loaded, make_optimiser(loaded.model, settings), credited, settings, 1e-3)
+    assert all(torch.equal(old, new) for old, new in zip(before, loaded.model.parameters(), strict=True))
+
+
+def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) -> None:
+    settings = config(minibatches=2, epochs=2)
+    credited = played(loaded, settings)
+    result = policy_update(loaded, make_optimiser(loaded.model, settings), credited, settings, 1e-3, key=(1,))
+    live = [one for one in credited if one.live]
+    assert result.trained_tokens == sum(one.sequence.actions for one in live)
+
+
+def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) -> None:
+    reference = load_model(lamps_model, device="cpu").model
+    free = config()
+    credited = played(loaded, free)
+    start = policy_update(
+        loaded, make_optimiser(loaded.model, free), credited, config(kl_coef=0.1), 3e-3, reference=reference
+    )
+    assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
+    again = played(loaded, free)
+    far = policy_update(loaded, make_optimiser(loaded.model, free), again, config(kl_coef=0.1), 3e-3, reference=reference)
+    assert far.figures["kl"] > 1e-4
+
+
+def test_entropy_bonus_keeps_the_policy_open(lamps_model: Path) -> None:
+    def after_training(coefficient: float) -> float:
+        loaded = load_model(lamps_model, device="cpu")
+        settings = config(entropy_coef=coefficient)
+        optimiser = make_optimiser(loaded.model, settings)
+        for _ in range(6):
+            result = policy_update(loaded, optimiser, played(loaded, settings), settings, 3e-3)
+        entropy = result.figures["entropy"]
+        assert entropy is not None
+        return entropy
+
+    assert after_training(0.3) > after_training(0.0) > after_training(-0.3)
