@@ -63,14 +63,19 @@ def _spam(data: Mapping[str, Any]) -> list[str]:
 
 def _heuristic(data: Mapping[str, Any]) -> list[str]:
     """Sentences with a name or a number in them."""
-    banks, kept = data["banks"], []
+    banks, kept = data["banks"], list[str]()
     for line in data["text"].splitlines():
         speaker, separator, said = line.partition(": ")
         for sentence in re.split(r"(?<=[.!?])\s+", said if separator else line):
-            if re.search(r"\d", sentence) or re.search(r"(?<!^)\b[A-Z][a-z]+", sentence):
-                text = f"{speaker}: {sentence}" if separator else sentence
-                kept += _cut(text, data["entry_words"])
+            if _tells(sentence, spoken=bool(separator)):
+                kept += _cut(f"{speaker}: {sentence}" if separator else sentence, data["entry_words"])
     return [write_insert(banks[(data["index"] + i) % len(banks)], text) for i, text in enumerate(dict.fromkeys(kept))]
+
+
+def _tells(sentence: str, *, spoken: bool) -> bool:
+    """A digit, or a capital that is not the beginning of what somebody says; a narrator may well begin with a name."""
+    name = r"(?<!^)\b[A-Z][a-z]+" if spoken else r"\b[A-Z][a-z]+"
+    return bool(re.search(r"\d", sentence) or re.search(name, sentence))
 
 
 def _cut(text: str, words: int) -> list[str]:

@@ -16,9 +16,9 @@ from gradus.environments.memory.worlds.synthetic import synthetic_config, synthe
 __all__ = ["read_statements", "synthetic_source"]
 
 TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
-    range(1_000_000, 1_000_200),
-    range(2_000_000, 2_000_100),
-    range(3_000_000, 3_000_020),
+    range(1_000_000, 1_000_128),
+    range(2_000_000, 2_000_048),
+    range(3_000_000, 3_000_008),
 )
 
 
