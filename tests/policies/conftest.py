@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tiny_models import loaded, model_folder  # noqa: E402
+from tiny_models import loaded, model_folder
 
 __all__ = ["loaded", "model_folder"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import starts
 
 from gradus.core import ConfigError, Observation, Request
 from gradus.policies import LocalPolicy, SamplingConfig, load_model
 from gradus.policies.masks import plan_masks
-from tiny_models import starts
 
 Folder = Callable[[str], Path]
 

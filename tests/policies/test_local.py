@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def test_a_row_does_not_depend_on_its_batch(loaded: Load, batch_size: int | None
     sampling = SamplingConfig(max_new_tokens=5)
     whole = play(LocalPolicy(loaded("llama"), sampling), rows=7, turns=3)
     cut = play(LocalPolicy(loaded("llama"), sampling, batch_size=batch_size), rows=7, turns=3)
-    for a, b in zip(sum(whole, []), sum(cut, []), strict=True):
+    for a, b in zip(chain(*whole), chain(*cut), strict=True):
         assert a.tokens.action_ids == b.tokens.action_ids
         assert a.tokens.logprobs == pytest.approx(b.tokens.logprobs, abs=2e-5)
 
@@ -76,7 +77,7 @@ def test_stop_tokens_are_kept_and_cut_answers_say_so(loaded: Load):
     stops = model.renderer.stop_ids
     assert len(stops) > 5
     assert model.tokenizer.pad_token_id in stops
-    actions = sum(play(LocalPolicy(model, SamplingConfig(max_new_tokens=6)), rows=12, turns=4), [])
+    actions = list(chain(*play(LocalPolicy(model, SamplingConfig(max_new_tokens=6)), rows=12, turns=4)))
     assert {action.stop for action in actions} == {None, StopReason.TOKEN_LIMIT}
     for action in actions:
         ids = action.tokens.action_ids
@@ -213,7 +214,7 @@ def test_sampling_leaves_the_model_as_it_was(loaded: Load):
 def test_non_canonical_ids_come_out_as_sampled(loaded: Load):
     """A random model spells words in ways its tokenizer would not; the ids that are stored are those that were drawn."""
     model = loaded("qwen2")
-    actions = sum(play(LocalPolicy(model, SamplingConfig(max_new_tokens=6)), rows=12, turns=3), [])
+    actions = list(chain(*play(LocalPolicy(model, SamplingConfig(max_new_tokens=6)), rows=12, turns=3)))
     encode = model.tokenizer.encode
     strange = [a for a in actions if tuple(encode(a.text, add_special_tokens=False)) != a.tokens.action_ids[: -1 if a.stop is None else None]]  # fmt: skip
     assert len(strange) > len(actions) / 4

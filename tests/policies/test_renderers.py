@@ -173,7 +173,7 @@ def test_a_tokenizer_that_was_told_to_pad_does_not_pad_prompts():
 
 
 def test_stripped_reasoning_is_an_error_or_kept_on_request():
-    with pytest.raises(ConfigError, match="rewrites history.*keep_history=True"):
+    with pytest.raises(ConfigError, match=r"rewrites history.*keep_history=True"):
         ChatRenderer(byte_tokenizer(STRIPPING))
     renderer = ChatRenderer(byte_tokenizer(STRIPPING), keep_history=True)
     assert renderer.following("hello") == ChatRenderer(byte_tokenizer(CHATML)).following("hello")

@@ -244,10 +244,10 @@ def _centre(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
     """(N, ...) minus the group's mean or the mean of the others; exactly 0 where a group is all equal."""
     if baseline not in ("mean", "leave_one_out"):
         raise ValueError(f"baseline must be mean or leave_one_out, got {baseline!r}")
-    size = index.size.reshape(-1, *([1] * (values.ndim - 1)))
+    size = index.size.to(values.dtype).reshape(-1, *([1] * (values.ndim - 1)))
     centred = values - (index.sum(values) / size)[index.place]
     if baseline == "leave_one_out":
-        centred = centred * (size / (size - 1).clamp(min=1))[index.place].to(values.dtype)
+        centred = centred * (size / (size - 1).clamp(min=1))[index.place]
     return torch.where(index.equal(values)[index.place], torch.zeros_like(centred), centred)
 
 

@@ -1,0 +1,262 @@
+"""Advantages: what must hold whatever the rewards are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.algorithms import (
+    dead_groups,
+    gdpo_advantages,
+    group_advantages,
+    live_rows,
+    maxrl_advantages,
+    overlong_penalty,
+    reinforce_pp_advantages,
+    rewards_to_go,
+    span_advantages,
+    spread,
+    token_advantages,
+    turn_advantages,
+)
+
+SCALES = ("none", "batch", "group")
+BASELINES = ("mean", "leave_one_out")
+
+
+def batch(seed: int, groups: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards of groups of 2 to 5 members, names and order mixed."""
+    rng = np.random.default_rng(seed)
+    names = np.concatenate([[7 * g - 5] * int(rng.integers(2, 6)) for g in range(groups)])
+    order = rng.permutation(len(names))
+    return torch.tensor(rng.normal(size=len(names))), torch.tensor(names[order])
+
+
+def turns(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rewards, groups = batch(seed)
+    rng = np.random.default_rng(seed + 1)
+    return torch.tensor(rng.normal(size=(len(rewards), 5))), torch.tensor(rng.integers(1, 6, len(rewards))), groups
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("baseline", BASELINES)
+@given(seed=st.integers(0, 10**6), shift=st.floats(-100, 100))
+@settings(max_examples=30, deadline=None)
+def test_shifting_all_rewards_changes_nothing(scale, baseline, seed: int, shift: float):
+    rewards, groups = batch(seed)
+    a = group_advantages(rewards, groups, scale=scale, baseline=baseline)
+    b = group_advantages(rewards + shift, groups, scale=scale, baseline=baseline)
+    assert torch.allclose(a, b, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_permuting_rows_permutes_advantages_and_names_do_not_matter(scale, seed: int):
+    rewards, groups = batch(seed)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(rewards)))
+    a = group_advantages(rewards, groups, scale=scale)
+    assert torch.allclose(group_advantages(rewards[order], -3 * groups[order], scale=scale), a[order])
+    paid, lengths, names = turns(seed)
+    b = turn_advantages(paid, lengths, names, scale=scale)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(lengths)))
+    assert torch.allclose(turn_advantages(paid[order], lengths[order], -names[order], scale=scale), b[order])
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_groups_do_not_leak(seed: int):
+    """What happens in one group changes no other group's advantages, unless a scale is shared on purpose."""
+    rewards, groups = batch(seed)
+    other = rewards.clone()
+    mine = groups == groups[0]
+    other[~mine] = other[~mine] * 3 + 1
+    for scale in ("none", "group"):
+        a, b = (group_advantages(r, groups, scale=scale) for r in (rewards, other))
+        assert torch.equal(a[mine], b[mine])
+        assert not torch.allclose(a[~mine], b[~mine]) or scale == "group"
+
+
+@pytest.mark.parametrize("value", [0.3, 0.1, 1 / 3, 1e6 + 0.1, -0.7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rewards_give_exactly_zero(value: float, dtype: torch.dtype):
+    """The standard deviation of equal floats is often not 0, and dividing by it makes signal out of rounding."""
+    for size in range(2, 17):
+        rewards = torch.full((size + 2,), value, dtype=dtype)
+        rewards[-2:] = torch.tensor([0.0, 1.0], dtype=dtype)
+        groups = torch.tensor([4] * size + [9, 9])
+        for scale in SCALES:
+            for baseline in BASELINES:
+                got = group_advantages(rewards, groups, scale=scale, baseline=baseline)
+                assert (got[:size] == 0).all()
+                assert (got[size:] != 0).all()
+        assert dead_groups(rewards, groups).tolist() == [True, False]
+        assert spread(rewards, groups)[0] == 0
+
+
+def test_sums_in_another_order_are_equal_too():
+    paid = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], dtype=torch.float64)
+    rewards = torch.stack([paid[0, 0] + paid[0, 1] + paid[0, 2], paid[1, 0] + paid[1, 1] + paid[1, 2]])
+    assert rewards[0] != rewards[1]
+    assert (group_advantages(rewards, torch.tensor([0, 0])) == 0).all()
+    assert turn_advantages(paid, torch.tensor([3, 3]), torch.tensor([0, 0]), scale="none")[:, 0].tolist() == [0, 0]
+
+
+def test_dead_groups_are_counted_on_raw_rewards():
+    """Before scaling and before shaping; scaled advantages of a dead group are 0 and would look like any other zero."""
+    rewards = torch.tensor([0.3, 0.3, 0.2, 0.4, 1.0, 1.0], dtype=torch.float64)
+    groups = torch.tensor([1, 1, 0, 0, 2, 2])
+    assert dead_groups(rewards, groups).tolist() == [False, True, True]
+    assert live_rows(rewards, groups).tolist() == [False, False, True, True, False, False]
+    shaped = rewards + overlong_penalty(torch.tensor([1, 9, 1, 1, 1, 1]), limit=10, buffer=5)
+    assert dead_groups(shaped, groups).tolist() == [False, False, True]
+    assert dead_groups(torch.tensor([0.5]), torch.tensor([3])).tolist() == [True]
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_scales_against_loops(seed: int):
+    rewards, groups = batch(seed)
+    rewards[groups == groups[0]] = 0.3  # one dead group
+    values, names = rewards.tolist(), groups.tolist()
+    centred = [
+        v - math.fsum(values[j] for j in range(len(values)) if names[j] == n) / names.count(n)
+        for v, n in zip(values, names, strict=True)
+    ]
+    alive = [i for i, n in enumerate(names) if n != names[0]]
+    rms = math.sqrt(sum(centred[i] ** 2 for i in alive) / len(alive))
+    got = {scale: group_advantages(rewards, groups, scale=scale).tolist() for scale in SCALES}
+    loo = group_advantages(rewards, groups, baseline="leave_one_out", scale="none").tolist()
+    for i in alive:
+        others = [values[j] for j in range(len(values)) if names[j] == names[i] and j != i]
+        members = [*others, values[i]]
+        assert got["none"][i] == pytest.approx(centred[i])
+        assert got["batch"][i] == pytest.approx(centred[i] / rms)
+        assert got["group"][i] == pytest.approx(centred[i] / np.std(members, ddof=1))
+        assert loo[i] == pytest.approx(values[i] - np.mean(others))
+        assert loo[i] == pytest.approx(centred[i] * len(members) / (len(members) - 1))
+
+
+@given(seed=st.integers(0, 10**6), discount=st.sampled_from([1.0, 0.9]))
+@settings(max_examples=40, deadline=None)
+def test_turn_advantages_against_loops(seed: int, discount: float):
+    paid, lengths, groups = turns(seed)
+    got = turn_advantages(paid, lengths, groups, scale="none", discount=discount)
+    rows, most = paid.shape
+
+    def to_go(i: int, k: int) -> float:
+        return sum(discount ** (j - k) * float(paid[i, j]) for j in range(k, int(lengths[i])))
+
+    for i in range(rows):
+        others = [j for j in range(rows) if groups[j] == groups[i] and j != i]
+        for k in range(most):
+            expected = to_go(i, k) - sum(to_go(j, k) for j in others) / len(others) if k < lengths[i] else 0.0
+            assert float(got[i, k]) == pytest.approx(expected, abs=1e-9)
+    scaled = turn_advantages(paid, lengths, groups, scale="batch", discount=discount)
+    played = torch.arange(most) < lengths[:, None]
+    assert float((scaled[played] ** 2).mean()) == pytest.approx(1.0)
+
+
+def test_members_that_stopped_count_as_zero_and_their_own_actions_move_no_baseline():
+    paid = torch.tensor([[1.0, 1.0, 1.0], [2.0, 0.0, 0.0]], dtype=torch.float64)
+    got = turn_advantages(paid, torch.tensor([3, 1]), torch.tensor([0, 0]), scale="none")
+    assert got.tolist() == [[3.0 - 2.0, 2.0 - 0.0, 1.0 - 0.0], [2.0 - 3.0, 0.0, 0.0]]
+
+
+def test_one_turn_is_leave_one_out():
+    rewards, groups = batch(3)
+    one = turn_advantages(rewards[:, None], torch.ones_like(groups), groups, scale="none")[:, 0]
+    assert torch.allclose(one, group_advantages(rewards, groups, baseline="leave_one_out", scale="none"))
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_span_channels_add_up_to_turn_advantages(seed: int):
+    """Where every token stands in every span, span credit is turn credit; where spans part, each gets its own channel."""
+    paid, lengths, groups = turns(seed)
+    rng = np.random.default_rng(seed)
+    parts = torch.tensor(rng.normal(size=(*paid.shape, 3)))
+    for scale in SCALES:
+        spans = span_advantages(parts, lengths, groups, scale=scale)
+        assert torch.allclose(spans.sum(-1), turn_advantages(parts.sum(-1), lengths, groups, scale=scale))
+    turn_of = torch.tensor([0, 0, 1, 1])
+    inside = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 1], [1, 0, 0]], dtype=torch.bool)
+    tokens = token_advantages(spans[0], turn_of, inside)
+    first, second = spans[0, 0], spans[0, 1]
+    expected = [first[0] + first[1], first[0] + first[2], second.sum(), second[0]]
+    assert torch.allclose(tokens, torch.stack(expected))
+    assert torch.equal(token_advantages(spans[0, :, 0], turn_of), spans[0, [0, 0, 1, 1], 0])
+    with pytest.raises(ValueError, match="spans must be of shape"):
+        token_advantages(spans[0], turn_of)
+
+
+def test_a_span_that_takes_what_another_gives_is_still_a_live_group():
+    parts = torch.tensor([[[0.0, 1.0, -1.0]], [[0.0, -1.0, 1.0]]])
+    got = span_advantages(parts, torch.tensor([1, 1]), torch.tensor([0, 0]), scale="batch")
+    assert got[0, 0].tolist() == [0.0, 2.0, -2.0]
+
+
+def test_rewards_to_go_ignores_what_stands_behind_the_end():
+    paid = torch.tensor([[1.0, 2.0, 99.0]])
+    assert rewards_to_go(paid, torch.tensor([2])).tolist() == [[3.0, 2.0, 0.0]]
+    assert rewards_to_go(paid, torch.tensor([2]), discount=0.5).tolist() == [[2.0, 2.0, 0.0]]
+
+
+def test_gdpo_gives_small_components_their_weight():
+    """A component of range 0.01 counts as much as one of range 10 with the same weight."""
+    components = torch.tensor([[0.0, 0.01], [10.0, 0.0], [0.0, 0.0], [10.0, 0.01]], dtype=torch.float64)
+    groups = torch.zeros(4, dtype=torch.long)
+    for scale in ("batch", "group"):
+        got = gdpo_advantages(components, torch.tensor([1.0, 1.0]), groups, scale=scale)
+        assert got[0] == pytest.approx(got[1])
+        assert float((got**2).mean()) == pytest.approx(1.0)
+    weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    plain = gdpo_advantages(components, weights, groups, scale="none")
+    assert torch.allclose(plain, group_advantages(components @ weights, groups, scale="none"))
+    assert (gdpo_advantages(torch.full((4, 2), 0.3), torch.ones(2), groups) == 0).all()
+
+
+def test_maxrl():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3, 0.3])
+    groups = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    assert maxrl_advantages(rewards, groups).tolist() == [3.0, -1.0, -1.0, -1.0, 0, 0, 0, 0]
+    with pytest.raises(ValueError, match="must not be negative"):
+        maxrl_advantages(-rewards, groups)
+
+
+def test_reinforce_pp_against_loops():
+    rng = np.random.default_rng(0)
+    rewards, mask = torch.tensor(rng.normal(size=(3, 7))), torch.tensor(rng.random((3, 7)) < 0.6)
+    returns = {}
+    for row in range(3):
+        places = [t for t in range(7) if mask[row, t]]
+        for n, t in enumerate(places):
+            returns[row, t] = sum(0.9**m * float(rewards[row, u]) for m, u in enumerate(places[n:]))
+    mean, std = np.mean(list(returns.values())), np.std(list(returns.values()))
+    got = reinforce_pp_advantages(rewards, mask, discount=0.9)
+    for (row, t), value in returns.items():
+        assert float(got[row, t]) == pytest.approx((value - mean) / std)
+    assert (got[~mask] == 0).all()
+    assert (reinforce_pp_advantages(torch.full((2, 3), 0.0), torch.ones(2, 3, dtype=torch.bool)) == 0).all()
+
+
+def test_overlong_penalty_is_a_line_between_two_flats():
+    lengths = torch.tensor([1, 5, 6, 8, 10, 11, 99])
+    assert overlong_penalty(lengths, limit=10, buffer=5).tolist() == pytest.approx([0, 0, -0.2, -0.6, -1, -1, -1])
+    with pytest.raises(ValueError, match="buffer"):
+        overlong_penalty(lengths, limit=10, buffer=11)
+
+
+def test_a_group_of_one_has_no_advantage_and_bad_arguments_are_named():
+    assert group_advantages(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([0, 1, 1]), scale="none").tolist() == [0, -1, 1]
+    with pytest.raises(ValueError, match="scale"):
+        group_advantages(torch.ones(2), torch.tensor([0, 0]), scale="episode")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="baseline"):
+        group_advantages(torch.ones(2), torch.tensor([0, 0]), baseline="best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="integers"):
+        group_advantages(torch.ones(2), torch.ones(2))

@@ -1,0 +1,131 @@
+"""KL estimators against the exact divergence, mismatch corrections, entropy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gradus.algorithms import (
+    CORRECTIONS,
+    KL_ESTIMATORS,
+    entropy,
+    kl_loss,
+    kl_penalty,
+    masked_weights,
+    truncated_weights,
+)
+
+V = 6
+
+
+@pytest.fixture
+def tables() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits of policy, reference and sampler over V tokens."""
+    generator = torch.Generator().manual_seed(2)
+    return tuple(torch.randn(V, generator=generator, dtype=torch.float64) for _ in range(3))  # type: ignore[return-value]
+
+
+def divergence(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return (p.softmax(-1) * (p.log_softmax(-1) - q.log_softmax(-1))).sum()
+
+
+def test_k1_and_k3_are_unbiased_and_k2_and_k3_never_negative(tables):
+    policy, reference, _ = tables
+    chance, gap = policy.softmax(-1), policy.log_softmax(-1) - reference.log_softmax(-1)
+    exact = float(divergence(policy, reference))
+    assert float((chance * KL_ESTIMATORS["k1"](gap)).sum()) == pytest.approx(exact)
+    assert float((chance * KL_ESTIMATORS["k3"](gap)).sum()) == pytest.approx(exact)
+    assert (KL_ESTIMATORS["k2"](gap) >= 0).all()
+    assert (KL_ESTIMATORS["k3"](gap) >= 0).all()
+    near = policy + 0.01 * reference
+    gap = policy.log_softmax(-1) - near.log_softmax(-1)
+    assert float((chance * KL_ESTIMATORS["k2"](gap)).sum()) == pytest.approx(float(divergence(policy, near)), rel=0.01)
+
+
+def expected_gradient(
+    policy: torch.Tensor, reference: torch.Tensor, sampler: torch.Tensor | None, kind: str
+) -> torch.Tensor:
+    """The expectation of the loss's gradient over the token, enumerated."""
+    own = policy.clone().requires_grad_()
+    drawn_from = policy if sampler is None else sampler
+    total = torch.zeros((), dtype=torch.float64)
+    on = torch.ones(1, 1, dtype=torch.bool)
+    for token, chance in enumerate(drawn_from.softmax(-1).tolist()):
+        p, r, s = (x.log_softmax(-1)[token].reshape(1, 1) for x in (own, reference, drawn_from))
+        given = None if sampler is None else s
+        total = total + chance * kl_loss(p, r, on, n_tokens=1, kind=kind, sampler_logprobs=given)  # type: ignore[arg-type]
+    return torch.autograd.grad(total, own)[0]
+
+
+@pytest.mark.parametrize("kind", ["k2", "k3"])
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_the_gradient_of_the_kl_loss_is_that_of_the_divergence(tables, kind: str, off_policy: bool):
+    policy, reference, sampler = tables
+    own = policy.clone().requires_grad_()
+    exact = torch.autograd.grad(divergence(own, reference), own)[0]
+    got = expected_gradient(policy, reference, sampler if off_policy else None, kind)
+    assert torch.allclose(got, exact, rtol=1e-9, atol=1e-12)
+
+
+def test_k1_as_a_loss_would_do_nothing_and_is_refused(tables):
+    policy, reference, _ = tables
+    own = policy.clone().requires_grad_()
+    plain = (policy.softmax(-1) * (own.log_softmax(-1) - reference.log_softmax(-1))).sum()
+    assert torch.autograd.grad(plain, own)[0].abs().max() < 1e-12
+    one = torch.zeros(1, 1)
+    with pytest.raises(ValueError, match="zero gradient"):
+        kl_loss(one, one, one == 0, n_tokens=1, kind="k1")
+    with pytest.raises(ValueError, match="k2 or k3"):
+        kl_loss(one, one, one == 0, n_tokens=1, kind="k4")  # type: ignore[arg-type]
+
+
+def test_penalty_is_per_token_without_gradient_and_zero_off_the_mask():
+    own = torch.tensor([[-1.0, -2.0, float("nan")]], requires_grad=True)
+    got = kl_penalty(own, torch.tensor([[-1.5, -1.0, 0.0]]), torch.tensor([[True, True, False]]))
+    assert got.tolist() == [[0.5, -1.0, 0.0]]
+    assert not got.requires_grad
+
+
+def test_kl_loss_reads_the_mask_only_and_adds_up():
+    own = torch.tensor([[-1.0, -2.0, -3.0]], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([[-1.2, float("nan"), -2.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, False, True]])
+    loss = kl_loss(own, reference, mask, n_tokens=4)
+    loss.backward()
+    assert loss.item() == pytest.approx((0.2**2 / 2 + 1 / 2) / 4)
+    assert own.grad.tolist() == [[pytest.approx(0.2 / 4), 0.0, pytest.approx(-1.0 / 4)]]
+
+
+def test_corrections():
+    trainer = torch.log(torch.tensor([[0.1, 0.9, 0.5, 0.2, 0.3]])).requires_grad_()
+    sampler = torch.log(torch.tensor([[0.3, 0.3, 0.4, 0.2, 0.001]]))
+    mask = torch.tensor([[True, True, True, True, False]])
+    capped, metrics = truncated_weights(trainer, sampler, mask)
+    assert capped[0].tolist() == pytest.approx([1 / 3, 2.0, 1.25, 1.0, 1.0])
+    assert not capped.requires_grad
+    assert {k: float(v) for k, v in metrics.items()} == pytest.approx(
+        {
+            "mismatch_fraction": 0.25,
+            "mismatch_ratio_max": 3.0,
+            "mismatch_kl": sum(r - 1 - math.log(r) for r in (1 / 3, 3, 1.25, 1)) / 4,
+        }
+    )
+    kept, metrics = masked_weights(trainer, sampler, mask)
+    assert kept[0].tolist() == pytest.approx([0.0, 0.0, 1.25, 1.0, 1.0])
+    assert float(metrics["mismatch_fraction"]) == 0.5
+    for correct in CORRECTIONS.values():
+        _, nothing = correct(trainer, sampler, torch.zeros_like(mask))
+        assert set(map(float, nothing.values())) == {0.0}
+
+
+def test_entropy_counts_impossible_tokens_as_zero_and_stays_differentiable():
+    logits = torch.tensor([[0.0, 0.0, float("-inf")], [1.0, 2.0, 3.0]], dtype=torch.float64)
+    got = entropy(logits.log_softmax(-1))
+    assert got[0] == pytest.approx(math.log(2))
+    assert got[1] == pytest.approx(float(torch.distributions.Categorical(logits=logits[1]).entropy()))
+    own = torch.tensor([[0.3, 0.1, 0.0]], dtype=torch.float64, requires_grad=True)
+    entropy(own.masked_fill(torch.tensor([[False, False, True]]), float("-inf")).log_softmax(-1)).sum().backward()
+    assert torch.isfinite(own.grad).all()
+    assert own.grad[0, 2] == 0
