@@ -23,7 +23,10 @@ TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
 
 
 def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
-    """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length."""
+    """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length.
+
+    Training worlds have from none to all of the small talk: copying is learnt where little distracts, ignoring where much does.
+    """
     base = synthetic_config(knobs or {})
     knobs = base.model_dump(exclude_unset=True)
 
@@ -51,7 +54,7 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
         name="memory",
         summary="dialogues of invented people whose facts change, are taken back, rumoured and joked about",
         world=synthetic_world,
-        train=lambda i: (i, {**knobs, "split": "train"}),
+        train=lambda i: (i, {**knobs, "split": "train", "chat": i % (base.chat + 1)}),
         conditions={condition.name: condition for condition in conditions},
         max_chunks=base.chunks * 16,
         vocabulary=_vocabulary,

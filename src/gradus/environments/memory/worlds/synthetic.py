@@ -103,7 +103,7 @@ class _Writer:
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
             questions=tuple(questions),
-            first_id=self.rng.randint(1, 600),
+            first_id=self.rng.randint(1, 99),
         )
 
     def _chunk(self, index: int, today: str) -> Chunk:
