@@ -36,7 +36,7 @@ def _play(spec, task, console) -> None:
     person = PersonPolicy(console)
     episode = play(spec, person, [task], grader=spec.grader()).episodes[0]
     console.rule("what you could not see")
-    console.print(show_episode(episode))
+    console.print(show_episode(episode, spec.view(episode) if spec.view else None))
     if episode.grade and episode.grade.value is not None:
         console.print(f"grade ({episode.grade.grader}): [bold]{episode.grade.value:.3f}[/bold]")
     yardstick = episode.metrics.get("yardstick")

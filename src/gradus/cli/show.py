@@ -33,4 +33,16 @@ def command(
     if as_json:
         typer.echo(json.dumps(encode(chosen), ensure_ascii=False, indent=1))
         return
-    Console().print(show_episode(chosen))
+    Console().print(show_episode(chosen, _view(found.environment, chosen)))
+
+
+def _view(environment: str, episode):
+    """The environment's own pictures of the episode, if it can be loaded and has any."""
+    from gradus import environments
+    from gradus.core import GradusError
+
+    try:
+        spec = environments.load(environment)
+    except GradusError:  # its data may not be on this machine; the transcript still is
+        return None
+    return spec.view(episode) if spec.view else None

@@ -9,7 +9,16 @@ from gradus.core.errors import (
     PolicyError,
     StorageError,
 )
-from gradus.core.protocols import Environment, EpisodeStart, GradeFunction, Policy, Renderer, Request, Session
+from gradus.core.protocols import (
+    Corrigible,
+    Environment,
+    EpisodeStart,
+    GradeFunction,
+    Policy,
+    Renderer,
+    Request,
+    Session,
+)
 from gradus.core.records import (
     Action,
     Episode,
@@ -33,6 +42,7 @@ __all__ = [
     "Condition",
     "ConfigError",
     "ContextLengthError",
+    "Corrigible",
     "Environment",
     "EnvironmentFault",
     "EnvironmentSpec",

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from gradus.core.records import Action, Episode, Grade, Observation, Task
 
-__all__ = ["Environment", "EpisodeStart", "GradeFunction", "Policy", "Renderer", "Request", "Session"]
+__all__ = ["Corrigible", "Environment", "EpisodeStart", "GradeFunction", "Policy", "Renderer", "Request", "Session"]
 
 
 @runtime_checkable
@@ -77,6 +77,15 @@ class Session(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Corrigible(Protocol):
+    """A session that remembers its own answers and can be told what was really answered in its place."""
+
+    def correct(self, row: int, text: str) -> None:
+        """Replace the last answer of a row in the session's memory."""
+        ...
 
 
 class Policy(Protocol):

@@ -157,6 +157,7 @@ class Turn:
     action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     restart: bool = False
     cut: bool = False  # the answer was cut by a token budget
+    target: str | None = None  # what a teacher would have answered here; priming learns it instead of the action
     tokens: TurnTokens | None = None
     usage: Usage | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,9 +134,8 @@ def _save(spec: EnvironmentSpec, found: Evaluation, path: Path) -> None:
 
 
 def _report(spec: EnvironmentSpec, found: Evaluation, path: Path) -> Path:
-    from gradus.pipeline.payload import shown_episodes
+    from gradus.pipeline.payload import shown_groups
+    from gradus.reports import about_payload, episodes_payload, write_eval_report
 
-    from gradus.reports import write_eval_report
-
-    results = json.loads(json.dumps(found.to_json()))
-    return write_eval_report(results, shown_episodes(spec, found.episodes, each=3), path)
+    payload = episodes_payload(spec, shown_groups(found.episodes, 3))
+    return write_eval_report(found.to_json(), payload, path, about=about_payload(spec))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gradus.core import EnvironmentSpec, Episode, Grader, Group, Policy
+from gradus.core import EnvironmentSpec, Episode, Grader, Group, Policy, Renderer
 from gradus.reports import prepare_report
 from gradus.rollouts import play
+
+if TYPE_CHECKING:
+    from gradus.training import GrpoConfig
 
 __all__ = ["shown_groups", "write_payload"]
 
@@ -29,7 +32,7 @@ def write_payload(
     folder: Path,
     spec: EnvironmentSpec,
     grader: Grader,
-    config: Any,
+    config: GrpoConfig,
     episodes: Mapping[str, Mapping[str, Sequence[Episode]]],
     policies: Mapping[str, Policy],
     *,
@@ -41,16 +44,16 @@ def write_payload(
 
     groups = shown_groups(episodes, each)
     trained = policies.get("grpo")
-    if trained is not None:
+    advantages = None
+    if isinstance(trained, LocalPolicy):
+        advantages = _advantages(config, trained.loaded.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
-        found = play(
-            spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader
-        )
+        found = play(spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader)
         groups = [*found.groups, *groups]
     pieces = {
         name: _pieces(policy.loaded.tokenizer) for name, policy in policies.items() if isinstance(policy, LocalPolicy)
     }
-    prepare_report(folder, spec, groups, advantages=_advantages(config), pieces=pieces)
+    prepare_report(folder, spec, groups, advantages=advantages, pieces=pieces)
 
 
 def _pieces(tokenizer: Any) -> Any:
@@ -58,8 +61,26 @@ def _pieces(tokenizer: Any) -> Any:
     return lambda ids: [tokenizer.decode([token]) for token in ids]
 
 
-def _advantages(config: Any) -> Any:
-    """A group to one advantage per turn of each member, by the run's own credit."""
-    from gradus.training import group_turn_advantages
+def _advantages(config: GrpoConfig, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
+    """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
+    from gradus.training import credit_groups
 
-    return lambda group: group_turn_advantages(group, credit=config.credit, scale=config.scale)
+    def of_group(group: Group) -> list[list[float]]:
+        sums = [[0.0] * len(episode.turns) for episode in group.episodes]
+        counts = [[0] * len(episode.turns) for episode in group.episodes]
+        graded = [
+            index
+            for index, each in enumerate(group.episodes)
+            if each.grade and each.grade.value is not None and each.turns
+        ]
+        for credited in credit_groups([group], config, renderer):
+            member = graded[credited.sequence.episode]
+            for turn, value in zip(credited.sequence.turns.tolist(), credited.advantages.tolist(), strict=True):
+                sums[member][turn] += value
+                counts[member][turn] += 1
+        return [
+            [total / count if count else 0.0 for total, count in zip(*row, strict=True)]
+            for row in zip(sums, counts, strict=True)
+        ]
+
+    return of_group

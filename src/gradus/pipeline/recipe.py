@@ -39,15 +39,15 @@ class AuditSection(_Section):
     """The grader's audit. ``budget`` is the number of episodes that the search for a hack may play, 0 for no search."""
 
     enabled: bool = True
-    episodes: int = Field(40, ge=2)
-    budget: int = Field(4000, ge=0)
+    episodes: int = Field(default=40, ge=2)
+    budget: int = Field(default=4000, ge=0)
 
 
 class TeachSection(_Section):
     """Whose episodes prime the model. ``policy`` None is the environment's own teacher."""
 
     policy: str | None = None
-    episodes: int = Field(200, ge=1)
+    episodes: int = Field(default=200, ge=1)
 
 
 class EvalSection(_Section):
@@ -58,7 +58,7 @@ class EvalSection(_Section):
     graders: tuple[str, ...] = ()
     episodes: int | None = None
     pairs: tuple[str, ...] = ()
-    shown: int = Field(3, ge=0, description="episodes of each policy and condition that the report can open")
+    shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
 
 
 class Recipe(_Section):

@@ -20,7 +20,7 @@ from gradus.pipeline.payload import write_payload
 from gradus.pipeline.policies import make_policy, teacher_name
 from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.show import show_costs, show_results
+from gradus.pipeline.screen import show_claims, show_costs
 from gradus.pipeline.state import RunState
 from gradus.pipeline.teaching import teach
 from gradus.policies import LocalPolicy, load_model, make_nano
@@ -79,12 +79,13 @@ def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, c
 
 def _finish(run: _Run) -> Path:
     """Costs, the report with them, and the tables on screen."""
-    from gradus.reports import write_report
+    from gradus.reports import show_results, write_report
 
     write_json(run.folder / "costs.json", {"schema": 1, "stages": run.state.costs()})
     report = write_report(run.folder)
     results = read_json(run.folder / "results.json")
-    show_results(run.console, results, quick=run.recipe.quick)
+    run.console.print(show_results(results, quick=run.recipe.quick))
+    show_claims(run.console, results.get("claims", []))
     show_costs(run.console, run.state.costs())
     run.console.print(f"report: [bold]{report}[/bold]", highlight=False)
     return run.folder
@@ -107,7 +108,13 @@ def _do_audit(run: _Run, cost: dict[str, Any]) -> None:
         return
     section = run.recipe.audit
     audit_stage(
-        run.spec, run.grader, run.folder, episodes=section.episodes, budget=section.budget, seed=run.recipe.seed, console=run.console
+        run.spec,
+        run.grader,
+        run.folder,
+        episodes=section.episodes,
+        budget=section.budget,
+        seed=run.recipe.seed,
+        console=run.console,
     )
 
 
@@ -180,7 +187,16 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
     write_json(run.folder / "results.json", document)
     flat = [each for by_policy in found.episodes.values() for played in by_policy.values() for each in played]
     write_episodes(run.folder / "eval" / "episodes.jsonl", flat, environment=run.spec.name, note="gradus run")
-    write_payload(run.folder, run.spec, run.grader, run.recipe, found.episodes, policies)
+    write_payload(
+        run.folder,
+        run.spec,
+        run.grader,
+        run.recipe.grpo,
+        found.episodes,
+        policies,
+        each=section.shown,
+        seed=run.recipe.seed,
+    )
     cost.update(episodes=len(flat))
 
 

@@ -134,6 +134,12 @@ class RemoteSession:
         """Answer all requests, several at a time; a row whose call finally failed carries the failure."""
         return self._loop.run(self._act_all(requests))
 
+    def correct(self, row: int, text: str) -> None:
+        """Put what was really answered in place of the row's last answer."""
+        messages = self._messages.get(row, [])
+        if messages and messages[-1]["role"] == "assistant":
+            messages[-1] = {"role": "assistant", "content": text}
+
     def close(self) -> None:
         """Close connections; may be called twice."""
         if not self._loop.closed:

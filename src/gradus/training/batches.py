@@ -269,7 +269,9 @@ def _labels(
     chosen = [sequences[index] for _, index in rows]
     return Labels(
         source=torch.from_numpy(np.concatenate(source)),
-        target=torch.from_numpy(np.concatenate([one.ids[one.positions] for one in chosen])),
+        target=torch.from_numpy(
+            np.concatenate([one.ids[one.positions] if one.targets is None else one.targets for one in chosen])
+        ),
         row=torch.from_numpy(np.concatenate([np.full(one.actions, row) for row, one in enumerate(chosen)])),
         legal=_legal(chosen, vocabulary),
     )

@@ -29,7 +29,8 @@ class TrainingSequence:
     position before it. ``logprobs`` (A,) nats, as sampled. ``turns`` (A,) index of the turn that a sampled token belongs to
     within its episode. ``offsets`` (A,) its place within its turn's action. ``legal``: per sampled token the ids a grammar
     allowed, or None where none was in force. ``key`` names sequences that may share a prefix (group and number of the
-    restart); ``episode`` is the index of the episode in the list the sequences were made from.
+    restart); ``episode`` is the index of the episode in the list the sequences were made from. ``targets`` (A,): ids to be
+    learnt at ``positions`` where they are not what stands there (a teacher's corrections of a student's answers).
     """
 
     key: tuple[int, int]
@@ -40,6 +41,7 @@ class TrainingSequence:
     turns: IntArray
     offsets: IntArray
     legal: Legal | None = None
+    targets: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

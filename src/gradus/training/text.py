@@ -32,6 +32,7 @@ def text_sequences(
 
     The answer's own tokens and a stop token are trained, nothing else. ``reasoning`` False strips the reasoning of every
     answer, in the history too. An invalid turn is read as history but not trained: a student should not learn to be wrong.
+    Where a teacher corrected a turn (``Turn.target``), its answer is learnt and the student's stays in the history.
     Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
     """
     found: list[TrainingSequence] = []
@@ -53,7 +54,12 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
     renderer = loaded.renderer
     parts: list[TrainingSequence] = []
     ids: list[int] = []
-    places: list[tuple[int, int, int]] = []  # position, turn, offset
+    places: list[_Place] = []
+
+    def encoded(text: str) -> list[int]:
+        action = text if reasoning else strip_reasoning(text)
+        return [*loaded.tokenizer.encode(action, add_special_tokens=False, split_special_tokens=True), renderer.stop_id]
+
     for index, turn in enumerate(episode.turns):
         if turn.restart or not index:
             parts.append(_sequence(ids, places, number))
@@ -61,19 +67,24 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
             places = []
         else:
             ids.extend(renderer.following(turn.observation))
-        action = turn.action if reasoning else strip_reasoning(turn.action)
-        answer = loaded.tokenizer.encode(action, add_special_tokens=False, split_special_tokens=True)
-        answer.append(renderer.stop_id)
-        if turn.valid:
-            places.extend((len(ids) + offset, index, offset) for offset in range(len(answer)))
+        answer = encoded(turn.action)
+        target = answer if turn.target is None else encoded(turn.target)
+        if len(target) != len(answer):  # a correction that does not fit over the answer stands in a sequence of its own
+            spots = [(len(ids) + offset, index, offset, token) for offset, token in enumerate(target)]
+            parts.append(_sequence([*ids, *target], spots, number))
+        elif turn.valid or turn.target is not None:
+            places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(target))
         ids.extend(answer)
     parts.append(_sequence(ids, places, number))
     return [part for part in parts if part.actions]
 
 
-def _sequence(ids: Sequence[int], places: Sequence[tuple[int, int, int]], number: int) -> TrainingSequence:
+_Place = tuple[int, int, int, int]  # position, turn, offset, the token to be learnt there
+
+
+def _sequence(ids: Sequence[int], places: Sequence[_Place], number: int) -> TrainingSequence:
     """``key`` is the same for all: any two sequences may share a prefix, such as the system prompt."""
-    columns = np.asarray(places, dtype=np.int64).reshape(-1, 3)
+    columns = np.asarray(places, dtype=np.int64).reshape(-1, 4)
     return TrainingSequence(
         key=(0, 0),
         episode=number,
@@ -82,4 +93,5 @@ def _sequence(ids: Sequence[int], places: Sequence[tuple[int, int, int]], number
         logprobs=np.zeros(len(columns)),
         turns=columns[:, 1],
         offsets=columns[:, 2],
+        targets=columns[:, 3],
     )
