@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import lamps
+from fakes import NUMBERS, WORDS, lamps
 
 from gradus.core import Episode, Grade, Group, RewardTerm
 from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig
@@ -24,7 +24,7 @@ def config(credit: str, **settings) -> GrpoConfig:
 
 def groups(loaded: LoadedModel, *, size: int = 3) -> list[Group]:
     sampling = SamplingConfig(max_new_tokens=4, grammar=True)
-    policy = LocalPolicy(loaded, sampling, grammar=SPEC.grammar)
+    policy = LocalPolicy(loaded, sampling, grammar=(NUMBERS, WORDS))  # without "off": every episode has its three turns
     tasks = [SPEC.train_task(index) for index in range(2)]
     return list(play(SPEC, policy, tasks, group_size=size, seed=3).groups)
 

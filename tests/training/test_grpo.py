@@ -61,7 +61,7 @@ def without_clock(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_it_learns_to_echo(echo_model: Path, tmp_path: Path) -> None:
-    changes = {"max_steps": 30, "groups": 8, "group_size": 8, "learning_rate": 5e-3, "validation_every": 10}
+    changes = {"max_steps": 30, "groups": 8, "group_size": 8, "learning_rate": 1e-2, "validation_every": 10}
     result = train_grpo(echo_model, echo(), settings(**changes), tmp_path / "run", live=False)
     records = steps(tmp_path / "run")
     first = sum(record["reward_mean"] for record in records[:3]) / 3
@@ -197,22 +197,27 @@ def test_alerts_are_written_and_obeyed(lamps_model: Path, tmp_path: Path) -> Non
         if len(records) < 2:
             return []
         severity = "stop" if len(records) >= 4 else "warn"
-        return [{"rule": "test", "severity": severity, "evidence": "e", "remedy": "r", "adjust": {"learning_rate": 0.5}}]
+        return [
+            {"rule": "test", "severity": severity, "evidence": "e", "remedy": "r", "adjust": {"learning_rate": 0.5}}
+        ]
 
     result = train_grpo(
         lamps_model, lamps(), settings(), tmp_path / "stop", monitor=monitor, on_alert="stop", live=False
     )
     assert (result.stopped, result.steps) == ("test", 4)
-    assert [(one["step"], one["action"]) for one in steps(tmp_path / "stop", "alert")] == [(2, "warned"), (4, "stopped")]
+    assert [(one["step"], one["action"]) for one in steps(tmp_path / "stop", "alert")] == [
+        (2, "warned"),
+        (4, "stopped"),
+    ]
     train_grpo(lamps_model, lamps(), settings(), tmp_path / "adjust", monitor=monitor, on_alert="adjust", live=False)
     rates = [record["learning_rate"] for record in steps(tmp_path / "adjust")]
     assert rates == pytest.approx([3e-3, 3e-3, 1.5e-3, 1.5e-3, 7.5e-4, 7.5e-4, 7.5e-4, 7.5e-4])
 
 
 def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:
-    changes = {"max_steps": 3, "group_size": 2, "validation_every": 0, "validation_tasks": 0}
-    plain = settings(**{k: v for k, v in changes.items() if k != "validation_tasks"})
-    config = GrpoConfig(**{k: getattr(plain, k) for k in plain.model_fields_set - {"validation_tasks"}}, dynamic_sampling=8)
+    base = settings()
+    kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
+    config = GrpoConfig(**{**kept, "max_steps": 3, "group_size": 2, "validation_every": 0, "dynamic_sampling": 20})
     train_grpo(echo_model, echo(), config, tmp_path / "run", live=False)
     assert [record["dead_groups"] for record in steps(tmp_path / "run")] == [0.0, 0.0, 0.0]
 

@@ -130,7 +130,9 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
     )
     assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
     again = played(loaded, free)
-    far = policy_update(loaded, make_optimiser(loaded.model, free), again, config(kl_coef=0.1), 3e-3, reference=reference)
+    far = policy_update(
+        loaded, make_optimiser(loaded.model, free), again, config(kl_coef=0.1), 3e-3, reference=reference
+    )
     assert far.figures["kl"] > 1e-4
 
 

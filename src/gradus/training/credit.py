@@ -42,11 +42,11 @@ def credit_groups(groups: Sequence[Group], config: GrpoConfig, renderer: Rendere
     episodes = [episode for _, episode in rows]
     names = torch.tensor([number for number, _ in rows])
     spread = _CREDIT[config.credited](episodes, names, config, renderer)
-    found: list[Credited] = []
-    for index, (number, episode) in enumerate(rows):
-        for sequence in episode_sequences(episode, index=index, group=number):
-            found.append(Credited(sequence=sequence, advantages=spread(index, sequence)))
-    return found
+    return [
+        Credited(sequence=sequence, advantages=spread(index, sequence))
+        for index, (number, episode) in enumerate(rows)
+        for sequence in episode_sequences(episode, index=index, group=number)
+    ]
 
 
 Spread = Callable[[int, TrainingSequence], np.ndarray]

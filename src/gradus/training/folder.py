@@ -90,10 +90,11 @@ def _storage(path: Path, error: Exception) -> StorageError:
 
 
 class RunFolder:
-    """Metrics and settings of one training run."""
+    """Metrics and settings of one training run. With ``writing`` false it only reads: one process of several writes."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, writing: bool = True) -> None:
         self.path = Path(path)
+        self.writing = writing
 
     @property
     def metrics(self) -> Path:
@@ -106,6 +107,8 @@ class RunFolder:
         ``context`` are further settings that must not change (the model, the environment, the grader). Raises ConfigError if
         the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it.
         """
+        if not self.writing:
+            return
         now = {**json.loads(config.model_dump_json()), **(context or {})}
         stored = self.path / CONFIG
         if stored.exists() and not resume:
@@ -117,6 +120,8 @@ class RunFolder:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the metrics, whole or not at all. Undefined figures (NaN, infinities) become null."""
+        if not self.writing:
+            return
         line = json.dumps(_finite(record), allow_nan=False) + "\n"
         before = self.offset()
         try:
@@ -132,6 +137,8 @@ class RunFolder:
 
     def truncate(self, offset: int) -> None:
         """Cut the metrics back to what had been written at a checkpoint."""
+        if not self.writing:
+            return
         if self.metrics.exists():
             if self.metrics.stat().st_size < offset:
                 raise StorageError(

@@ -18,6 +18,7 @@ from gradus.rollouts import play, write_episodes
 from gradus.training.alerts import Alarm, OnAlert
 from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.credit import credit_groups
+from gradus.training.distributed import any_of, barrier, gather, share, world
 from gradus.training.folder import RunFolder
 from gradus.training.grpo_config import GrpoConfig
 from gradus.training.interrupt import Interrupt
@@ -30,7 +31,7 @@ from gradus.training.trainer import TrainingError, prepare_model
 from gradus.training.update import UpdateResult, policy_update
 from gradus.training.validation import chosen_grade, validate
 
-__all__ = ["GrpoResult", "train_grpo"]
+__all__ = ["GrpoLoop", "GrpoResult", "train_grpo"]
 
 FIGURES = {
     "reward": "reward_mean",
@@ -99,19 +100,19 @@ def train_grpo(
     cannot go on; the run folder then still holds its last checkpoint.
     """
     config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
-    run_folder = RunFolder(folder)
+    run_folder = RunFolder(folder, writing=world().main)
     judge = grader if isinstance(grader, Grader) else spec.grader(grader)
     if config.validation_condition is not None:
         spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
     loaded = prepare_model(model, config)
     context = {"model": str(loaded.path), "environment": spec.name, "grader": judge.name}
     run_folder.open(config, resume=resume, context=context)
-    loop = _Loop(loaded, spec, config, run_folder, judge, Alarm(monitor, on_alert))
+    loop = GrpoLoop(loaded, spec, config, run_folder, judge, Alarm(monitor, on_alert))
     if resume:
         loop.restore()
     started = time.perf_counter()
     title = f"grpo {spec.name}"
-    screen = Screen(title, steps=config.max_steps, figures=FIGURES, done=loop.state.step, live=live)
+    screen = Screen(title, steps=config.max_steps, figures=FIGURES, done=loop.state.step, live=live and world().main)
     with screen, Interrupt() as interrupt:
         for record in loop.train(screen, interrupt):
             screen.step(record)
@@ -129,7 +130,7 @@ def train_grpo(
     )
 
 
-class _Loop:
+class GrpoLoop:
     """One run: the model that plays is the model that is trained."""
 
     def __init__(
@@ -167,10 +168,11 @@ class _Loop:
             last = self.state.step == self.config.max_steps or self.alarm.stopped is not None
             if every and (self.state.step % every == 0 or last):
                 self.validate(screen)
-            if self.state.step % self.config.checkpoint_every == 0 or last or interrupt.asked:
+            asked = any_of(interrupt.asked)
+            if self.state.step % self.config.checkpoint_every == 0 or last or asked:
                 self.checkpoint()
             yield record
-            if interrupt.asked and not last:
+            if asked and not last:
                 raise KeyboardInterrupt
 
     def step(self, screen: Screen) -> dict[str, Any]:
@@ -206,10 +208,12 @@ class _Loop:
             missing = config.groups - len(groups)
             tasks = training_tasks(self.spec, config, self.state.next_task, missing)
             self.state.next_task += missing
+            mine = share(len(tasks))
             result = play(
                 self.spec,
                 self.policy,
-                tasks,
+                tasks[mine.start : mine.stop],
+                first_group=mine.start,
                 group_size=config.group_size,
                 seed=config.seed,
                 key=("step", step, attempt),
@@ -220,7 +224,7 @@ class _Loop:
             for name in seconds:
                 seconds[name] += result.seconds[name]
             last = attempt == config.dynamic_sampling
-            groups.extend(group for group in result.groups if last or not dead_group(group))
+            groups.extend(group for group in gather(result.groups) if last or not dead_group(group))
             if len(groups) == config.groups:
                 break
         _check_played(groups)
@@ -278,7 +282,7 @@ class _Loop:
         found = chosen_grade(records, self.config.best_by)
         if found is not None and (self.state.best_grade is None or found > self.state.best_grade):
             self.state.best_grade, self.state.best_step = found, step
-            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)
+            self.save("best")
             records = [{**record, "best": True} for record in records]
             screen.note(f"best so far at step {step}: validation grade {found:.4f}")
         if self.config.validation_condition is not None:
@@ -289,7 +293,7 @@ class _Loop:
 
     def store(self, step: int, groups: Sequence[Group]) -> None:
         """Keep a sample of what was played, tokens and log-probs included."""
-        if self.config.store_every and step % self.config.store_every == 0:
+        if self.folder.writing and self.config.store_every and step % self.config.store_every == 0:
             sample = [episode for group in groups[: self.config.store_groups] for episode in group.episodes]
             path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl"
             write_episodes(path, sample, environment=self.spec.name)
@@ -300,7 +304,9 @@ class _Loop:
         state = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
         keep = self.config.keep_checkpoints
-        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
+        if self.folder.writing:
+            save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
+        barrier()
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
@@ -310,15 +316,22 @@ class _Loop:
             return
         found = load_checkpoint(path, self.loaded.model, self.optimiser)
         self.folder.truncate(found.offset)
+        barrier()
         self.state = _State(step=found.step, **found.state)
         self.alarm.restore(self.state.alarm)
         self.records = [record for record in self.folder.records() if record["kind"] == "step"]
 
     def finish(self) -> None:
         """Write the final model; it is the best one too where nothing was validated."""
-        save_model(self.folder.path / "final", self.loaded.model, self.loaded.tokenizer)
+        self.save("final")
         if self.state.best_step is None:
-            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)
+            self.save("best")
+        barrier()
+
+    def save(self, name: str) -> None:
+        """Write the weights as they are to a folder of the run."""
+        if self.folder.writing:
+            save_model(self.folder.path / name, self.loaded.model, self.loaded.tokenizer)
 
 
 def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:

@@ -106,11 +106,11 @@ class GrpoConfig(TrainerConfig):
         return self.credit or ("turn" if self.preset.turns else "episode")
 
     @property
-    def clips(self) -> dict[str, float]:
+    def clips(self) -> tuple[float, float]:
         """clip_low and clip_high: as set, or the algorithm's own."""
         low = self.preset.clip_low if self.clip_low is None else self.clip_low
         high = self.preset.clip_high if self.clip_high is None else self.clip_high
-        return {"clip_low": low, "clip_high": high}
+        return low, high
 
     @property
     def held_out(self) -> int:

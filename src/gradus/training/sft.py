@@ -19,6 +19,7 @@ from gradus.policies.loading import LoadedModel
 from gradus.policies.sampling import SamplingConfig
 from gradus.training.batches import MicroBatch, microbatches
 from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
+from gradus.training.distributed import any_of, barrier, share, total, world
 from gradus.training.folder import RunFolder
 from gradus.training.forward import score_tokens
 from gradus.training.interrupt import Interrupt
@@ -100,7 +101,7 @@ def train_sft(
     ``best`` is the model with the lowest validation loss, the final one where nothing is held out. Resuming gives, bit for
     bit, what an unbroken run gives. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
-    run_folder = RunFolder(folder)
+    run_folder = RunFolder(folder, writing=world().main)
     loaded = prepare_model(model, config)
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     taught, held = _hold_out(episodes, validation, config)
@@ -110,7 +111,7 @@ def train_sft(
     if resume:
         trainer.restore()
     started = time.perf_counter()
-    screen = Screen("sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=live)
+    screen = Screen("sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=live and world().main)
     with screen, Interrupt() as interrupt:
         for record in trainer.train(interrupt):
             screen.step(record)
@@ -184,9 +185,10 @@ class _Trainer:
             if logged:
                 self.folder.append(record)
             due = self.run.step % self.config.checkpoint_every == 0 or self.run.step == self.steps
-            if due or interrupt.asked:
+            asked = any_of(interrupt.asked)
+            if due or asked:
                 self.checkpoint()
-            if interrupt.asked:
+            if asked:
                 raise KeyboardInterrupt
             if logged:
                 yield record
@@ -207,11 +209,13 @@ class _Trainer:
             return part
 
         rate = learning_rate(self.config, step, self.steps)
-        batches = self._cut(sequences)
+        batches = self._cut([sequences[index] for index in share(len(sequences))])  # this process's
         with precision(self.loaded, self.config):
             norm, _ = run_update(self.loaded, self.optimiser, batches, loss, self.config, rate)
         seconds = time.perf_counter() - started
-        tokens = sum(microbatch.tokens for microbatch in batches)
+        totals["loss"], totals["right"], tokens = total(
+            (totals["loss"], totals["right"], sum(microbatch.tokens for microbatch in batches))
+        )
         record: dict[str, Any] = {
             "kind": "sft",
             "step": step,
@@ -220,7 +224,7 @@ class _Trainer:
             "accuracy": totals["right"] / n_tokens,
             "grad_norm": norm,
             "learning_rate": rate,
-            "tokens": tokens,
+            "tokens": int(tokens),
             "seconds": seconds,
             "tokens_per_second": tokens / seconds,
         }
@@ -250,16 +254,17 @@ class _Trainer:
         found = loss / tokens
         if self.run.best is None or found < self.run.best:
             self.run.best = found
-            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)
+            self.save("best")
         return {"validation_loss": found, "validation_accuracy": right / tokens}
 
     def checkpoint(self) -> None:
         """Write down where the run stands."""
         state = {"best": self.run.best, "last": self.run.last}
         checkpoint = Checkpoint(step=self.run.step, offset=self.folder.offset(), state=state)
-        save_checkpoint(
-            self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=self.config.keep_checkpoints
-        )
+        keep = self.config.keep_checkpoints
+        if self.folder.writing:
+            save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
+        barrier()
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
@@ -273,6 +278,12 @@ class _Trainer:
 
     def finish(self) -> None:
         """Write the final model, and make it the best one where nothing was held out."""
-        save_model(self.folder.path / "final", self.loaded.model, self.loaded.tokenizer)
+        self.save("final")
         if not self._checks:
-            save_model(self.folder.path / "best", self.loaded.model, self.loaded.tokenizer)
+            self.save("best")
+        barrier()
+
+    def save(self, name: str) -> None:
+        """Write the weights as they are to a folder of the run."""
+        if self.folder.writing:
+            save_model(self.folder.path / name, self.loaded.model, self.loaded.tokenizer)

@@ -86,7 +86,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
 def _component_variance(groups: Sequence[Group]) -> dict[str, float]:
     """Share of the within-group variance of the grade that each component's payments carry: its covariance with the grade
     over the variance of the grade, both pooled within groups. The shares sum to 1; a negative one works against the grade."""
-    covariance: Counter[str] = Counter()
+    covariance: dict[str, float] = {}
     variance = 0.0
     for group in groups:
         grades = [episode.grade for episode in group.episodes if episode.grade and episode.grade.value is not None]
@@ -97,7 +97,8 @@ def _component_variance(groups: Sequence[Group]) -> dict[str, float]:
         centred = values - values.mean()
         variance += float(centred @ centred)
         for name in {name for one in paid for name in one}:
-            covariance[name] += float(np.asarray([one.get(name, 0.0) for one in paid]) @ centred)
+            carried = float(np.asarray([one.get(name, 0.0) for one in paid]) @ centred)
+            covariance[name] = covariance.get(name, 0.0) + carried
     return {name: value / variance for name, value in sorted(covariance.items())} if variance > 0 else {}
 
 

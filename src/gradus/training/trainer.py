@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from gradus.core import ConfigError, GradusError, child_seed
 from gradus.policies.loading import LoadedModel, load_model
 from gradus.training.batches import MicroBatch
+from gradus.training.distributed import sum_gradients, world
 from gradus.training.forward import causal_model, disable_dropout, supports_tree, tree_attention
 from gradus.training.optimiser import OptimiserConfig, clip_gradients, trainable
 
@@ -74,7 +76,8 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         loaded = source
     else:
         dtype = "float32" if config.autocast else config.dtype
-        loaded = load_model(source, dtype=dtype, device=config.device, attention=config.attention)
+        device = world().device or config.device if config.device == "auto" else config.device
+        loaded = load_model(source, dtype=dtype, device=device, attention=config.attention)
     model = loaded.model
     if config.lora is not None:
         model = _with_lora(model, config.lora, config.seed)
@@ -95,7 +98,8 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
     wanted = PeftConfig(
         r=config.rank, lora_alpha=config.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers in words that are being renamed
         torch.manual_seed(child_seed(seed, "lora") % 2**63)
         try:
             return get_peft_model(model, wanted)
@@ -133,7 +137,7 @@ def run_update(
     *,
     before_step: Callable[[], None] | None = None,
 ) -> tuple[float, float]:
-    """One optimiser update over microbatches whose losses add up.
+    """One optimiser update over microbatches whose losses add up, over those of all processes where there are several.
 
     ``loss`` must divide by figures of the whole step, so that the gradient does not depend on the cut. ``before_step`` may
     refuse the update by raising. Returns the gradient's norm before clipping and the seconds the optimiser took. Raises
@@ -142,6 +146,7 @@ def run_update(
     optimiser.zero_grad(set_to_none=True)
     for batch in batches:
         loss(batch.to(loaded.device)).backward()
+    sum_gradients(loaded.model)
     if before_step is not None:
         before_step()
     started = time.perf_counter()

@@ -14,6 +14,7 @@ from gradus.algorithms import LOSSES, combine_metrics, kl_loss
 from gradus.core import child_seed
 from gradus.policies.loading import LoadedModel
 from gradus.training.batches import MicroBatch, microbatches
+from gradus.training.distributed import gather, largest, share, total
 from gradus.training.forward import score_tokens, tree_attention
 from gradus.training.grpo_config import GrpoConfig
 from gradus.training.sequences import TrainingSequence
@@ -84,7 +85,7 @@ def policy_update(
     for epoch in range(config.epochs):
         for part in _minibatches(credited, config, (*key, epoch)):
             update = _Update(loaded, config, part, reference, on_policy=not done)
-            if not update.batches:
+            if not update.trained:
                 continue  # no group of this part has a signal: nothing to learn, and no momentum to follow
             norm, seconds = update.run(optimiser, rate)
             stepping += seconds
@@ -134,8 +135,9 @@ class _Update:
         everything = reference is not None or self.bonus
         self.trained = [one for one in credited if everything or one.live]
         self.scored = max(1, sum(one.sequence.actions for one in self.trained))
+        self.own = [self.trained[index] for index in share(len(self.trained))]  # this process's
         self.batches = microbatches(
-            [one.sequence for one in self.trained],
+            [one.sequence for one in self.own],
             budget=config.token_budget,
             share=share_prefixes(loaded.model),
             vocabulary=vocabulary_size(loaded.model),
@@ -145,12 +147,16 @@ class _Update:
     def run(self, optimiser: torch.optim.Optimizer, rate: float) -> tuple[float, float]:
         """Returns the gradient's norm, and the seconds that the optimiser took."""
         with precision(self.loaded, self.config):
-            return run_update(
+            found = run_update(
                 self.loaded, optimiser, self.batches, self.loss, self.config, rate, before_step=self.check_gap
             )
+        self.sums.loss, self.sums.kl, self.sums.entropy = total((self.sums.loss, self.sums.kl, self.sums.entropy))
+        self.sums.metrics = gather(self.sums.metrics)
+        return found
 
     def check_gap(self) -> None:
         """Before the first update, sampler and trainer are the same model: a gap is a bug, and training on it is noise."""
+        self.sums.gap = largest(self.sums.gap)  # all processes stop, or none
         if self.on_policy and self.sums.gap > self.config.gap_limit:
             raise TrainingError(
                 f"sampler and trainer disagree: log-probs of the same tokens differ by up to {self.sums.gap:.2g} nats before "
@@ -163,7 +169,7 @@ class _Update:
         config = self.config
         scores = score_tokens(self.loaded.model, batch, config.sampling, entropy=True, differentiate=self.bonus)
         assert scores.entropy is not None
-        chosen = [self.trained[index] for index in batch.sequences]
+        chosen = [self.own[index] for index in batch.sequences]
         sampled = _row([one.sequence.logprobs for one in chosen], scores.logprobs)
         logprobs = scores.logprobs[None]
         mask = torch.ones_like(logprobs, dtype=torch.bool)
@@ -176,7 +182,8 @@ class _Update:
             n_sequences=self.n_sequences,
             max_tokens=config.sampling.max_new_tokens * (config.max_turns or 1),
             sequences=batch.labels.row[None],
-            **config.clips,
+            clip_low=config.clips[0],
+            clip_high=config.clips[1],
         )
         loss = result.loss
         if self.bonus:

@@ -1,0 +1,96 @@
+"""Files that are whole or not there, schedules, and the screen."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from gradus.core import StorageError
+from gradus.training import RunFolder
+from gradus.training.folder import write_folder, write_text
+from gradus.training.optimiser import SCHEDULES, OptimiserConfig, learning_rate
+from gradus.training.screen import Screen, spark
+from gradus.training.step_metrics import answer_information
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    write_folder(target, lambda path: write_text(path / "a", "old"))
+
+    def half(path: Path) -> None:
+        write_text(path / "a", "new")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match="No space left"):
+        write_folder(target, half)
+    assert (target / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    write_folder(target, lambda path: write_text(path / "b", "new"))
+    assert [path.name for path in target.iterdir()] == ["b"]
+
+
+def test_metrics_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append({"step": 1, "loss": math.nan, "parts": {"a": math.inf}})
+    mark = folder.offset()
+    folder.append({"step": 2})
+    folder.truncate(mark)
+    assert folder.records() == [{"step": 1, "loss": None, "parts": {"a": None}}]
+    with pytest.raises(StorageError, match="shorter than the checkpoint remembers"):
+        folder.truncate(mark + 1)
+    assert json.loads(folder.metrics.read_text()) == folder.records()[0]
+
+
+@given(
+    schedule=st.sampled_from(sorted(SCHEDULES)),
+    steps=st.integers(1, 300),
+    warmup=st.floats(0, 0.9),
+    floor=st.floats(0, 1),
+)
+def test_schedules_rise_then_never_rise_again(schedule: str, steps: int, warmup: float, floor: float) -> None:
+    config = OptimiserConfig(learning_rate=2.0, schedule=schedule, warmup=warmup, floor=floor)
+    rates = [learning_rate(config, step, steps) for step in range(1, steps + 1)]
+    rising = round(warmup * steps)
+    assert rates[:rising] == sorted(rates[:rising])
+    assert all(later <= earlier + 1e-12 for earlier, later in zip(rates[rising:], rates[rising + 1 :], strict=False))
+    assert 0 < max(rates) <= 2.0
+    assert min(rates[rising:], default=2.0) >= 2.0 * floor - 1e-12
+
+
+def test_plain_lines_where_nobody_watches() -> None:
+    out = io.StringIO()
+    with Screen("run", steps=4, figures={"reward": "a.b"}, console=Console(file=out)) as screen:
+        screen.step({"step": 1, "a": {"b": 0.5}})
+        screen.note("best so far")
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("step 1/4  reward 0.500  left 0:")
+    assert lines[1] == "best so far"
+
+
+def test_a_terminal_shows_curves() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    with Screen("grpo lamps", steps=2, figures={"reward": "r", "never": "x"}, console=console) as screen:
+        for step, reward in ((1, 0.0), (2, 1.0)):
+            screen.step({"step": step, "r": reward})
+    assert "grpo lamps" in out.getvalue()
+    assert "▁█" in out.getvalue()
+    assert "never" not in out.getvalue()
+
+
+def test_a_flat_curve_is_flat() -> None:
+    assert spark([2.0, 2.0]) == "▁▁"
+    assert spark([None, None]) == ""
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1), st.integers(1, 4))
+def test_answers_that_ignore_the_task_carry_no_information(answers: list[str], tasks: int) -> None:
+    pairs = [(task, answer) for task in range(tasks) for answer in answers]
+    assert answer_information(pairs) == pytest.approx(0.0, abs=1e-9)

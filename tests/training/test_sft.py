@@ -1,0 +1,124 @@
+"""Supervised fine-tuning on stored text."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import lamps
+from safetensors.torch import load_file
+
+from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
+from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, load_model
+from gradus.rollouts import play
+from gradus.training import RunFolder, SftConfig, train_sft
+from gradus.training.text import text_sequences
+
+SPEC = lamps()
+
+
+@pytest.fixture(scope="module")
+def taught() -> list[Episode]:
+    tasks = [SPEC.train_task(index) for index in range(60)]
+    return list(play(SPEC, SPEC.policy("gold"), tasks).episodes)
+
+
+def settings(**changes: Any) -> SftConfig:
+    base: dict[str, Any] = {"epochs": 6, "batch_size": 12, "learning_rate": 1e-2, "threads": 1, "device": "cpu"}
+    return SftConfig(**{**base, "checkpoint_every": 4, "validation_share": 0.1, **changes})
+
+
+def test_a_student_learns_what_the_teacher_says(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
+    result = train_sft(lamps_model, taught, settings(epochs=12), tmp_path / "run", live=False)
+    records = RunFolder(tmp_path / "run").records()
+    assert {record["kind"] for record in records} == {"sft"}
+    assert records[-1]["loss"] < 0.4 * records[0]["loss"]
+    assert result.validation_accuracy is not None
+    assert result.validation_accuracy > 0.5
+    assert [record["epoch"] for record in records if "validation_loss" in record] == list(range(1, 13))
+    best = load_model(result.best, device="cpu")
+    policy = LocalPolicy(best, SamplingConfig(max_new_tokens=4, greedy=True))
+    episodes = play(SPEC, policy, SPEC.tasks("test", 8)).episodes
+    assert all(turn.valid for episode in episodes for turn in episode.turns)
+
+
+def test_only_answers_are_trained(loaded: LoadedModel, taught: list[Episode]) -> None:
+    """The labels spell the teacher's answers, each with its stop token, and nothing that was read."""
+    for sequence, episode in zip(text_sequences(loaded, taught[:5]), taught[:5], strict=True):
+        labels = sequence.ids[sequence.positions].tolist()
+        assert labels.count(loaded.renderer.stop_id) == len(episode.turns)
+        for number, turn in enumerate(episode.turns):
+            own = [i for i, at in zip(labels, sequence.turns, strict=True) if at == number]
+            assert loaded.renderer.decode(own) == turn.action
+
+
+def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel) -> None:
+    """SFT's ids and the local policy's ids of one conversation are the same ids."""
+    policy = LocalPolicy(loaded, SamplingConfig(max_new_tokens=4, grammar=True), grammar=SPEC.grammar)
+    for restart in (False, True):
+        spec = lamps(turns=4, restart=restart)
+        episodes = [e for e in play(spec, policy, [spec.train_task(i) for i in range(6)]).episodes if _whole(e)]
+        assert episodes
+        for episode in episodes:
+            read = [turn.tokens for turn in episode.turns if turn.tokens]
+            ids = [i for tokens in read for i in (*tokens.context_ids, *tokens.action_ids)]
+            assert [i for one in text_sequences(loaded, [episode]) for i in one.ids.tolist()] == ids
+
+
+def _whole(episode: Episode) -> bool:
+    return all(turn.valid and not turn.cut for turn in episode.turns)
+
+
+def test_reasoning_is_kept_or_stripped(loaded: LoadedModel, taught: list[Episode]) -> None:
+    said = [replace(turn, action=f"<reasoning>the lamp</reasoning> {turn.action}") for turn in taught[0].turns]
+    episode = replace(taught[0], turns=tuple(said))
+    kept, stripped = (text_sequences(loaded, [episode], reasoning=keep)[0] for keep in (True, False))
+    assert stripped.ids.tolist() == text_sequences(loaded, [taught[0]])[0].ids.tolist()
+    assert kept.actions > stripped.actions
+    assert "reasoning" in loaded.renderer.decode(kept.ids[kept.positions].tolist())
+
+
+def test_an_invalid_answer_is_history_and_no_lesson(loaded: LoadedModel, taught: list[Episode]) -> None:
+    turns = (replace(taught[0].turns[0], valid=False), *taught[0].turns[1:])
+    sequence = text_sequences(loaded, [replace(taught[0], turns=turns)])[0]
+    assert set(sequence.turns.tolist()) == {1, 2}
+    assert sequence.ids.tolist() == text_sequences(loaded, taught[:1])[0].ids.tolist()
+
+
+def test_what_does_not_fit_is_an_error_with_both_lengths(loaded: LoadedModel, taught: list[Episode]) -> None:
+    long = replace(taught[0], turns=tuple(replace(turn, observation="lamp red " * 200) for turn in taught[0].turns))
+    with pytest.raises(ContextLengthError, match=r"has \d+ tokens, but the model's context holds 512"):
+        text_sequences(loaded, [long])
+    with pytest.raises(ConfigError, match="none of the 1 episodes"):
+        text_sequences(loaded, [replace(taught[0], stop=StopReason.FAILED)])
+
+
+@pytest.mark.parametrize("after", [3, 8])
+def test_resume_is_bit_for_bit(lamps_model: Path, taught: list[Episode], tmp_path: Path, after: int) -> None:
+    def press(record: Any) -> None:
+        if record["step"] == after:
+            signal.raise_signal(signal.SIGINT)
+
+    short = settings(max_steps=10)
+    whole = train_sft(lamps_model, taught, short, tmp_path / "whole", live=False)
+    with pytest.raises(KeyboardInterrupt):
+        train_sft(lamps_model, taught, short, tmp_path / "cut", on_step=press, live=False)
+    resumed = train_sft(lamps_model, taught, short, tmp_path / "cut", resume=True, live=False)
+    for name in ("best", "final"):
+        left = load_file(tmp_path / "whole" / name / "model.safetensors")
+        right = load_file(tmp_path / "cut" / name / "model.safetensors")
+        assert all(left[key].equal(right[key]) for key in left)
+    assert whole.validation_loss == resumed.validation_loss
+
+
+def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
+    result = train_sft(
+        lamps_model, taught, settings(max_steps=4, lora={"rank": 4, "alpha": 8}), tmp_path / "run", live=False
+    )
+    assert (result.best / "adapter_model.safetensors").exists()
+    assert not (result.best / "model.safetensors").exists()
+    tuned = load_model(lamps_model, device="cpu", adapter=result.best)
+    assert len(text_sequences(tuned, taught[:1])) == 1
