@@ -85,6 +85,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
+        model.train()  # transformers checkpoints layers in train mode only; without dropout the function is the same
     trainable(model)
     fields = {name: getattr(loaded, name) for name in ("tokenizer", "renderer", "device", "dtype", "path")}
     return LoadedModel(model=model, **fields)
