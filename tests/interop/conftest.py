@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -153,3 +154,11 @@ def running(config: uvicorn.Config) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def serve() -> Callable[[uvicorn.Config], Any]:
     return running
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of this machine that nothing listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
