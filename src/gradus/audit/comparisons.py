@@ -15,7 +15,7 @@ from gradus.stats import Paired, mean_interval, paired_difference, spearman, spe
 __all__ = ["ALIGNMENT", "FREE", "check_alignment", "check_exploits", "check_free_credit", "check_separation"]
 
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
-ALIGNMENT = 0.8  # rank correlation of mean grade and mean yardstick over policies
+ALIGNMENT = 0.7  # rank correlation of mean grade and mean yardstick over policies
 _NEGATIVE = -0.1  # within policies, grade and yardstick may not run against each other
 
 
