@@ -62,7 +62,7 @@ def table(spec: EnvironmentSpec, by_policy: dict[str, list[Episode]]) -> dict[st
     print(f"{'':12}" + "".join(f"{column:>11}" for column in columns))
     for policy, row in rows.items():
         print(f"{policy:12}" + "".join(f"{row[column]:11.3f}" for column in columns))
-    for figure in ("strict_accuracy", "generous_accuracy", "strict_f1", "evidence_recall"):
+    for figure in ("strict_accuracy", "generous_accuracy", "strict_f1", "generous_f1", "evidence_recall"):
         by_kind(figure, by_policy)
     return rows
 

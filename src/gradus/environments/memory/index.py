@@ -42,13 +42,18 @@ class _Segment:
         self._index = bm25s.BM25(method="lucene", k1=K1, b=0.0)
         self._index.index([list(row[2]) for row in rows], show_progress=False)
 
-    def scores(self, weights: dict[str, float]) -> np.ndarray:
-        """Scores (n,) of all entries, 0 for the dead. ``weights``: token -> idf over the whole memory."""
+    def scores(self, weights: dict[str, float]) -> np.ndarray | None:
+        """Scores (n,) of all entries, 0 for the dead; None where no entry holds any of the tokens.
+
+        ``weights``: token -> idf over the whole memory.
+        """
+        held = [token for token in weights if token in self.holding]
+        if not held:
+            return None
         total = np.zeros(len(self.ids))
-        for token, weight in weights.items():
-            if self.holding[token]:
-                own = inverse_document_frequency(len(self.ids), self.holding[token])
-                total += self._index.get_scores([token]) * (weight / own)
+        for token in held:
+            own = inverse_document_frequency(len(self.ids), self.holding[token])
+            total += self._index.get_scores([token]) * (weights[token] / own)
         total[~self.alive] = 0.0
         return total
 
@@ -166,6 +171,8 @@ def _best_of(
     segment: _Segment, weights: dict[str, float], n: int, banks: Collection[str] | None
 ) -> list[tuple[int, float]]:
     scores = segment.scores(weights)
+    if scores is None:
+        return []
     if banks is not None:
         scores[~np.isin(segment.banks, [segment.bank_codes[bank] for bank in banks if bank in segment.bank_codes])] = (
             0.0

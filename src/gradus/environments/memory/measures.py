@@ -63,15 +63,14 @@ def curves(episode: Episode) -> Mapping[str, Sequence[float | None]]:
 
 
 def _by_kind(questions: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Strict accuracy, strict F1 and evidence recall for each kind of question that was asked."""
+    """Accuracy and F1 of each reader, and evidence recall, for each kind of question that was asked: ``strict_f1/former``."""
     found: dict[str, float | None] = {}
     for kind in sorted({question["kind"] for question in questions}):
         own = [question for question in questions if question["kind"] == kind]
-        found[f"strict_accuracy/{kind}"] = _mean(float(question["readings"]["strict"]["correct"]) for question in own)
-        found[f"generous_accuracy/{kind}"] = _mean(
-            float(question["readings"]["generous"]["correct"]) for question in own
-        )
-        found[f"strict_f1/{kind}"] = _mean(question["readings"]["strict"]["f1"] for question in own)
+        for reader in _readers(own):
+            readings = [question["readings"][reader] for question in own]
+            found[f"{reader}_accuracy/{kind}"] = _mean(float(reading["correct"]) for reading in readings)
+            found[f"{reader}_f1/{kind}"] = _mean(reading["f1"] for reading in readings)
         found[f"evidence_recall/{kind}"] = _mean(question["evidence_recall"] for question in own)
     return found
 
