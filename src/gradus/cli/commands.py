@@ -22,10 +22,15 @@ _GROUPS = {
     "Around them": {
         "show": "show",
         "regrade": "regrade",
+        "export": "export",
+        "chat": "chat",
+        "serve": "serve",
         "serve-env": "serve_env",
+        "package-env": "package_env",
+        "push": "push",
     },
 }
-_APPS: dict[str, str] = {}
+_APPS = {"rewards": "rewards", "memory": "memory"}
 
 
 def attach(app: typer.Typer) -> None:

@@ -10,7 +10,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Policy
 if TYPE_CHECKING:
     from gradus.policies import SamplingConfig
 
-__all__ = ["find_model", "make_policy", "teacher_name"]
+__all__ = ["existing_model", "find_model", "make_policy", "teacher_name"]
 
 _RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
 
@@ -62,6 +62,16 @@ def find_model(name: str) -> Path | None:
         if (path / each / "config.json").is_file() or (path / each / "adapter_config.json").is_file():
             return path / each
     return None
+
+
+def existing_model(name: str) -> Path:
+    """:func:`find_model`, or an error that says where it looked."""
+    found = find_model(name)
+    if found is None:
+        raise ConfigError(
+            f"no model in {name!r}: it has no config.json or adapter_config.json, nor has {', '.join(_RUN_MODELS)} in it"
+        )
+    return found
 
 
 def _local(spec: EnvironmentSpec, folder: Path, sampling: SamplingConfig | None, label: str) -> Policy:
