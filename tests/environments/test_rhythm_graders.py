@@ -67,10 +67,13 @@ def test_the_reference_error_is_not_above_the_best_constant() -> None:
 
 @pytest.mark.parametrize("condition", ["in-distribution", "held-out", "ood", "discrete-3"])
 def test_v3_pays_no_exploit(condition: str) -> None:
-    honest = grades("heuristic", condition=condition)
     assert SPEC.panel is not None
-    for exploit in SPEC.panel.exploits:
-        assert grades(exploit, condition=condition).mean() < honest.mean(), exploit
+    tasks = SPEC.tasks(condition) if condition == "in-distribution" else SPEC.tasks(condition, 40)
+    honest, *exploits = (
+        np.mean([e.grade.value for e in play(SPEC, SPEC.policy(name), tasks).episodes if e.grade])
+        for name in ("heuristic", *SPEC.panel.exploits)
+    )
+    assert max(exploits) < honest, dict(zip(SPEC.panel.exploits, exploits, strict=True))
 
 
 @pytest.mark.parametrize("condition", ["in-distribution", "held-out", "ood"])
