@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradus.core import EnvironmentSpec, Grader, Group
+from gradus.core import EnvironmentSpec, Grader, Group, Policy
 from gradus.policies.loading import LoadedModel, load_model
 from gradus.policies.local import LocalPolicy
 from gradus.rollouts import play, write_episodes
@@ -88,13 +88,17 @@ def train_grpo(
     on_alert: OnAlert = "warn",
     on_step: Callable[[Mapping[str, Any]], None] | None = None,
     live: bool = True,
+    sampler: Policy | None = None,
+    synchronise: Callable[[LoadedModel, int], None] | None = None,
 ) -> GrpoResult:
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
     ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``monitor`` looks at all step records
     after each step and returns alerts (rule, severity, evidence, remedy, and what it would adjust); ``on_alert`` says whether
     to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). Resuming gives, bit for
-    bit, the weights of an unbroken run. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
+    bit, the weights of an unbroken run. ``sampler`` plays in place of the model in this process (a server, say); its actions
+    must carry token ids and log-probs, and ``synchronise`` is called with the new weights and the step after each update, to
+    bring them there. Validation stays in this process. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
 
     Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
     cannot go on; the run folder then still holds its last checkpoint.
@@ -108,6 +112,7 @@ def train_grpo(
     context = {"model": str(loaded.path), "environment": spec.name, "grader": judge.name}
     run_folder.open(config, resume=resume, context=context)
     loop = GrpoLoop(loaded, spec, config, run_folder, judge, Alarm(monitor, on_alert))
+    loop.policy, loop.synchronise = sampler or loop.policy, synchronise
     if resume:
         loop.restore()
     started = time.perf_counter()
@@ -145,9 +150,10 @@ class GrpoLoop:
         self.loaded, self.spec, self.config, self.folder = loaded, spec, config, folder
         self.grader, self.alarm = grader, alarm
         self.optimiser = make_optimiser(loaded.model, config)
-        self.policy = LocalPolicy(
+        self.policy: Policy = LocalPolicy(
             loaded, config.sampling, name="grpo", batch_size=config.batch_size, grammar=spec.grammar
         )
+        self.synchronise: Callable[[LoadedModel, int], None] | None = None
         self.reference = _reference(loaded, config)
         self.state = _State()
         self.records: list[Mapping[str, Any]] = []
@@ -193,6 +199,8 @@ class GrpoLoop:
             reference=self.reference,
             key=(step,),
         )
+        if self.synchronise is not None:
+            self.synchronise(self.loaded, step)
         self.store(step, groups)
         seconds |= update.seconds
         seconds["train"] += max(0.0, credit_seconds)

@@ -23,7 +23,8 @@ class GrpoConfig(TrainerConfig):
     never trained on. ``algorithm`` names loss, advantage and clip (``gradus.algorithms.PRESETS``); ``credit`` None is by turn where
     it allows that. ``kl_coef`` 0 loads no reference model; ``reference`` None is what the run began with.
     ``dynamic_sampling``: further rounds of play that may replace groups without signal; 0 takes what comes.
-    ``gap_limit``: largest difference of sampler and trainer log-probs in nats that a run goes on with.
+    ``gap_limit``: largest difference of sampler and trainer log-probs in nats that a run goes on with. ``correction``: weigh
+    tokens by trainer over sampler (``gradus.algorithms.CORRECTIONS``), for a sampler that is not this process.
     ``validation_every``: steps, 0 for never. ``best_by``: the decoding whose validation grade chooses ``best``.
     ``validation_condition``: a condition that is validated besides; it chooses nothing. ``store_every``: steps between
     stored samples of episodes, 0 for never; ``store_groups`` of them.
@@ -52,6 +53,7 @@ class GrpoConfig(TrainerConfig):
     entropy_coef: float = 0.0
     dynamic_sampling: int = Field(default=0, ge=0)
     gap_limit: float = Field(default=1e-3, gt=0)
+    correction: Literal["truncate", "mask"] | None = None
 
     validation_every: int = Field(default=10, ge=0)
     validation_tasks: int = Field(default=32, ge=0)
@@ -89,6 +91,14 @@ class GrpoConfig(TrainerConfig):
             )
         if not self.store_every and "store_groups" in given:
             raise ValueError("store_groups has no effect while store_every is 0")
+        if self.correction is not None and (self.epochs, self.minibatches) != (1, 1):
+            raise ValueError(
+                "correction compares with the weights that were updated last; it needs epochs = minibatches = 1"
+            )
+        if self.correction is not None and "gap_limit" in given:
+            raise ValueError(
+                "gap_limit has no effect with a correction, which is there because of the gap; leave one out"
+            )
         if self.minibatches > self.groups:
             raise ValueError(
                 f"minibatches ({self.minibatches}) cannot exceed groups ({self.groups}): a group is never cut"

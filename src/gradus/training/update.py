@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradus.algorithms import LOSSES, combine_metrics, kl_loss
+from gradus.algorithms import CORRECTIONS, LOSSES, combine_metrics, kl_loss
 from gradus.core import child_seed
 from gradus.policies.loading import LoadedModel
 from gradus.training.batches import MicroBatch, microbatches
@@ -157,7 +157,8 @@ class _Update:
     def check_gap(self) -> None:
         """Before the first update, sampler and trainer are the same model: a gap is a bug, and training on it is noise."""
         self.sums.gap = largest(self.sums.gap)  # all processes stop, or none
-        if self.on_policy and self.sums.gap > self.config.gap_limit:
+        expected = self.config.correction is not None
+        if self.on_policy and not expected and self.sums.gap > self.config.gap_limit:
             raise TrainingError(
                 f"sampler and trainer disagree: log-probs of the same tokens differ by up to {self.sums.gap:.2g} nats before "
                 f"the first update, expected at most {self.config.gap_limit:.2g}. No weight was changed. Play and train in "
@@ -173,10 +174,17 @@ class _Update:
         sampled = _row([one.sequence.logprobs for one in chosen], scores.logprobs)
         logprobs = scores.logprobs[None]
         mask = torch.ones_like(logprobs, dtype=torch.bool)
+        advantages = _row([one.advantages for one in chosen], scores.logprobs)
+        behind, mismatch = sampled, {}
+        if config.correction is not None:
+            # The ratio that is clipped is to the weights before this update; what the sampler adds is a weight of its own.
+            weights, found = CORRECTIONS[config.correction](logprobs, sampled, mask)
+            advantages, behind = advantages * weights, logprobs.detach()
+            mismatch = {name: _part(name, value, logprobs.numel() / self.scored) for name, value in found.items()}
         result = LOSSES[config.preset.loss](
             logprobs,
-            sampled,
-            _row([one.advantages for one in chosen], scores.logprobs),
+            behind,
+            advantages,
             mask,
             n_tokens=self.n_tokens,
             n_sequences=self.n_sequences,
@@ -202,7 +210,7 @@ class _Update:
         self.sums.gap = max(self.sums.gap, float((logprobs.detach() - sampled).abs().max()))
         self.sums.entropy += float(scores.entropy.detach().sum())
         self.sums.loss += float(loss.detach())
-        self.sums.metrics.append(result.metrics)
+        self.sums.metrics.append({**result.metrics, **mismatch})
         return loss
 
     @torch.no_grad()
@@ -216,6 +224,11 @@ class _Update:
 def _row(parts: Sequence[np.ndarray], like: Tensor) -> Tensor:
     """(1, A) of what the sequences of a microbatch hold per sampled token."""
     return torch.from_numpy(np.concatenate(parts)).to(dtype=torch.float32, device=like.device)[None]
+
+
+def _part(name: str, value: Tensor, share: float) -> Tensor:
+    """A microbatch's part of a mean over the tokens of an update; largest values are not added up."""
+    return value if name.endswith("_max") else value * share
 
 
 def _figures(updates: Sequence[_Update]) -> dict[str, float | None]:
@@ -232,4 +245,5 @@ def _figures(updates: Sequence[_Update]) -> dict[str, float | None]:
         "entropy": sum(update.sums.entropy / update.scored for update in updates) / count,
         "clip_fraction": sum(one["clip_fraction"] for one in found) / count,
         "ratio_max": max(one["ratio_max"] for one in found),
+        **{name: found[-1][name] for name in found[-1] if name.startswith("mismatch_")},
     }
