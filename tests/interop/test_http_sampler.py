@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +24,11 @@ from gradus.interop.reload import reload_route
 from gradus.interop.serve import make_app
 from gradus.policies import LoadedModel, NanoConfig, SamplingConfig, load_model, make_nano
 from gradus.rollouts import play
+from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
 from gradus.training.batches import microbatches
 from gradus.training.forward import score_tokens, tree_attention
 from gradus.training.sequences import episode_sequences
+from gradus.training.trainer import TrainingError
 
 SAMPLING = SamplingConfig(temperature=1.3, max_new_tokens=5)
 
@@ -165,3 +169,111 @@ def test_a_busy_server_is_asked_again(folder: Path, serve: Callable[..., Any]) -
     with serve(uvicorn.Config(app, log_level="warning")) as address:
         sampler(f"http://{address}/v1", loaded, retries=3).close()
     assert len(calls) == 3
+
+
+def grpo(**changes: Any) -> GrpoConfig:
+    options: dict[str, Any] = {
+        "groups": 4,
+        "group_size": 4,
+        "max_steps": 4,
+        "learning_rate": 3e-3,
+        "sampling": SAMPLING,
+        "validation_every": 0,
+        "checkpoint_every": 100,
+        "gap_limit": 1e-4,
+    }
+    if "correction" in changes:
+        del options["gap_limit"]
+    return GrpoConfig(**{**options, **changes})
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record["kind"] == "step"]
+
+
+@pytest.fixture
+def talker(spec: EnvironmentSpec, tmp_path: Path) -> Path:
+    """A model that answers well now and then, so that there is something to learn from; a folder of its own to serve."""
+    assert spec.vocabulary is not None
+    assert spec.teacher is not None
+    make_nano(
+        tmp_path / "fresh", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64)
+    )
+    lessons = play(spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]).episodes
+    config = SftConfig(epochs=8, batch_size=16, learning_rate=1e-2, validation_share=0)
+    return train_sft(tmp_path / "fresh", lessons, config, tmp_path / "taught", live=False).final
+
+
+def test_grpo_on_a_synchronised_server_has_ratios_of_one(
+    talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
+) -> None:
+    loaded = load_model(talker)
+    app = make_app(loaded, name="nano", rows=16)
+    app.router.routes.append(reload_route(loaded))
+    with serve(uvicorn.Config(app, log_level="warning")) as address:
+        policy = sampler(f"http://{address}/v1", loaded)
+
+        def bring(trained: LoadedModel, step: int) -> None:
+            trained.model.save_pretrained(talker)
+            policy.reload()
+
+        # The limit on the gap is 1e-4: a step that sampled with other weights would raise.
+        train_grpo(str(talker), spec, grpo(), tmp_path / "run", live=False, sampler=policy, synchronise=bring)
+    found = steps(tmp_path / "run")
+    assert len(found) == 4
+    assert any(record["trained_tokens"] for record in found)
+    assert all(record["sampler_gap"] is None or record["sampler_gap"] < 1e-4 for record in found)
+
+
+def on_a_late_server(
+    folder: Path, spec: EnvironmentSpec, run: Path, serve: Callable[..., Any], config: GrpoConfig
+) -> list[dict[str, Any]]:
+    """Train while the server always has the weights of two steps ago; returns the step records."""
+    loaded = load_model(folder)
+    waiting: list[dict[str, torch.Tensor]] = []
+    with serve(uvicorn.Config(make_app(loaded, name="nano", rows=16), log_level="warning")) as address:
+        policy = sampler(f"http://{address}/v1", loaded)
+
+        def late(now: LoadedModel, step: int) -> None:
+            waiting.append({name: value.clone() for name, value in now.model.state_dict().items()})
+            if len(waiting) > 2:
+                loaded.model.load_state_dict(waiting.pop(0))
+
+        train_grpo(load_model(folder), spec, config, run, live=False, sampler=policy, synchronise=late)
+    return steps(run)
+
+
+def test_a_server_two_steps_behind_is_corrected_and_logged(
+    talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
+) -> None:
+    found = on_a_late_server(talker, spec, tmp_path / "run", serve, grpo(max_steps=5, correction="truncate"))
+    assert found[0]["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)  # the first step is not late
+    assert max(record["mismatch_ratio_max"] for record in found[2:]) > 1.01
+    assert max(record["mismatch_kl"] for record in found[2:]) > 1e-5
+    assert max(record["sampler_gap"] for record in found[2:]) > 1e-2
+    assert all(record["ratio_max"] == pytest.approx(1.0, abs=1e-5) for record in found)  # to the weights of the update
+
+
+@pytest.mark.slow
+def test_a_server_two_steps_behind_still_teaches(
+    talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
+) -> None:
+    config = grpo(max_steps=40, groups=8, group_size=8, correction="truncate", learning_rate=5e-3)
+    rewards = [one["reward_mean"] for one in on_a_late_server(talker, spec, tmp_path / "run", serve, config)]
+    print("\nrewards on a late server:", [round(reward, 2) for reward in rewards])
+    first, last = rewards[:10], rewards[-10:]
+    spread = (statistics.variance(first) / 10 + statistics.variance(last) / 10) ** 0.5
+    assert statistics.mean(last) > statistics.mean(first) + 3 * spread
+
+
+def test_a_late_server_without_a_correction_stops_the_run(
+    talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
+) -> None:
+    loaded = load_model(talker)
+    with serve(uvicorn.Config(make_app(loaded, name="nano", rows=16), log_level="warning")) as address:
+        policy = sampler(f"http://{address}/v1", loaded)
+        with pytest.raises(TrainingError, match="importance correction"):
+            train_grpo(str(talker), spec, grpo(), tmp_path / "run", live=False, sampler=policy)
+    with pytest.raises(ValueError, match="epochs = minibatches = 1"):
+        grpo(correction="mask", epochs=2)
