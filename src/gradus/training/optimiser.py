@@ -1,10 +1,10 @@
-"""AdamW, gradient clipping and learning-rate schedules."""
+"""AdamW, Muon, gradient clipping and learning-rate schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +16,11 @@ __all__ = ["SCHEDULES", "OptimiserConfig", "clip_gradients", "learning_rate", "m
 
 
 class OptimiserConfig(BaseModel):
-    """AdamW and its schedule.
+    """The optimiser and its schedule.
+
+    ``optimiser``: ``adamw``, or ``muon``, which orthogonalises the momentum of the matrices inside the blocks and leaves embeddings
+    and norms to AdamW: a small transformer that is trained from nothing learns in about half the steps. ``muon_rate`` is
+    Muon's peak rate; ``learning_rate`` stays AdamW's.
 
     ``learning_rate`` is the peak. ``warmup`` is the share of all steps over which it rises linearly from 0. ``floor`` is the share
     of the peak that a decaying schedule ends at. ``grad_clip`` bounds the norm of the whole gradient; 0 leaves it alone.
@@ -24,7 +28,9 @@ class OptimiserConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    optimiser: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0)
+    muon_rate: float = Field(default=0.02, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: float = Field(default=0.0, ge=0, lt=1)
     floor: float = Field(default=0.0, ge=0, le=1)
@@ -68,15 +74,66 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only: norms and biases have no reason to shrink."""
-    parameters = trainable(model).values()
+def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Optimizer:
+    """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it."""
+    named = trainable(model)
+    if config.optimiser == "muon":
+        return _Muon(named, config)
+    parameters = named.values()
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+
+
+class _Muon(torch.optim.Optimizer):
+    """torch's Muon (Jordan et al., 2024) on the matrices inside the blocks and AdamW on the rest, as one optimiser.
+
+    Each group's ``scale`` is its rate as a multiple of the schedule's, so that one schedule moves both.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], config: OptimiserConfig) -> None:
+        inside = [p for name, p in named.items() if p.dim() == 2 and not _is_embedding(name)]
+        known = {id(p) for p in inside}
+        rest = [p for p in named.values() if id(p) not in known]
+        if not inside:
+            raise ConfigError(
+                "muon needs matrices inside the model's blocks, and none of them is trained; set optimiser = adamw"
+            )
+        decay = config.weight_decay
+        self._parts: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.Muon(inside, lr=config.muon_rate, weight_decay=decay),
+        )
+        if rest:
+            adamw = torch.optim.AdamW(
+                rest, lr=config.learning_rate, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True
+            )
+            self._parts = (*self._parts, adamw)
+        super().__init__([p for part in self._parts for group in part.param_groups for p in group["params"]], {})
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+        for group in self.param_groups:
+            group["scale"] = group["lr"] / config.learning_rate
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step both."""
+        for part in self._parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of both, in order."""
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put both back as they were."""
+        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+
+
+def _is_embedding(name: str) -> bool:
+    return any(word in name for word in ("embed", "lm_head", "wte", "wpe"))
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:

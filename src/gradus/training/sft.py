@@ -17,6 +17,7 @@ from torch import Tensor
 from gradus.core import ConfigError, Episode, StopReason, child_seed
 from gradus.policies.loading import LoadedModel
 from gradus.policies.sampling import SamplingConfig
+from gradus.training.augment import answer_pools, first_turns, with_answer_noise
 from gradus.training.batches import MicroBatch, microbatches
 from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.distributed import any_of, barrier, share, total, world
@@ -47,7 +48,10 @@ class SftConfig(TrainerConfig):
 
     ``batch_size``: episodes per optimiser step. Training ends after ``epochs`` or ``max_steps``, whichever comes first.
     ``validation_share`` of the episodes is held out where no validation episodes are given. ``validation_every``: steps,
-    None for once an epoch. ``reasoning``: train ``<reasoning>`` too, or strip it.
+    None for once an epoch. ``reasoning``: train ``<reasoning>`` too, or strip it. ``answer_noise``: share of the tokens of earlier
+    answers that the model reads as other ones (what it learns to say stays the teacher's), so that it looks at what it was
+    shown instead of copying what it said before. ``first_turns``: a curriculum; for the first ``first_turns_share`` of the
+    steps only so many turns of an episode are used.
     """
 
     learning_rate: float = Field(default=1e-3, gt=0)
@@ -60,6 +64,9 @@ class SftConfig(TrainerConfig):
     validation_every: int | None = Field(default=None, ge=1)
     log_every: int = Field(default=1, ge=1)
     reasoning: bool = True
+    answer_noise: float = Field(default=0.0, ge=0, le=1)
+    first_turns: int | None = Field(default=None, ge=1)
+    first_turns_share: float = Field(default=0.8, gt=0, le=1)
     checkpoint_every: int = Field(default=50, ge=1)
 
 
@@ -162,7 +169,8 @@ class _Trainer:
         self._by_episode: dict[int, list[TrainingSequence]] = {}
         for sequence in sequences:
             self._by_episode.setdefault(sequence.episode, []).append(sequence)
-        self._checks = self._cut(checks)
+        self._pools = answer_pools(sequences) if config.answer_noise else {}
+        self._checks = self._cut([self._noisy(one, "check", number) for number, one in enumerate(checks)])
         self._batches_per_epoch = math.ceil(len(self._by_episode) / config.batch_size)
         planned = config.epochs * self._batches_per_epoch
         self.steps = planned if config.max_steps is None else min(planned, config.max_steps)
@@ -239,7 +247,19 @@ class _Trainer:
         order = np.random.default_rng(child_seed(self.config.seed, "sft", "epoch", epoch)).permutation(len(numbers))
         size = self.config.batch_size
         chosen = order[batch * size : (batch + 1) * size].tolist()
-        return [sequence for index in chosen for sequence in self._by_episode[numbers[index]]]
+        found = [sequence for index in chosen for sequence in self._by_episode[numbers[index]]]
+        found = [self._noisy(one, epoch, batch, number) for number, one in enumerate(found)]
+        config, done = self.config, (epoch * self._batches_per_epoch + batch) / self.steps
+        if config.first_turns is None or done >= config.first_turns_share:
+            return found
+        return [short for one in found if (short := first_turns(one, config.first_turns)).actions]
+
+    def _noisy(self, sequence: TrainingSequence, *key: int | str) -> TrainingSequence:
+        """The sequence with noise in the answers that are read, where the settings want it."""
+        if not self.config.answer_noise:
+            return sequence
+        rng = np.random.default_rng(child_seed(self.config.seed, "sft", "noise", *key))
+        return with_answer_noise(sequence, self.config.answer_noise, self._pools, rng)
 
     @torch.no_grad()
     def _validate(self) -> dict[str, Any]:

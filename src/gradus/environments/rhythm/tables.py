@@ -84,7 +84,7 @@ CRASH_PENALTY = 0.25  # reward lost per meter and step in a crash
 
 # What a line can show: the teacher reads these grids too, so that all it knows stands in the text.
 METER_GRID = 0.05
-ANOMALY_GRID = 0.02
+ANOMALY_GRID = 0.04
 REWARD_GRID = 0.1
 REWARD_LIMIT = 2.5
 

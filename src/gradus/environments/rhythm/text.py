@@ -35,7 +35,7 @@ __all__ = [
 SYSTEM_PROMPT = (
     "Plan one week for a person you do not know: each day has morning afternoon evening night . "
     "Meters 0 to 1 : V vitality C cognition P progress S serenity K connection . They fade; below 0.1 is a crash . "
-    "A line shows day slot meters , then of your last action: event , r reward , and with a sign how far each meter "
+    "A line shows day slot meters , then of your last step: event , action , r reward , and with a sign how far each meter "
     "moved otherwise than an average person's . Reward is the change of the meters in the person's own hidden weights . "
     "People differ: what helps one drains another . Find out whom you have . "
     "Answer each line with three digits 0-9 and one action: "
@@ -45,8 +45,9 @@ SYSTEM_PROMPT = (
 )
 
 _NO_EVENT = "calm"
+_NOTHING = "nothing"  # what was done where the answer could not be understood
 _LEVELS = round(1 / METER_GRID)
-_ODD_LEVELS = 25  # anomalies are shown up to this many grid steps
+_ODD_LEVELS = 12  # anomalies are shown up to this many grid steps
 _REWARD_LEVELS = round(REWARD_LIMIT / REWARD_GRID)
 
 _METER_WORDS = [[f"{letter}{level * METER_GRID:.2f}" for level in range(_LEVELS + 1)] for letter in LETTERS]
@@ -73,7 +74,7 @@ def shown(data: Mapping[str, Any]) -> tuple[list[float], list[float], float]:
 
 
 def observation_text(data: Mapping[str, Any]) -> str:
-    """One line, for example ``tue evening V0.65 C0.50 P0.30 S0.60 K0.40 calm r+1.2 V-0.08 C+0.00 P+0.00 S+0.00 K+0.02``.
+    """One line, for example ``tue evening V0.65 C0.50 P0.30 S0.60 K0.40 calm learn r+1.2 V-0.08 C+0.00 P+0.00 S+0.00 K+0.04``.
 
     Every line after the first has the same words in the same places, zeros too: for a small transformer what it said and
     saw a turn ago is then always equally far away. Monday's first line ends with the meters; nothing has happened yet.
@@ -83,6 +84,7 @@ def observation_text(data: Mapping[str, Any]) -> str:
     if data["reward"] is not None:
         event = data["active_event"]
         words.append(_NO_EVENT if event == "none" else event)
+        words.append(data["history"][-1]["action"] or _NOTHING)
         words.append(_REWARD_WORDS[_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)])
         levels = [_level(value, ANOMALY_GRID, _ODD_LEVELS) for value in data["anomaly"]]
         words += [table[level] for table, level in zip(_ODD_WORDS, levels, strict=True)]
@@ -173,7 +175,7 @@ def reasoning_text(belief: Sequence[float], unsure: Sequence[bool], meter: str, 
 
 def vocabulary() -> Vocabulary:
     """Every word that a prompt, a line, an answer or the teacher's reasoning can hold; one token each."""
-    words: list[str] = [*(str(digit) for digit in range(10)), *ACTIONS, *DAYS, *SLOTS, _NO_EVENT, "over"]
+    words: list[str] = [*(str(digit) for digit in range(10)), *ACTIONS, *DAYS, *SLOTS, _NO_EVENT, _NOTHING, "over"]
     words += [event for event in EVENTS if event != "none"]
     words += [word for table in _METER_WORDS for word in table]
     words += [word for table in _ODD_WORDS for word in table.values()]
