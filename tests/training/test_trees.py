@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequence_fakes import random_sequences
 from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from gradus.policies import LoadedModel, SamplingConfig
 from gradus.training.batches import microbatches
-from gradus.training.forward import causal_model, disable_dropout, score_tokens, tree_attention
+from gradus.training.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
 
 PLAIN = SamplingConfig()
 
@@ -130,3 +131,53 @@ def test_dropout_is_off_in_train_mode_too(loaded: LoadedModel) -> None:
         still = score_tokens(loaded.model.eval(), batch, PLAIN).logprobs
         moving = score_tokens(loaded.model.train(), batch, PLAIN).logprobs
     assert torch.equal(still, moving)
+
+
+def test_long_suffixes_are_computed_in_stretches_without_a_trace(loaded: LoadedModel) -> None:
+    sequences = random_sequences(4, groups=1, members=2, prefix=10, suffix=300)
+    found = in_batches(loaded.model, sequences, budget=10_000)
+    wanted = [alone(loaded.model, sequence) for sequence in sequences]
+    got = [found[index] for index in range(2)]
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    exact = gradient(loaded.model, wanted)
+    assert (gradient(loaded.model, got) - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+def test_checkpointed_layers_give_the_same_gradient(loaded: LoadedModel) -> None:
+    sequences = random_sequences(5)
+    got = in_batches(loaded.model, sequences, budget=200)
+    plain = gradient(loaded.model, [got[index] for index in range(len(sequences))])
+    loaded.model.train().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    weights = torch.linspace(-1, 1, sum(sequence.actions for sequence in sequences))
+    starts = torch.tensor([0, *[sequence.actions for sequence in sequences]]).cumsum(0)
+    loaded.model.zero_grad()
+    with tree_attention(loaded.model):
+        for batch in microbatches(sequences, budget=200):
+            own = torch.cat([weights[starts[index] : starts[index + 1]] for index in batch.sequences])
+            (score_tokens(loaded.model, batch, PLAIN).logprobs * own).sum().backward()
+    again = torch.cat([parameter.grad.flatten() for parameter in loaded.model.parameters()])
+    assert (again - plain).abs().max() < 1e-5 * plain.abs().max()
+
+
+def test_a_model_with_windows_takes_plain_rows() -> None:
+    """Where a layer does not see its whole past a tree would be wrong; such a model gets rows, and the same numbers."""
+    config = Qwen2Config(
+        vocab_size=300,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=64,
+        use_sliding_window=True,
+        sliding_window=8,
+        max_window_layers=1,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(config).eval()
+    assert not supports_tree(model)
+    sequences = random_sequences(6)
+    got = in_batches(model, sequences, budget=150, share=supports_tree(model))
+    for index, sequence in enumerate(sequences):
+        torch.testing.assert_close(got[index], alone(model, sequence), atol=1e-5, rtol=0)

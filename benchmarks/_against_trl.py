@@ -1,0 +1,209 @@
+"""Step by step against TRL's GRPOTrainer: one model, one tokenizer, equal learning settings, alternating steps in one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from datasets import Dataset
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from gradus.core import EnvironmentSpec
+from gradus.policies import NanoConfig, make_nano
+from gradus.policies.loading import load_model, quiet_transformers
+from gradus.training import GrpoConfig, RunFolder
+from gradus.training.alerts import Alarm
+from gradus.training.grpo import GrpoLoop
+from gradus.training.screen import Screen
+from gradus.training.trainer import prepare_model
+
+THREADS = 2
+clock = time.perf_counter
+
+
+class OurSteps:
+    """Gradus' loop, one step a call."""
+
+    def __init__(self, model: Path, spec: EnvironmentSpec, config: GrpoConfig, folder: Path) -> None:
+        loaded = prepare_model(load_model(model, device="cpu"), config)
+        config = config.model_copy(update={"max_turns": spec.max_turns})
+        self.records: list[dict[str, Any]] = []
+        self._loop = GrpoLoop(loaded, spec, config, RunFolder(folder), spec.grader(), Alarm(None, "warn"))
+        self._screen = Screen("bench", steps=1, figures={}, live=False)
+
+    def __call__(self) -> float:
+        """Take one step; seconds."""
+        started = clock()
+        record = self._loop.step(self._screen)
+        seconds = clock() - started
+        self._loop.state.step += 1
+        self.records.append(record)
+        return seconds
+
+
+class Alternate(TrainerCallback):
+    """Times TRL's steps, generation included, and takes one of ours behind each."""
+
+    def __init__(self, ours: Callable[[], float] | None) -> None:
+        self.ours = ours
+        self.theirs_seconds: list[float] = []
+        self.ours_seconds: list[float] = []
+        self._began = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._began = clock()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.theirs_seconds.append(clock() - self._began)
+        if self.ours is not None:
+            self.ours_seconds.append(self.ours())
+
+
+def trl_trainer(
+    model: Path,
+    prompts: Sequence[Any],
+    reward: Callable[..., list[float]],
+    folder: Path,
+    *,
+    steps: int,
+    groups: int,
+    group_size: int,
+    max_tokens: int,
+    learning_rate: float,
+    rows: int,
+    rollout: Callable[..., dict[str, Any]] | None = None,
+    callback: TrainerCallback | None = None,
+    seed: int = 0,
+) -> GRPOTrainer:
+    """GRPOTrainer with the settings that Gradus has by default: DAPO's loss and clip, batch scale, no KL term."""
+    batch = groups * group_size
+    settings = GRPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=min(rows, batch),
+        gradient_accumulation_steps=max(1, batch // rows),
+        num_generations=group_size,
+        max_completion_length=max_tokens,
+        max_steps=steps,
+        learning_rate=learning_rate,
+        lr_scheduler_type="constant",
+        warmup_steps=0,
+        weight_decay=0.0,
+        adam_beta2=0.95,
+        max_grad_norm=1.0,
+        beta=0.0,
+        loss_type="dapo",
+        epsilon=0.2,
+        epsilon_high=0.28,
+        scale_rewards="batch",
+        temperature=1.0,
+        bf16=False,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        report_to=[],
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        shuffle_dataset=False,
+        seed=seed,
+    )
+    with quiet_transformers():
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        weights = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    return GRPOTrainer(
+        model=weights,
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=Dataset.from_list([{"prompt": prompt, "place": place} for place, prompt in enumerate(prompts)]),
+        processing_class=tokenizer,
+        rollout_func=rollout,
+        callbacks=[callback] if callback else None,
+    )
+
+
+def nano(folder: Path, spec: EnvironmentSpec, shape: NanoConfig) -> Path:
+    """A fresh model for an environment."""
+    assert spec.vocabulary is not None
+    return make_nano(folder / "model", spec.vocabulary(), shape, seed=0)
+
+
+def memory_of(script: str, arguments: Sequence[str]) -> float:
+    """Peak memory of a process that takes one side's steps alone, MiB."""
+    done = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["peak_mib"])
+
+
+def print_peak() -> None:
+    """Last line of a process that was started by :func:`memory_of`."""
+    print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+
+
+def report(
+    name: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    record: dict[str, Any],
+    memory: tuple[float, float] | None,
+) -> None:
+    """The table, and the line for machines."""
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    table = Table(title=name)
+    for column in ("", "Gradus", "TRL"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("seconds a step (median)", f"{mine:.2f}", f"{other:.2f}")
+    table.add_row("fastest - slowest", f"{min(ours):.2f} - {max(ours):.2f}", f"{min(theirs):.2f} - {max(theirs):.2f}")
+    table.add_row("ratio of medians", "1", f"{other / mine:.2f}")
+    if memory:
+        table.add_row("peak memory, MiB", f"{memory[0]:.0f}", f"{memory[1]:.0f}")
+    for part in ("play", "environment", "grade", "train", "update"):
+        table.add_row(f"  {part}, seconds", f"{record['seconds'][part]:.2f}", "")
+    table.add_row("share of matmul peak in training", f"{record['matmul_peak_share']:.0%}", "")
+    table.add_row("sampler gap, nats", f"{record['sampler_gap']:.1e}", "")
+    Console(width=100).print(table)
+    print(
+        json.dumps(
+            {
+                "name": name,
+                "ratio": round(other / mine, 3),
+                "ours": round(mine, 4),
+                "other": round(other, 4),
+                "unit": "seconds a step",
+                "runs": len(ours),
+            }
+        )
+    )
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Options that all these scripts have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--steps", type=int, default=5, help="measured steps of each side, after one that is not")
+    parser.add_argument("--only", choices=("ours", "trl"), help="take one side's steps alone and print peak memory")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a busy machine")
+    parser.add_argument("--no-memory", action="store_true", help="leave the memory measurement out")
+    return parser
+
+
+def workplace(options: argparse.Namespace) -> tempfile.TemporaryDirectory[str]:
+    """A folder that goes away; threads and clock are set here, once, for both sides."""
+    global clock
+    torch.set_num_threads(1 if options.cpu_time else THREADS)
+    if options.cpu_time:
+        clock = time.process_time
+    return tempfile.TemporaryDirectory(prefix="gradus-bench-")

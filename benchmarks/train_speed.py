@@ -1,0 +1,146 @@
+"""The training pass alone: a tree of shared prefixes against one packed row a group and against plain rows.
+
+Two shapes: one-turn (8 prompts of 160 tokens, 8 members, 32 new tokens; 2.3 million parameters) and a week of Rhythm (8 members,
+a shared prompt of 170 tokens, 28 turns of 17 tokens, 5 of them sampled; 0.9 million parameters). Float32, two threads.
+Shares are of the matrix-product peak measured in this run; the arithmetic counted is what the tree needs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from gradus.core import Vocabulary
+from gradus.policies import LoadedModel, NanoConfig, SamplingConfig, load_model, make_nano
+from gradus.training import MicroBatch, TrainingSequence, microbatches
+from gradus.training.forward import score_tokens, tree_attention
+from gradus.training.peak import training_flops
+
+WORDS = tuple(f"w{number}" for number in range(249))
+SHAPES = {
+    "one turn": (NanoConfig(hidden_size=192, layers=4, heads=6, intermediate_size=768), 8, 160, 1, 0, 32),
+    "rhythm": (NanoConfig(hidden_size=128, layers=4, heads=4, intermediate_size=384), 4, 170, 28, 12, 5),
+}
+SIZE, RUNS, BUDGET = 8, 5, 4096
+
+
+def sequences(groups: int, prompt: int, turns: int, context: int, action: int) -> list[TrainingSequence]:
+    """Groups of random tokens; every member reads ``context`` and samples ``action`` tokens a turn behind the shared prompt."""
+    rng = np.random.default_rng(0)
+    found: list[TrainingSequence] = []
+    for group in range(groups):
+        shared = rng.integers(300, 500, prompt)
+        for _ in range(SIZE):
+            length = turns * action + (turns - 1) * context
+            positions = np.concatenate(
+                [prompt + turn * (action + context) + np.arange(action) for turn in range(turns)]
+            )
+            zeros = np.zeros(len(positions), dtype=np.int64)
+            found.append(
+                TrainingSequence(
+                    key=(group, 0),
+                    episode=len(found),
+                    ids=np.concatenate([shared, rng.integers(300, 500, length)]),
+                    positions=positions,
+                    logprobs=zeros.astype(float),
+                    turns=zeros,
+                    offsets=zeros,
+                )
+            )
+    return found
+
+
+def by_microbatch(loaded: LoadedModel, batches: list[MicroBatch]) -> Callable[[], None]:
+    """Forward and backward as the trainer does it."""
+
+    def run() -> None:
+        with tree_attention(loaded.model):
+            for batch in batches:
+                score_tokens(loaded.model, batch, SamplingConfig()).logprobs.sum().backward()
+
+    return run
+
+
+def by_packed_rows(loaded: LoadedModel, found: list[TrainingSequence], prompt: int) -> Callable[[], None]:
+    """Each group as one row, [prompt, member, member, ...], with a block mask that keeps members apart."""
+    groups = [found[start : start + SIZE] for start in range(0, len(found), SIZE)]
+    own = len(found[0]) - prompt
+    width = prompt + SIZE * own
+    member = torch.cat([torch.full((prompt,), -1), torch.arange(SIZE).repeat_interleave(own)])
+    position = torch.cat([torch.arange(prompt), (prompt + torch.arange(own)).repeat(SIZE)])
+    before = position[None, :] <= position[:, None]
+    seen = before & ((member[None, :] == member[:, None]) | (member[None, :] == -1))
+    mask = torch.zeros(width, width).masked_fill(~seen, float("-inf"))[None, None]
+    jobs: list[tuple[Tensor, Tensor, Tensor]] = []
+    for group in groups:
+        ids = torch.from_numpy(np.concatenate([group[0].ids[:prompt], *[one.ids[prompt:] for one in group]]))[None]
+        target = torch.from_numpy(np.concatenate([one.ids[one.positions] for one in group]))
+        source = [one.positions - 1 + number * own for number, one in enumerate(group)]
+        for number, one in enumerate(group):
+            source[number] = np.where(one.positions == prompt, prompt - 1, source[number])
+        jobs.append((ids, torch.from_numpy(np.concatenate(source)), target))
+
+    def run() -> None:
+        for ids, source, target in jobs:
+            out = loaded.model(input_ids=ids, attention_mask=mask, position_ids=position[None], logits_to_keep=source)
+            out.logits[0].log_softmax(-1).gather(1, target[:, None]).sum().backward()
+
+    return run
+
+
+def peak() -> float:
+    """Floating-point operations per second of large float32 products, best of many."""
+    left, best = torch.randn(1024, 1024), float("inf")
+    for _ in range(20):
+        started = time.perf_counter()
+        left @ left
+        best = min(best, time.perf_counter() - started)
+    return 2 * 1024**3 / best
+
+
+def main() -> None:
+    """Measure in turn, so that all three ways meet the same machine."""
+    torch.set_num_threads(2)
+    table = Table(title=f"training pass, {peak() / 1e9:.0f} GFLOP/s at peak")
+    for column in ("shape", "way", "seconds", "GFLOP/s", "share of peak"):
+        table.add_column(column)
+    ratio = 0.0
+    for name, (shape, groups, prompt, turns, context, action) in SHAPES.items():
+        with tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
+            loaded = load_model(make_nano(Path(folder) / "model", Vocabulary(words=WORDS), shape), device="cpu")
+        found = sequences(groups, prompt, turns, context, action)
+        trees = microbatches(found, budget=BUDGET)
+        ways = {
+            "tree": by_microbatch(loaded, trees),
+            "packed row a group": by_packed_rows(loaded, found, prompt),
+            "plain rows": by_microbatch(loaded, microbatches(found, budget=BUDGET, share=False)),
+        }
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for run in range(RUNS + 1):
+            for way, work in ways.items():
+                loaded.model.zero_grad()
+                started = time.perf_counter()
+                work()
+                if run:
+                    seconds[way].append(time.perf_counter() - started)
+        flops, top = training_flops(loaded.model, trees), peak()
+        for way, taken in seconds.items():
+            median = statistics.median(taken)
+            table.add_row(name, way, f"{median:.3f}", f"{flops / median / 1e9:.0f}", f"{flops / median / top:.0%}")
+        ratio = statistics.median(seconds["plain rows"]) / statistics.median(seconds["tree"])
+    Console(width=100).print(table)
+    print(json.dumps({"name": "rhythm_rows_over_tree", "ratio": round(ratio, 3), "unit": "x", "runs": RUNS}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Do we learn what TRL learns? The same task, the same fresh weights and the same prompts; reward curves over three seeds.
+
+The task of trl_one_turn.py, shortened: the reward is the share of even words among the answer's words. Both sides have equal
+settings. Saves docs/figures/trl_learning.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+import trl_one_turn as task
+from _against_trl import OurSteps, trl_trainer
+from rich.console import Console
+from rich.table import Table
+
+from gradus.core import Vocabulary
+from gradus.policies import NanoConfig, SamplingConfig, make_nano
+from gradus.training import GrpoConfig
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+SHAPE = NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=192, context=512)
+GROUPS, SIZE, NEW, RATE = 8, 8, 12, 2e-3
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "trl_learning.png"
+
+
+def ours(model: Path, steps: int, seed: int, folder: Path) -> list[float]:
+    """Mean reward of each step of Gradus' loop."""
+    config = GrpoConfig(
+        groups=GROUPS,
+        group_size=SIZE,
+        max_steps=steps,
+        learning_rate=RATE,
+        credit="episode",
+        seed=seed,
+        sampling=SamplingConfig(max_new_tokens=NEW),
+        validation_every=0,
+        store_every=0,
+        device="cpu",
+    )
+    run = OurSteps(model, task.spec(), config, folder / f"ours-{seed}")
+    for _ in range(steps):
+        run()
+    return [record["reward_mean"] for record in run.records]
+
+
+def theirs(model: Path, steps: int, seed: int, folder: Path) -> list[float]:
+    """Mean reward of each step of TRL's trainer."""
+    rewards: list[float] = []
+
+    def reward(completions: list, **_: object) -> list[float]:
+        values = [task.score(completion[0]["content"]) for completion in completions]
+        rewards.append(float(np.mean(values)))
+        return values
+
+    trl_trainer(
+        model,
+        [[{"role": "user", "content": task.prompt_text(1 + index)}] for index in range(GROUPS * steps)],
+        reward,
+        folder / f"trl-{seed}",
+        steps=steps,
+        groups=GROUPS,
+        group_size=SIZE,
+        max_tokens=NEW,
+        learning_rate=RATE,
+        rows=GROUPS * SIZE,
+        seed=seed,
+    ).train()
+    return rewards[:steps]
+
+
+def draw(curves: dict[str, np.ndarray]) -> None:
+    """Each seed thin, the mean bold."""
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for (name, runs), colour in zip(curves.items(), ("#1f5f8b", "#c8553d"), strict=True):
+        steps = np.arange(1, runs.shape[1] + 1)
+        axes.plot(steps, runs.T, color=colour, alpha=0.3, linewidth=1)
+        axes.plot(steps, runs.mean(axis=0), color=colour, linewidth=2, label=name)
+    axes.set(xlabel="step", ylabel="mean reward", ylim=(0.4, 1.02))
+    axes.legend(frameon=False, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    FIGURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURE, dpi=150)
+
+
+def main() -> None:
+    """Run both, print the table, save the figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    found: dict[str, list[list[float]]] = {"Gradus": [], "TRL": []}
+    with tempfile.TemporaryDirectory(prefix="gradus-bench-") as name:
+        for seed in range(options.seeds):
+            folder = Path(name)
+            model = make_nano(folder / f"model-{seed}", Vocabulary(words=task.WORDS), SHAPE, seed=seed)
+            found["Gradus"].append(ours(model, options.steps, seed, folder))
+            found["TRL"].append(theirs(model, options.steps, seed, folder))
+    curves = {name: np.asarray(runs) for name, runs in found.items()}
+    draw(curves)
+    table = Table(title=f"mean reward, {options.seeds} seeds (mean +- standard deviation between seeds)")
+    for column in ("steps", *curves):
+        table.add_column(column)
+    for low in range(0, options.steps, max(1, options.steps // 4)):
+        high = min(options.steps, low + max(1, options.steps // 4))
+        parts = [runs[:, low:high].mean(axis=1) for runs in curves.values()]
+        table.add_row(f"{low + 1}-{high}", *[f"{part.mean():.3f} +- {part.std(ddof=1):.3f}" for part in parts])
+    Console(width=100).print(table)
+    areas = {name: float(runs.mean()) for name, runs in curves.items()}
+    print(
+        json.dumps(
+            {
+                "name": "trl_learning_mean_reward",
+                "ratio": round(areas["Gradus"] / areas["TRL"], 3),
+                "ours": round(areas["Gradus"], 4),
+                "other": round(areas["TRL"], 4),
+                "unit": "reward",
+                "runs": options.seeds,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

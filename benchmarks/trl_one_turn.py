@@ -1,0 +1,145 @@
+"""One GRPO step on one-turn tasks, Gradus against TRL: 8 prompts of 160 tokens, 8 members, at most 32 new tokens.
+
+2.3 million parameters (d 192, 4 layers, a vocabulary of 512), float32, two threads; generation, loss and update are all timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from _against_trl import Alternate, OurSteps, arguments, memory_of, nano, print_peak, report, trl_trainer, workplace
+
+from gradus.core import (
+    Condition,
+    EnvironmentSpec,
+    Episode,
+    Grade,
+    Grader,
+    Observation,
+    RewardTerm,
+    Task,
+    Vocabulary,
+    child_rng,
+)
+from gradus.policies import NanoConfig, SamplingConfig
+from gradus.training import GrpoConfig
+
+GROUPS, SIZE, NEW, PROMPT = 8, 8, 32, 160
+WORDS = tuple(f"w{number}" for number in range(512 - 5 - 256 - 2))
+SHAPE = NanoConfig(hidden_size=192, layers=4, heads=6, intermediate_size=768, context=1024)
+RATE = 3e-4
+
+
+def prompt_text(seed: int) -> str:
+    """158 words and two frame tokens around them: 160 tokens."""
+    rng = child_rng(seed, "prompt")
+    return " ".join(rng.choice(WORDS) for _ in range(PROMPT - 2))
+
+
+def score(text: str) -> float:
+    """Something that differs between answers and costs nothing: the share of even words."""
+    words = [word for word in text.split() if word[1:].isdigit()]
+    return sum(int(word[1:]) % 2 == 0 for word in words) / max(1, len(words))
+
+
+class OneTurn:
+    """A prompt of random words; any answer ends it."""
+
+    system_prompt = ""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": "one", "step_count": 0}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        return Observation(text=prompt_text(seed or 0))
+
+    def step(self, action: str) -> Observation:
+        return Observation(text="", terminated=True)
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def grade(episodes: Sequence[Episode]) -> Sequence[Grade]:
+    """The score of the answer."""
+    values = [score(episode.turns[0].action) for episode in episodes]
+    return [Grade(grader="even", value=v, terms=((RewardTerm(component="even", value=v),),)) for v in values]
+
+
+def spec() -> EnvironmentSpec:
+    """The environment of this benchmark."""
+    return EnvironmentSpec(
+        name="one-turn",
+        summary="random words in, random words out",
+        make=OneTurn,
+        graders={"even": Grader(name="even", summary="share of even words", weights={"even": 1.0}, grade=grade)},
+        default_grader="even",
+        conditions={"test": Condition(name="test", seeds=[0])},
+        train_task=lambda index: Task(environment="one-turn", seed=1 + index),
+        policies={},
+        yardstick=lambda episode: episode.grade.value if episode.grade else None,
+        yardstick_name="score",
+        max_turns=1,
+        vocabulary=lambda: Vocabulary(words=WORDS),
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments(__doc__ or "").parse_args()
+    steps = options.steps + 1
+    with workplace(options) as name:
+        folder = Path(name)
+        model = nano(folder, spec(), SHAPE)
+        config = GrpoConfig(
+            groups=GROUPS,
+            group_size=SIZE,
+            max_steps=steps,
+            learning_rate=RATE,
+            sampling=SamplingConfig(max_new_tokens=NEW),
+            validation_every=0,
+            store_every=0,
+            device="cpu",
+        )
+        ours = OurSteps(model, spec(), config, folder / "run") if options.only != "trl" else None
+        if options.only == "ours" and ours is not None:
+            for _ in range(steps):
+                ours()
+            print_peak()
+            return
+        watch = Alternate(ours)
+        trainer = trl_trainer(
+            model,
+            [[{"role": "user", "content": prompt_text(1 + index)}] for index in range(GROUPS * steps)],
+            lambda completions, **_: [score(completion[0]["content"]) for completion in completions],
+            folder / "trl",
+            steps=steps,
+            groups=GROUPS,
+            group_size=SIZE,
+            max_tokens=NEW,
+            learning_rate=RATE,
+            rows=GROUPS * SIZE,
+            callback=watch,
+        )
+        trainer.train()
+        if options.only == "trl" or ours is None:
+            print_peak()
+            return
+        memory = None
+        if not options.no_memory:
+            few = ["--steps", "1", "--only"]
+            memory = (memory_of(__file__, [*few, "ours"]), memory_of(__file__, [*few, "trl"]))
+        report("trl_one_turn", watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""One GRPO step on Rhythm, Gradus against TRL with its own way to play: ``rollout_func`` and transformers' ``generate`` each turn.
+
+0.9 million parameters (d 128, 4 layers), float32, two threads. Playing, environment, loss and update are all timed. ``--turns``
+beyond 28 chains weeks of different persons into one episode, to see what long episodes cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from _against_trl import Alternate, OurSteps, arguments, memory_of, nano, print_peak, report, trl_trainer, workplace
+
+from gradus.core import Environment, EnvironmentSpec, Episode, Grade, Grader, Observation, RewardTerm
+from gradus.environments.rhythm import load
+from gradus.policies import ChatRenderer, NanoConfig, SamplingConfig
+from gradus.training import GrpoConfig
+
+SIZE, NEW, RATE, WEEK = 8, 5, 3e-4, 28
+SHAPE = NanoConfig(hidden_size=128, layers=4, heads=4, intermediate_size=384, context=8192)
+
+
+class Weeks:
+    """Several weeks in a row, each with another person, as one episode of ``turns`` turns."""
+
+    def __init__(self, make: Callable[[], Environment], turns: int) -> None:
+        self._inner, self._turns, self._taken, self._seed = make(), turns, 0, 0
+
+    @property
+    def system_prompt(self) -> str:
+        return self._inner.system_prompt
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": "weeks", "step_count": self._taken}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        self._taken, self._seed = 0, seed or 0
+        return self._inner.reset(seed=self._seed, **options)
+
+    def step(self, action: str) -> Observation:
+        self._taken += 1
+        seen = self._inner.step(action)
+        if self._taken >= self._turns:
+            return replace(seen, terminated=True)
+        if seen.terminated:
+            fresh = self._inner.reset(seed=self._seed + 1_000_003 * (self._taken // WEEK))
+            return replace(fresh, reward=seen.reward, action_valid=seen.action_valid, action_error=seen.action_error)
+        return seen
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def grade(episodes: Sequence[Episode]) -> Sequence[Grade]:
+    """What the persons felt, turn by turn."""
+    found: list[Grade] = []
+    for episode in episodes:
+        paid = [turn.reward or 0.0 for turn in episode.turns]
+        terms = tuple((RewardTerm(component="felt", value=value),) for value in paid)
+        found.append(Grade(grader="felt", value=sum(paid), terms=terms))
+    return found
+
+
+def spec(turns: int) -> EnvironmentSpec:
+    """Rhythm with episodes of ``turns`` turns, graded by their reward."""
+    rhythm = load()
+    felt = Grader(name="felt", summary="sum of step rewards", weights={"felt": 1.0}, grade=grade, per_turn=True)
+    return replace(
+        rhythm,
+        make=lambda: Weeks(rhythm.make, turns),
+        graders={"felt": felt},
+        default_grader="felt",
+        max_turns=turns,
+        metrics=None,
+        yardstick=lambda episode: episode.environment_return,
+    )
+
+
+@dataclass
+class _Play:
+    """One episode in TRL's hands."""
+
+    environment: Environment
+    ids: list[int]
+    prompt: int
+    mask: list[int] = field(default_factory=list)
+    reward: float = 0.0
+    done: bool = False
+
+
+class Rollout:
+    """``rollout_func``: all episodes turn by turn, each turn one ``generate`` over the padded histories."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self._spec = spec
+        self._renderer: ChatRenderer | None = None
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        self._renderer = self._renderer or ChatRenderer(trainer.processing_class)
+        plays = [self._open(int(prompt[0]["content"])) for prompt in prompts]
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        while waiting := [play for play in plays if not play.done]:
+            for play, answer in zip(waiting, self._generate(model, trainer, waiting), strict=True):
+                self._take(play, answer)
+        return {
+            "prompt_ids": [play.ids[: play.prompt] for play in plays],
+            "completion_ids": [play.ids[play.prompt :] for play in plays],
+            "logprobs": None,
+            "env_mask": [play.mask for play in plays],
+            "felt": [play.reward for play in plays],
+        }
+
+    def _open(self, seed: int) -> _Play:
+        assert self._renderer is not None
+        environment = self._spec.make()
+        seen = environment.reset(seed=seed)
+        ids = list(self._renderer.first(environment.system_prompt, seen.text))
+        return _Play(environment=environment, ids=ids, prompt=len(ids))
+
+    @torch.no_grad()
+    def _generate(self, model: Any, trainer: Any, waiting: Sequence[_Play]) -> list[list[int]]:
+        tokenizer = trainer.processing_class
+        longest = max(len(play.ids) for play in waiting)
+        pads = [longest - len(play.ids) for play in waiting]
+        ids = torch.tensor([[tokenizer.pad_token_id] * pad + play.ids for pad, play in zip(pads, waiting, strict=True)])
+        mask = (torch.arange(longest) >= torch.tensor(pads)[:, None]).long()
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=NEW,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        answers: list[list[int]] = []
+        for row in out[:, longest:].tolist():
+            end = row.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in row else len(row)
+            answers.append(row[:end])
+        return answers
+
+    def _take(self, play: _Play, answer: list[int]) -> None:
+        assert self._renderer is not None
+        seen = play.environment.step(self._renderer.decode(answer))
+        play.reward += seen.reward or 0.0
+        play.ids += answer
+        play.mask += [1] * len(answer)
+        if seen.terminated:
+            play.done = True
+            return
+        stopped = answer[-1] == self._renderer.stop_id
+        frame = [*([] if stopped else [self._renderer.stop_id]), *self._renderer.following(seen.text)]
+        play.ids += frame
+        play.mask += [0] * len(frame)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--turns", type=int, default=28)
+    parser.add_argument("--groups", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=16, help="rows of one of TRL's training passes")
+    parser.add_argument("--line", action="store_true", help="cost of an episode of 7 to 112 turns, ours alone")
+    options = parser.parse_args()
+    if options.line:
+        line(options)
+        return
+    steps = options.steps + 1
+    environment = spec(options.turns)
+    with workplace(options) as name:
+        folder = Path(name)
+        model = nano(folder, environment, SHAPE)
+        ours = (
+            OurSteps(model, environment, config(options.groups, steps), folder / "run")
+            if options.only != "trl"
+            else None
+        )
+        if options.only == "ours" and ours is not None:
+            for _ in range(steps):
+                ours()
+            print_peak()
+            return
+        watch = Alternate(ours)
+        seeds = [environment.train_task(index).seed for index in range(options.groups * steps)]
+        trainer = trl_trainer(
+            model,
+            [[{"role": "user", "content": str(seed)}] for seed in seeds],
+            lambda felt, **_: felt,
+            folder / "trl",
+            steps=steps,
+            groups=options.groups,
+            group_size=SIZE,
+            max_tokens=24 * options.turns,
+            learning_rate=RATE,
+            rows=options.rows,
+            rollout=Rollout(environment),
+            callback=watch,
+        )
+        trainer.train()
+        if options.only == "trl" or ours is None:
+            print_peak()
+            return
+        memory = None
+        if not options.no_memory:
+            same = ["--turns", str(options.turns), "--groups", str(options.groups), "--rows", str(options.rows)]
+            memory = tuple(memory_of(__file__, [*same, "--steps", "0", "--only", side]) for side in ("ours", "trl"))
+        title = f"trl_rhythm_{options.turns}"
+        report(title, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+
+
+def config(groups: int, steps: int) -> GrpoConfig:
+    """Ours, with TRL's settings: one return for all tokens of an episode."""
+    return GrpoConfig(
+        groups=groups,
+        group_size=SIZE,
+        max_steps=steps,
+        learning_rate=RATE,
+        credit="episode",
+        sampling=SamplingConfig(max_new_tokens=NEW),
+        validation_every=0,
+        store_every=0,
+        device="cpu",
+    )
+
+
+def line(options: argparse.Namespace) -> None:
+    """Seconds an episode costs, by its turns: it should grow with them, not with their square."""
+    found: dict[int, float] = {}
+    for turns in (7, 14, 28, 56, 112):
+        with workplace(options) as name:
+            environment = spec(turns)
+            steps = OurSteps(nano(Path(name), environment, SHAPE), environment, config(4, 3), Path(name) / "run")
+            found[turns] = min(steps() for _ in range(3)) / (4 * SIZE)
+        print(
+            f"{turns:4d} turns  {found[turns] * 1000:8.1f} ms an episode  {found[turns] / turns * 1000:6.2f} ms a turn"
+        )
+    growth = (found[112] / 112) / (found[28] / 28)
+    print(json.dumps({"name": "rhythm_cost_per_turn_112_over_28", "ratio": round(growth, 3), "unit": "x", "runs": 3}))
+
+
+if __name__ == "__main__":
+    main()
