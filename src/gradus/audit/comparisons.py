@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -68,16 +69,16 @@ def check_exploits(panel: PanelPlay) -> Check:
     )
 
 
-def check_free_credit(panel: PanelPlay, grader: Grader, constants: Mapping[str, float]) -> Check:
+def check_free_credit(panel: PanelPlay, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> Check:
     """What the best constant answer earns of each component, as a share of what the best policy earns above chance.
 
-    ``constants``: component -> the most that any constant answer earned of it. Chance is what the lowest step of the
+    ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
     ladder earns. The whole is weighted: sum of what constants earn over sum of what skill earns.
     """
     floor = _components(panel, grader, [panel.ladder[0]])
     skilled = [name for name in (*panel.ladder, *panel.reflexes, *panel.given) if name not in panel.exploits]
     best = _components(panel, grader, skilled)
-    free: dict[str, dict[str, float | None]] = {}
+    free: dict[str, dict[str, Any]] = {}
     earned = possible = 0.0
     for name, weight in grader.weights.items():
         if name not in floor or name not in constants:
@@ -85,7 +86,7 @@ def check_free_credit(panel: PanelPlay, grader: Grader, constants: Mapping[str, 
         sign = 1.0 if weight >= 0 else -1.0
         low = min(sign * value for value in floor[name])
         high = max(sign * value for value in best[name])
-        constant = sign * constants[name]
+        constant = sign * constants[name][0]
         gain, room = max(0.0, min(constant, high) - low), max(0.0, high - low)
         earned, possible = earned + abs(weight) * gain, possible + abs(weight) * room
         free[name] = {
@@ -94,6 +95,8 @@ def check_free_credit(panel: PanelPlay, grader: Grader, constants: Mapping[str, 
             "constant": sign * constant,
             "best": sign * high,
             "free": gain / room if room > 1e-9 else None,
+            "answer": constants[name][1],
+            "gain": abs(weight) * gain,
         }
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
