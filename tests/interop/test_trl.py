@@ -135,24 +135,22 @@ def test_settings_that_cannot_hold_are_refused(nano: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_rhythm_learns_under_trl(tmp_path: Path) -> None:
-    """A student of the reflex policy gets better at a week in 30 steps."""
-    spec = environments.load("rhythm")
+    """A student of random play gets better at the first two days of a week in 30 steps."""
+    spec = short_week(8)
     assert spec.vocabulary is not None
-    make_nano(
-        tmp_path / "nano", spec.vocabulary(), NanoConfig(hidden_size=96, layers=3, heads=4, intermediate_size=256)
-    )
-    lessons = play(spec, spec.policy("random"), [spec.train_task(10_000 + index) for index in range(128)]).episodes
-    taught = train_sft(
-        tmp_path / "nano", lessons, SftConfig(epochs=4, batch_size=16, learning_rate=3e-3), tmp_path / "sft", live=False
-    )
+    shape = NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=192)
+    make_nano(tmp_path / "nano", spec.vocabulary(), shape, seed=2)
+    lessons = play(spec, spec.policy("random"), [spec.train_task(10_000 + index) for index in range(192)]).episodes
+    primed = SftConfig(epochs=6, batch_size=16, learning_rate=5e-3, validation_share=0)
+    taught = train_sft(tmp_path / "nano", lessons, primed, tmp_path / "sft", live=False)
     config = settings(
-        tmp_path / "trl", max_steps=30, per_device_train_batch_size=64, num_generations=8, learning_rate=1e-3
+        tmp_path / "trl", max_steps=30, per_device_train_batch_size=64, num_generations=8, learning_rate=2e-3
     )
-    trainer = make_trainer(
-        str(taught.final), spec, config, tasks=[spec.train_task(index) for index in range(240)], max_new_tokens=8
-    )
+    tasks = [spec.train_task(index) for index in range(240)]
+    trainer = make_trainer(str(taught.final), spec, config, tasks=tasks, max_new_tokens=8)
     trainer.train()
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     print("\nrewards under TRL:", [round(reward, 3) for reward in rewards])
     assert len(rewards) == 30
-    assert np.mean(rewards[-8:]) > np.mean(rewards[:8]) + 2 * np.std(rewards[:8]) / np.sqrt(8)
+    first, last = rewards[:8], rewards[-8:]
+    assert np.mean(last) > np.mean(first) + 3 * np.sqrt((np.var(first, ddof=1) + np.var(last, ddof=1)) / 8)
