@@ -12,6 +12,7 @@ from tiny_models import WORDS, play, recomputed, sequences, starts
 
 from gradus.core import Action, ConfigError, Observation, PolicyError, Request, StopReason
 from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, WordGrammar, load_model
+from gradus.policies.decoding import _similar
 
 Load = Callable[[str], LoadedModel]
 KINDS = ("qwen2", "llama", "gpt2", "mistral", "gemma3")
@@ -239,6 +240,15 @@ def test_growing_beyond_the_first_capacity_changes_nothing(loaded: Load):
         ):
             rows[row].append(action)
     assert gap(model, rows, sampling) < 2e-5
+
+
+def test_a_prefill_is_cut_where_padding_or_its_mask_would_be_large():
+    assert _similar([5, 6, 5, 7], 100) == [[0, 1, 2, 3]]
+    assert _similar([5, 600, 6, 580], 0) == [[0, 2], [3, 1]]
+    for lengths in ([3] * 50, list(range(1, 200)), [1, 1000, 1]):
+        assert sorted(chain(*_similar(lengths, 0))) == list(range(len(lengths)))
+    cut = _similar([1000] * 100, 30_000)  # each row's mask has 31 million entries, so two fit
+    assert [len(rows) for rows in cut] == [2] * 50
 
 
 def test_a_closed_session_says_so(loaded: Load):

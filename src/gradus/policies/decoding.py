@@ -21,6 +21,7 @@ __all__ = ["Answer", "Decoder", "Prompt", "evaluating"]
 
 _WORTH_SHARING = 4  # tokens of a common prefix below which one forward more costs more than it saves
 _PADDING = 1.5  # a prefill that would compute this many times its tokens is cut into batches of similar length
+_MASK_ENTRIES = 2**26  # rows x new tokens x positions of one forward; a mask of that many takes 256 MiB in float32
 _FIRST_CAPACITY = 256  # positions a row; doubled when they are used up
 
 
@@ -61,6 +62,25 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         if training:
             model.train()
+
+
+def _similar(lengths: Sequence[int], past: int) -> list[list[int]]:
+    """Cut rows into batches that waste little on padding and whose attention masks stay small, shortest rows first."""
+
+    def fits(count: int, longest: int, total: int) -> bool:
+        return longest * count <= _PADDING * total and count * longest * (past + longest) <= _MASK_ENTRIES
+
+    if fits(len(lengths), max(lengths), sum(lengths)):
+        return [list(range(len(lengths)))]
+    batches: list[list[int]] = []
+    total = 0
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        total += lengths[row]
+        if not batches or not fits(len(batches[-1]) + 1, lengths[row], total):
+            batches.append([])
+            total = lengths[row]
+        batches[-1].append(row)
+    return batches
 
 
 class Decoder:
@@ -129,25 +149,13 @@ class Decoder:
 
     def _read_in_batches(self, news: Sequence[Sequence[int]], pasts: Sequence[int]) -> Tensor:
         """One forward if lengths are alike, else one for each batch of similar lengths. Logits (n, V) in slot order."""
-        longest = max(map(len, news))
-        if longest * len(news) <= _PADDING * sum(map(len, news)):
+        batches = _similar([len(new) for new in news], max(pasts))
+        if len(batches) == 1:
             return self._forward(news, pasts)
-        by_length = sorted(range(len(news)), key=lambda slot: len(news[slot]))
-        logits: list[Tensor] = []
-        start = 0
-        while start < len(by_length):
-            stop, total = start, 0
-            while stop < len(by_length):
-                total += len(news[by_length[stop]])
-                if len(news[by_length[stop]]) * (stop + 1 - start) > _PADDING * total:
-                    break
-                stop += 1
-            slots = by_length[start:stop]
-            logits.append(self._forward([news[s] for s in slots], [pasts[s] for s in slots], slots=slots))
-            start = stop
+        parts = [self._forward([news[s] for s in slots], [pasts[s] for s in slots], slots=slots) for slots in batches]
         back = torch.empty(len(news), dtype=torch.long)
-        back[by_length] = torch.arange(len(news))
-        return torch.cat(logits)[back.to(self._device)]
+        back[[slot for slots in batches for slot in slots]] = torch.arange(len(news))
+        return torch.cat(parts)[back.to(self._device)]
 
     def _expand(
         self, prompts: Sequence[Prompt], order: list[int], logits: Tensor, follows: dict[int, int]

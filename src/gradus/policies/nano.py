@@ -41,14 +41,18 @@ SPACE = "▁"  # stands for the space that is implied before a word
 
 
 class NanoConfig(BaseModel):
-    """Shape of the nano model. ``context`` is the longest sequence in tokens; ``kv_heads`` None means as many as heads."""
+    """Shape of the nano model. ``context`` is the longest sequence in tokens.
+
+    All heads share one head of keys and values by default (arXiv 1911.02150): decoding waits for the cache to be read, and
+    this quarters it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hidden_size: int = Field(default=128, ge=8)
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=4, ge=1)
-    kv_heads: int | None = Field(default=None, ge=1)
+    kv_heads: int = Field(default=1, ge=1)
     intermediate_size: int = Field(default=384, ge=8)
     context: int = Field(default=4096, ge=16)
 
@@ -59,7 +63,7 @@ class NanoConfig(BaseModel):
                 f"hidden_size must be an even multiple of heads, got {self.hidden_size} and {self.heads}; "
                 f"try hidden_size = {self.heads * 32}"
             )
-        if self.kv_heads is not None and self.heads % self.kv_heads:
+        if self.heads % self.kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}")
         return self
 
@@ -161,7 +165,7 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         hidden_size=config.hidden_size,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
-        num_key_value_heads=config.kv_heads or config.heads,
+        num_key_value_heads=config.kv_heads,
         intermediate_size=config.intermediate_size,
         max_position_embeddings=config.context,
         tie_word_embeddings=True,
