@@ -25,6 +25,7 @@ from gradus.core import (
     child_rng,
 )
 
+collect_ignore = ["stock_client.py", "two_processes.py"]  # scripts that other interpreters and launchers run
 STEPS = 6
 
 
