@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, Grader
+from gradus.rewards.grading import reweigh
 
 __all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt"]
 
@@ -120,6 +121,10 @@ class RewardSchedule:
             learning_rate=stage.learning_rate,
             reset_optimiser=first and step > 1 and not stage.carry_optimiser,
         )
+
+    def grader(self, grader: Grader, step: int) -> Grader:
+        """``grader`` under the weights that hold for ``step``."""
+        return reweigh(grader, self.plan(step).weights)
 
     def observe(self, step: int, components: Mapping[str, float | None]) -> None:
         """Take note of a step's mean component values (unweighted) and move on."""

@@ -24,6 +24,7 @@ from gradus.training.grpo_config import GrpoConfig
 from gradus.training.interrupt import Interrupt
 from gradus.training.optimiser import learning_rate, make_optimiser
 from gradus.training.peak import matmul_peak, training_flops
+from gradus.training.schedule import Schedule
 from gradus.training.screen import Screen
 from gradus.training.step_metrics import dead_group, episode_metrics
 from gradus.training.tasks import training_tasks, validation_tasks
@@ -74,6 +75,7 @@ class _State:
     best_step: int | None = None
     best_grade: float | None = None
     alarm: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] | None = None
 
 
 def train_grpo(
@@ -83,6 +85,7 @@ def train_grpo(
     folder: Path | str,
     *,
     grader: str | Grader | None = None,
+    schedule: Schedule | None = None,
     resume: bool = False,
     monitor: Monitor | None = None,
     on_alert: OnAlert = "warn",
@@ -93,7 +96,8 @@ def train_grpo(
 ) -> GrpoResult:
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
-    ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``monitor`` looks at all step records
+    ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``schedule`` changes its weights, the
+    learning rate and the optimiser from step to step; validation keeps the grader as it is, so that steps compare. ``monitor`` looks at all step records
     after each step and returns alerts (rule, severity, evidence, remedy, and what it would adjust); ``on_alert`` says whether
     to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). Resuming gives, bit for
     bit, the weights of an unbroken run. ``sampler`` plays in place of the model in this process (a server, say); its actions
@@ -113,6 +117,7 @@ def train_grpo(
     run_folder.open(config, resume=resume, context=context)
     loop = GrpoLoop(loaded, spec, config, run_folder, judge, Alarm(monitor, on_alert))
     loop.policy, loop.synchronise = sampler or loop.policy, synchronise
+    loop.schedule = schedule
     if resume:
         loop.restore()
     started = time.perf_counter()
@@ -149,6 +154,8 @@ class GrpoLoop:
     ) -> None:
         self.loaded, self.spec, self.config, self.folder = loaded, spec, config, folder
         self.grader, self.alarm = grader, alarm
+        self.paying = grader  # the grader under the weights of the step at hand
+        self.schedule: Schedule | None = None
         self.optimiser = make_optimiser(loaded.model, config)
         self.policy: Policy = LocalPolicy(
             loaded, config.sampling, name="grpo", batch_size=config.batch_size, grammar=spec.grammar
@@ -185,10 +192,12 @@ class GrpoLoop:
         """Play, credit and update once; returns the step's record."""
         started = time.perf_counter()
         step = self.state.step + 1
+        peak_rate = self.begin(step)
         groups, seconds = self.play(step, screen)
         screen.phase("training")
         credited = credit_groups(groups, self.config, self.loaded.renderer)
         rate = learning_rate(self.config, step, self.config.max_steps) * self.alarm.rate_scale
+        rate *= peak_rate / self.config.learning_rate
         credit_seconds = time.perf_counter() - started - sum(seconds.values())
         update = policy_update(
             self.loaded,
@@ -205,7 +214,25 @@ class GrpoLoop:
         seconds |= update.seconds
         seconds["train"] += max(0.0, credit_seconds)
         seconds["total"] = time.perf_counter() - started
-        return self.record(step, groups, update, seconds, rate)
+        return self.scheduled(step, self.record(step, groups, update, seconds, rate))
+
+    def begin(self, step: int) -> float:
+        """Do what the schedule says before a step; returns the peak learning rate that holds."""
+        if self.schedule is None:
+            return self.config.learning_rate
+        plan = self.schedule.plan(step)
+        self.paying = self.schedule.grader(self.grader, step)
+        if plan.reset_optimiser:
+            self.optimiser = make_optimiser(self.loaded.model, self.config)
+        return plan.learning_rate or self.config.learning_rate
+
+    def scheduled(self, step: int, record: dict[str, Any]) -> dict[str, Any]:
+        """Add the weights in force to a step's record and let the schedule see what came of them."""
+        if self.schedule is None:
+            return record
+        plan = self.schedule.plan(step)
+        self.schedule.observe(step, record["components"])
+        return {**record, "stage": plan.stage, "weights": dict(plan.weights)}
 
     def play(self, step: int, screen: Screen) -> tuple[list[Group], dict[str, float]]:
         """Play a step's groups. With dynamic sampling, groups without signal are replaced in further rounds."""
@@ -225,7 +252,7 @@ class GrpoLoop:
                 group_size=config.group_size,
                 seed=config.seed,
                 key=("step", step, attempt),
-                grader=self.grader,
+                grader=self.paying,
                 max_turns=config.max_turns,
                 progress=lambda done, total: screen.phase(f"playing {done}/{total}"),
             )
@@ -309,6 +336,7 @@ class GrpoLoop:
     def checkpoint(self) -> None:
         """Write down where the run stands."""
         self.state.alarm = self.alarm.state()
+        self.state.schedule = None if self.schedule is None else self.schedule.state()
         state = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
         keep = self.config.keep_checkpoints
@@ -327,6 +355,8 @@ class GrpoLoop:
         barrier()
         self.state = _State(step=found.step, **found.state)
         self.alarm.restore(self.state.alarm)
+        if self.schedule is not None and self.state.schedule is not None:
+            self.schedule.restore(self.state.schedule)
         self.records = [record for record in self.folder.records() if record["kind"] == "step"]
 
     def finish(self) -> None:

@@ -76,7 +76,7 @@ PRESETS: dict[str, Preset] = {
         settings={
             "groups": 8,
             "group_size": 8,
-            "token_budget": 8192,
+            "token_budget": 2048,
             "learning_rate": 1e-5,
             "dtype": "bfloat16",
             "lora": {"rank": 16, "alpha": 32},
@@ -90,7 +90,7 @@ PRESETS: dict[str, Preset] = {
         settings={
             "groups": 32,
             "group_size": 16,
-            "token_budget": 32768,
+            "token_budget": 8192,
             "learning_rate": 1e-5,
             "dtype": "bfloat16",
             "lora": {"rank": 32, "alpha": 64},

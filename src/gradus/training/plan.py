@@ -11,17 +11,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gradus.core import ConfigError
 from gradus.training.grpo_config import GrpoConfig
 from gradus.training.hardware import Hardware
 
-__all__ = ["Lengths", "ModelShape", "Plan", "check_fits", "make_plan", "memory_forecast", "read_shape"]
+__all__ = ["Lengths", "ModelShape", "Plan", "as_rows", "check_fits", "make_plan", "memory_forecast", "read_shape"]
 
 _LOCKSTEP = 256  # rows that a rollout plays at once
 _FIRST_CAPACITY = 256  # positions that a cache begins with; it doubles
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_KEPT = 0.65  # share of a training pass's memory that the C library does not give back before the next step; measured
 GIB = 2**30
 
 
@@ -159,11 +159,13 @@ def memory_forecast(
     }
     if config.kl_coef:
         held["reference"] = float(shape.parameters * number)
-    sampling = {"cache": _cache(shape, config, lengths, number), "sampling": _sampling(shape, config, lengths, number)}
     training = {
-        "activations": _activations(shape, config, lengths, number),
-        "logits": _logits(shape, config, lengths, number),
+        "activations": _activations(shape, config, lengths, hardware),
+        "logits": _logits(shape, config, lengths),
     }
+    sampling = {"cache": _cache(shape, config, lengths, number), "sampling": _sampling(shape, config, lengths, number)}
+    if hardware.kind == "cpu":
+        sampling["kept by the allocator"] = _KEPT * sum(training.values())
     moments = {"sampling": sampling, "training": training}
     worst = max(moments, key=lambda name: sum(moments[name].values()))
     return {**held, **moments[worst]}, worst
@@ -173,25 +175,25 @@ def check_fits(plan: Plan, config: GrpoConfig) -> None:
     """Raises ConfigError that names the setting to change, with a value that fits if one does."""
     if plan.fits:
         return
-    gib = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
+    need = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
+    raise ConfigError(f"this run would need {need}, at its peak while {plan.moment}; {_way_out(plan, config)}")
+
+
+def _way_out(plan: Plan, config: GrpoConfig) -> str:
+    """The setting that helps most."""
+    passing = {name: plan.memory[name] for name in ("activations", "logits") if name in plan.memory}
+    room = plan.hardware.memory - (plan.peak - sum(passing.values()))
+    held = sum(plan.memory.get(name, 0.0) for name in ("weights", "gradients", "optimiser", "reference"))
+    if held > plan.hardware.memory:
+        if config.lora is None:
+            return "set lora, which needs no gradients and no optimiser memory for the weights"
+        return "choose a smaller model, or a dtype of 16 bits"
     if plan.moment == "sampling":
-        way = f"lower batch_size (rows sampled at once; now {_rows(config)})"
-    elif plan.memory["activations"] + plan.memory["logits"] > 0.25 * plan.peak:
-        spare = plan.hardware.memory - sum(
-            value for name, value in plan.memory.items() if name not in ("activations", "logits")
-        )
-        share = spare / (plan.memory["activations"] + plan.memory["logits"])
-        budget = int(config.token_budget * share) // 256 * 256
-        way = (
-            f"set token_budget to {budget} (now {config.token_budget})"
-            if budget >= 256
-            else "set gradient_checkpointing, or lora"
-        )
-    elif config.lora is None:
-        way = "set lora, which trains adapters and needs no gradients and no optimiser memory for the weights"
-    else:
-        way = "choose a smaller model, or a dtype of 16 bits"
-    raise ConfigError(f"this run would need {gib}, at its peak while {plan.moment}; {way}")
+        return f"lower groups or group_size (now {config.groups} x {config.group_size} rows are sampled at once)"
+    budget = int(config.token_budget * room / sum(passing.values())) // 256 * 256
+    if budget >= 256:
+        return f"set token_budget to {budget} (now {config.token_budget})"
+    return "set lora" if config.gradient_checkpointing and config.lora is None else "set gradient_checkpointing"
 
 
 def _number(config: GrpoConfig, hardware: Hardware) -> int:
@@ -232,16 +234,17 @@ def _tokens(config: GrpoConfig, lengths: Lengths) -> tuple[float, float]:
     read = lengths.prompt + (lengths.turns - 1) * config.group_size * lengths.prompt
     sampled = config.group_size * lengths.turns * lengths.answer
     step = config.groups * (read + sampled)
-    return min(float(config.token_budget), float(step)), sampled / (read + sampled)
+    longest = lengths.whole  # a sequence is never cut
+    return float(max(min(config.token_budget, step), longest)), sampled / (read + sampled)
 
 
-def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int) -> float:
+def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
     """What the backward pass keeps of each layer: for both norms their input, the normalised and the scaled output (6 hidden);
     rotated queries, the attention's output and the output projection's input (3 hidden), keys and values of the token and
     once more behind each suffix (4 kv); gate, its activation, up, and their product (4 intermediate). Checkpointing keeps each
     layer's input and one layer in full."""
     tokens, sampled = _tokens(config, lengths)
-    width = 2 if config.autocast else number
+    width = 2 if config.autocast else _number(config, hardware)
     copied = 2 * shape.kv * (1 + lengths.prompt / max(lengths.answer, 1) * sampled)
     layer = (9 * shape.hidden + 2 * shape.kv + copied + 4 * shape.intermediate) * tokens * width
     adapters = 0.0
@@ -249,12 +252,14 @@ def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number
         adapters = 2 * 7 * config.lora.rank * tokens * width
     kept = shape.layers * (layer + adapters)
     if config.gradient_checkpointing:
-        kept = shape.layers * shape.hidden * tokens * width + layer + adapters
+        # one layer at a time is recomputed; the C library holds on to about two more (measured)
+        recomputed = (layer + adapters) * (3 if hardware.kind == "cpu" else 1)
+        kept = shape.layers * shape.hidden * tokens * width + recomputed
     backward = (2 * shape.intermediate + 2 * shape.hidden) * tokens * width
     return float(kept + backward)
 
 
-def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int) -> float:
+def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths) -> float:
     """Logits, their log-softmax, its exponential and product in the entropy, and the gradient, of sampled tokens."""
     tokens, sampled = _tokens(config, lengths)
     return float(5 * 4 * tokens * sampled * shape.vocabulary)
@@ -289,8 +294,3 @@ def as_rows(plan: Plan) -> list[tuple[str, str]]:
     rows.append((f"{plan.steps} steps", f"{plan.hours:.2f} h"))
     rows.append(("cost", "no price given" if plan.cost is None else f"${plan.cost:.2f}"))
     return rows
-
-
-def shape_facts(shape: ModelShape) -> dict[str, Any]:
-    """What was read of the model, for a machine."""
-    return {"model": shape.name, "parameters": shape.parameters, "layers": shape.layers, "hidden": shape.hidden}

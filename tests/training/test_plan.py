@@ -1,0 +1,184 @@
+"""Forecasts: every term follows from shapes, what does not fit is refused by name, and memory is what a run really takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_qwen2 import make_tiny_qwen2
+from transformers import AutoModelForCausalLM
+
+from gradus.core import ConfigError
+from gradus.policies import SamplingConfig
+from gradus.training import GrpoConfig
+from gradus.training.hardware import PRESETS, Hardware, this_machine
+from gradus.training.plan import GIB, Lengths, ModelShape, as_rows, check_fits, make_plan, memory_forecast, read_shape
+
+GPU = Hardware(
+    name="gpu", kind="cuda", memory=22 * GIB, peak=1e14, share=0.35, bandwidth=3e11, overhead=4e-5, price=1.0
+)
+# Qwen2.5-3B's shape
+THREE_B = ModelShape(
+    name="3b",
+    parameters=3_085_938_688,
+    matrices=2_774_532_096,
+    hidden=2048,
+    layers=36,
+    heads=16,
+    kv_heads=2,
+    head_dim=128,
+    intermediate=11008,
+    vocabulary=151_936,
+    context=32_768,
+    adapter_width=36 * (4096 + 2304 + 2304 + 4096 + 3 * 13_056),
+)
+LENGTHS = Lengths(prompt=200, answer=512)
+
+
+def preset(name: str, **changes: object) -> GrpoConfig:
+    return GrpoConfig.model_validate({**PRESETS[name].settings, **changes})
+
+
+def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
+    folder = make_tiny_qwen2(tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    shape = read_shape(folder)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (shape.layers, shape.kv, shape.vocabulary, shape.context) == (2, 16, 320, 512)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_shape(tmp_path / "nowhere")
+
+
+def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:
+    from peft.tuners.lora import Linear
+
+    from gradus.training import LoraConfig, SftConfig
+    from gradus.training.trainer import prepare_model
+
+    folder = make_tiny_qwen2(tmp_path / "model")
+    for targets in ("all-linear", ("q_proj", "v_proj")):
+        loaded = prepare_model(folder, SftConfig(lora=LoraConfig(rank=4, targets=targets)))
+        trained = sum(each.numel() for each in loaded.model.parameters() if each.requires_grad)
+        assert any(isinstance(module, Linear) for module in loaded.model.modules())
+        assert trained == 4 * read_shape(folder, targets=targets).adapter_width
+
+
+def test_every_preset_of_a_gpu_fits_what_its_summary_says() -> None:
+    config, hardware = preset("small-gpu"), PRESETS["small-gpu"].hardware
+    assert hardware is not None
+    plan = make_plan(THREE_B, config, LENGTHS, hardware)
+    assert plan.fits
+    check_fits(plan, config)
+    assert plan.cost is not None
+    assert 0 < plan.cost < 1000
+    assert any("of 22.0 GiB" in text for _, text in as_rows(plan))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lora": None}, "set lora"),
+        ({"token_budget": 200_000, "gradient_checkpointing": False}, "set token_budget to|set gradient_checkpointing"),
+        ({"groups": 512, "sampling": {"max_new_tokens": 30_000}, "token_budget": 1024}, "lower groups or group_size"),
+    ],
+)
+def test_what_does_not_fit_names_the_setting(changes: dict[str, object], said: str) -> None:
+    config = preset("small-gpu", **changes)
+    lengths = replace(LENGTHS, answer=config.sampling.max_new_tokens)
+    with pytest.raises(ConfigError, match=said):
+        check_fits(make_plan(THREE_B, config, lengths, GPU), config)
+
+
+def test_a_proposed_token_budget_fits() -> None:
+    config = preset("small-gpu", token_budget=30_000, groups=64)
+    with pytest.raises(ConfigError) as caught:
+        check_fits(make_plan(THREE_B, config, LENGTHS, GPU), config)
+    proposed = int(str(caught.value).split("token_budget to ")[1].split()[0])
+    smaller = config.model_copy(update={"token_budget": proposed})
+    check_fits(make_plan(THREE_B, smaller, LENGTHS, GPU), smaller)
+
+
+def test_a_sequence_beyond_the_context_is_refused() -> None:
+    with pytest.raises(ConfigError, match="up to 40200 tokens, but the context of 3b holds 32768"):
+        make_plan(THREE_B, preset("small-gpu"), Lengths(prompt=200, answer=40_000), GPU)
+
+
+def test_more_of_anything_is_never_less_memory() -> None:
+    def total(config: GrpoConfig, lengths: Lengths = LENGTHS) -> float:
+        return sum(memory_forecast(THREE_B, config, lengths, GPU)[0].values())
+
+    base = preset("small-gpu")
+    assert total(preset("small-gpu", token_budget=16_384)) >= total(base)
+    assert total(preset("small-gpu", group_size=16)) >= total(base)
+    assert total(preset("small-gpu", lora=None)) > total(base)
+    assert total(preset("small-gpu", gradient_checkpointing=False)) > total(base)
+    assert total(base, Lengths(prompt=200, answer=2048)) >= total(base)
+    assert total(preset("small-gpu", kl_coef=0.01)) > total(base)
+
+
+def test_this_machine_is_measured() -> None:
+    found = this_machine()
+    assert found.measured
+    assert found.memory > GIB / 2
+    assert 1e9 < found.peak < 1e16
+    assert 1e-7 < found.overhead < 0.1
+
+
+MEASURE = """
+import ctypes, json, sys, warnings
+warnings.simplefilter("ignore")
+from gradus import environments
+from gradus.policies import NanoConfig, make_nano
+from gradus.training import GrpoConfig, train_grpo
+work, nano, settings = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+spec = environments.load("arithmetic")
+
+def kib(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
+
+def run(name, shape, config):
+    make_nano(f"{work}/{name}", spec.vocabulary(), NanoConfig(**shape))
+    train_grpo(f"{work}/{name}", spec, GrpoConfig(**config), f"{work}/run-{name}", live=False)
+
+small = dict(max_steps=1, groups=2, group_size=2, validation_every=0, sampling={"max_new_tokens": 8})
+run("warm", dict(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=256), small)  # imports and thread pools
+ctypes.CDLL("libc.so.6").malloc_trim(0)
+open("/proc/self/clear_refs", "w").write("5")  # the peak counts from here
+before = kib("VmRSS")
+run("model", nano, settings)
+print(json.dumps(1024 * (kib("VmHWM") - before)))
+"""
+SHAPES = {
+    "all weights": (
+        {"hidden_size": 256, "layers": 6, "heads": 4, "intermediate_size": 1024, "context": 256},
+        {"groups": 16, "group_size": 8, "token_budget": 4096},
+    ),
+    "adapters": (
+        {"hidden_size": 384, "layers": 6, "heads": 6, "intermediate_size": 1024, "context": 256},
+        {"groups": 16, "group_size": 8, "token_budget": 1024, "lora": {"rank": 8}},
+    ),
+    "mostly weights": (
+        {"hidden_size": 512, "layers": 8, "heads": 8, "kv_heads": 2, "intermediate_size": 1536, "context": 512},
+        {"groups": 4, "group_size": 4, "token_budget": 512},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_memory_is_forecast_within_a_quarter(name: str, tmp_path: Path) -> None:
+    nano, settings = SHAPES[name]
+    settings = {**settings, "max_steps": 2, "validation_every": 0, "sampling": {"max_new_tokens": 40}}
+    arguments = [str(tmp_path), json.dumps(nano), json.dumps({**settings, "store_every": 0})]
+    done = subprocess.run([sys.executable, "-c", MEASURE, *arguments], capture_output=True, text=True, check=True)
+    measured = json.loads(done.stdout.splitlines()[-1])
+    shape = read_shape(tmp_path / "model")
+    config = GrpoConfig.model_validate(settings)
+    forecast, _ = memory_forecast(shape, config, Lengths(prompt=32, answer=40), this_machine())
+    assert sum(forecast.values()) == pytest.approx(measured, rel=0.25)
+    assert config.sampling == SamplingConfig(max_new_tokens=40)
