@@ -247,23 +247,26 @@ def on_a_late_server(
 def test_a_server_two_steps_behind_is_corrected_and_logged(
     talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
-    found = on_a_late_server(talker, spec, tmp_path / "run", serve, grpo(max_steps=5, correction="truncate"))
+    config = grpo(max_steps=5, groups=8, group_size=8, correction="truncate")
+    found = [one for one in on_a_late_server(talker, spec, tmp_path / "run", serve, config) if one["trained_tokens"]]
+    late = [one for one in found if one["step"] > 2]
+    assert late
     assert found[0]["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)  # the first step is not late
-    assert max(record["mismatch_ratio_max"] for record in found[2:]) > 1.01
-    assert max(record["mismatch_kl"] for record in found[2:]) > 1e-5
-    assert max(record["sampler_gap"] for record in found[2:]) > 1e-2
-    assert all(record["ratio_max"] == pytest.approx(1.0, abs=1e-5) for record in found)  # to the weights of the update
+    assert max(one["mismatch_ratio_max"] for one in late) > 1.01
+    assert max(one["mismatch_kl"] for one in late) > 1e-5
+    assert max(one["sampler_gap"] for one in late) > 1e-2
+    assert all(one["ratio_max"] == pytest.approx(1.0, abs=1e-5) for one in found)  # to the weights of the update
 
 
 @pytest.mark.slow
 def test_a_server_two_steps_behind_still_teaches(
     talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
-    config = grpo(max_steps=40, groups=8, group_size=8, correction="truncate", learning_rate=5e-3)
+    config = grpo(max_steps=30, groups=8, group_size=8, correction="truncate", learning_rate=5e-3)
     rewards = [one["reward_mean"] for one in on_a_late_server(talker, spec, tmp_path / "run", serve, config)]
     print("\nrewards on a late server:", [round(reward, 2) for reward in rewards])
-    first, last = rewards[:10], rewards[-10:]
-    spread = (statistics.variance(first) / 10 + statistics.variance(last) / 10) ** 0.5
+    first, last = rewards[:8], rewards[-8:]
+    spread = (statistics.variance(first) / 8 + statistics.variance(last) / 8) ** 0.5
     assert statistics.mean(last) > statistics.mean(first) + 3 * spread
 
 
