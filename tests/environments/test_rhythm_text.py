@@ -169,7 +169,8 @@ def test_every_line_after_the_first_has_the_same_words_in_the_same_places(person
     """So that what was said and seen a turn ago is always equally far away."""
     for line in play_lines(11, persons)[1:-1]:
         words = line.split()
-        assert len(words) == 14
-        assert [word[0] for word in words[2:7]] == list("VCPSK") == [word[0] for word in words[9:]]
-        assert words[8].startswith("r")
-        assert all(word[1] in "+-" for word in words[8:])
+        assert len(words) == 15
+        assert [word[0] for word in words[2:7]] == list("VCPSK") == [word[0] for word in words[10:]]
+        assert words[8] in ACTIONS
+        assert words[9].startswith("r")
+        assert all(word[1] in "+-" for word in words[9:])
