@@ -156,6 +156,7 @@ def print_peak() -> None:
 
 def report(
     name: str,
+    backward: str,
     ours: Sequence[float],
     theirs: Sequence[float],
     record: dict[str, Any],
@@ -163,7 +164,7 @@ def report(
 ) -> None:
     """The table, and the line for machines."""
     mine, other = statistics.median(ours), statistics.median(theirs)
-    table = Table(title=name)
+    table = Table(title=f"{name}, our backward pass in {backward}")
     for column in ("", "Gradus", "TRL"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row("seconds a step (median)", f"{mine:.2f}", f"{other:.2f}")
@@ -195,6 +196,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=5, help="measured steps of each side, after one that is not")
     parser.add_argument("--only", choices=("ours", "trl"), help="take one side's steps alone and print peak memory")
+    parser.add_argument("--backward", choices=("float32", "bfloat16", "auto"), default="auto", help="our backward pass")
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a busy machine")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory measurement out")
     return parser

@@ -39,6 +39,7 @@ def ours(model: Path, steps: int, seed: int, folder: Path) -> list[float]:
         max_steps=steps,
         learning_rate=RATE,
         credit="episode",
+        backward="auto",
         seed=seed,
         sampling=SamplingConfig(max_new_tokens=NEW),
         validation_every=0,

@@ -106,6 +106,7 @@ def main() -> None:
             max_steps=steps,
             learning_rate=RATE,
             sampling=SamplingConfig(max_new_tokens=NEW),
+            backward=options.backward,
             validation_every=0,
             store_every=0,
             device="cpu",
@@ -136,9 +137,11 @@ def main() -> None:
             return
         memory = None
         if not options.no_memory:
-            few = ["--steps", "1", "--only"]
+            few = ["--steps", "1", "--backward", options.backward, "--only"]
             memory = (memory_of(__file__, [*few, "ours"]), memory_of(__file__, [*few, "trl"]))
-        report("trl_one_turn", watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+        report(
+            "trl_one_turn", options.backward, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory
+        )
 
 
 if __name__ == "__main__":

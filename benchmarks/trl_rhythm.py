@@ -182,7 +182,7 @@ def main() -> None:
         folder = Path(name)
         model = nano(folder, environment, SHAPE)
         ours = (
-            OurSteps(model, environment, config(options.groups, steps), folder / "run")
+            OurSteps(model, environment, config(options.groups, steps, options.backward), folder / "run")
             if options.only != "trl"
             else None
         )
@@ -213,13 +213,22 @@ def main() -> None:
             return
         memory = None
         if not options.no_memory:
-            same = ["--turns", str(options.turns), "--groups", str(options.groups), "--rows", str(options.rows)]
+            same = [
+                "--turns",
+                str(options.turns),
+                "--groups",
+                str(options.groups),
+                "--rows",
+                str(options.rows),
+                "--backward",
+                options.backward,
+            ]
             memory = tuple(memory_of(__file__, [*same, "--steps", "0", "--only", side]) for side in ("ours", "trl"))
         title = f"trl_rhythm_{options.turns}"
-        report(title, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+        report(title, options.backward, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
 
 
-def config(groups: int, steps: int) -> GrpoConfig:
+def config(groups: int, steps: int, backward: Any) -> GrpoConfig:
     """Ours, with TRL's settings: one return for all tokens of an episode."""
     return GrpoConfig(
         groups=groups,
@@ -228,6 +237,7 @@ def config(groups: int, steps: int) -> GrpoConfig:
         learning_rate=RATE,
         credit="episode",
         sampling=SamplingConfig(max_new_tokens=NEW),
+        backward=backward,
         validation_every=0,
         store_every=0,
         device="cpu",
@@ -240,7 +250,9 @@ def line(options: argparse.Namespace) -> None:
     for turns in (7, 14, 28, 56, 112):
         with workplace(options) as name:
             environment = spec(turns)
-            steps = OurSteps(nano(Path(name), environment, SHAPE), environment, config(4, 3), Path(name) / "run")
+            steps = OurSteps(
+                nano(Path(name), environment, SHAPE), environment, config(4, 3, options.backward), Path(name) / "run"
+            )
             found[turns] = min(steps() for _ in range(3)) / (4 * SIZE)
         print(
             f"{turns:4d} turns  {found[turns] * 1000:8.1f} ms an episode  {found[turns] / turns * 1000:6.2f} ms a turn"

@@ -13,6 +13,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from gradus.policies import LoadedModel, SamplingConfig
 from gradus.training.batches import microbatches
 from gradus.training.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
+from gradus.training.mixed import bfloat16_backward
+from gradus.training.trainer import checkpoint_activations
 
 PLAIN = SamplingConfig()
 
@@ -148,7 +150,7 @@ def test_checkpointed_layers_give_the_same_gradient(loaded: LoadedModel) -> None
     sequences = random_sequences(5)
     got = in_batches(loaded.model, sequences, budget=200)
     plain = gradient(loaded.model, [got[index] for index in range(len(sequences))])
-    loaded.model.train().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    checkpoint_activations(loaded.model)
     weights = torch.linspace(-1, 1, sum(sequence.actions for sequence in sequences))
     starts = torch.tensor([0, *[sequence.actions for sequence in sequences]]).cumsum(0)
     loaded.model.zero_grad()
@@ -181,3 +183,17 @@ def test_a_model_with_windows_takes_plain_rows() -> None:
     got = in_batches(model, sequences, budget=150, share=supports_tree(model))
     for index, sequence in enumerate(sequences):
         torch.testing.assert_close(got[index], alone(model, sequence), atol=1e-5, rtol=0)
+
+
+def test_a_bfloat16_backward_pass_leaves_the_forward_pass_alone(loaded: LoadedModel) -> None:
+    sequences = random_sequences(8)
+    found = in_batches(loaded.model, sequences, budget=300)
+    exact = [found[index] for index in range(len(sequences))]
+    plain = gradient(loaded.model, exact)
+    with bfloat16_backward(loaded.model):
+        found = in_batches(loaded.model, sequences, budget=300)
+        rounded = [found[index] for index in range(len(sequences))]
+        rough = gradient(loaded.model, rounded)
+    assert all(torch.equal(one, other) for one, other in zip(exact, rounded, strict=True))
+    assert 0 < (rough - plain).norm() < 0.02 * plain.norm()
+    assert "forward" not in vars(loaded.model.lm_head)

@@ -28,7 +28,7 @@ from gradus.training.schedule import Schedule
 from gradus.training.screen import Screen
 from gradus.training.step_metrics import dead_group, episode_metrics
 from gradus.training.tasks import training_tasks, validation_tasks
-from gradus.training.trainer import TrainingError, prepare_model
+from gradus.training.trainer import TrainingError, autocast, prepare_model
 from gradus.training.update import UpdateResult, policy_update
 from gradus.training.validation import chosen_grade, validate
 
@@ -244,18 +244,19 @@ class GrpoLoop:
             tasks = training_tasks(self.spec, config, self.state.next_task, missing)
             self.state.next_task += missing
             mine = share(len(tasks))
-            result = play(
-                self.spec,
-                self.policy,
-                tasks[mine.start : mine.stop],
-                first_group=mine.start,
-                group_size=config.group_size,
-                seed=config.seed,
-                key=("step", step, attempt),
-                grader=self.paying,
-                max_turns=config.max_turns,
-                progress=lambda done, total: screen.phase(f"playing {done}/{total}"),
-            )
+            with autocast(self.loaded, self.config):
+                result = play(
+                    self.spec,
+                    self.policy,
+                    tasks[mine.start : mine.stop],
+                    first_group=mine.start,
+                    group_size=config.group_size,
+                    seed=config.seed,
+                    key=("step", step, attempt),
+                    grader=self.paying,
+                    max_turns=config.max_turns,
+                    progress=lambda done, total: screen.phase(f"playing {done}/{total}"),
+                )
             for name in seconds:
                 seconds[name] += result.seconds[name]
             last = attempt == config.dynamic_sampling
