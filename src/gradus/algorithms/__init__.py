@@ -16,6 +16,7 @@ from gradus.algorithms.advantages import (
     reinforce_pp_advantages,
     rewards_to_go,
     span_advantages,
+    statement_advantages,
     token_advantages,
     turn_advantages,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "rewards_to_go",
     "span_advantages",
     "spread",
+    "statement_advantages",
     "token_advantages",
     "truncated_weights",
     "turn_advantages",

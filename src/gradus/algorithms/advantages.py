@@ -25,6 +25,7 @@ __all__ = [
     "reinforce_pp_advantages",
     "rewards_to_go",
     "span_advantages",
+    "statement_advantages",
     "token_advantages",
     "turn_advantages",
 ]
@@ -109,6 +110,37 @@ def span_advantages(
     # Dead by channel, not by sum: a turn may pay one span what it takes from another.
     dead = index.equal(to_go).flatten(1).all(1)
     return centred / _scales(centred.sum(-1), played, dead, index, scale)[..., None]
+
+
+def statement_advantages(rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch") -> Tensor:
+    """One advantage per turn for what was done (channel 0) and for each kind of statement (the other channels).
+
+    A statement has no consequences: its advantage is its own payment minus the leave-one-out mean of the same turn. What
+    was done is credited as by :func:`turn_advantages`, with the payments of later statements (acting is how one learns what
+    to say) but not with those of the same turn, which was said before it was done.
+
+    Each channel is divided by a scale of its own. Channels meet no token in common, so this changes how fast each is
+    learnt and not what is best.
+
+    Args:
+        rewards: (N, K, C) payments by turn and channel; channel 0 holds everything that is no statement.
+        lengths, groups: as in :func:`turn_advantages`.
+        scale: as in :func:`turn_advantages`, by channel.
+
+    Returns:
+        (N, K, C), 0 behind ``lengths``.
+    """
+    index = GroupIndex(groups)
+    played = torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
+    paid = torch.where(played[..., None], rewards, 0.0)
+    later = rewards_to_go(paid.sum(-1), lengths) - paid[..., 1:].sum(-1)
+    found = torch.cat([later[..., None], paid[..., 1:]], dim=-1)
+    centred = torch.where(played[..., None], _centre(found, index, "leave_one_out"), 0.0)
+    scales = [
+        _scales(centred[..., channel], played, index.equal(found[..., channel]).all(1), index, scale)
+        for channel in range(found.shape[-1])
+    ]
+    return torch.stack([centred[..., channel] / each for channel, each in enumerate(scales)], dim=-1)
 
 
 def token_advantages(advantages: Tensor, turns: Tensor, spans: Tensor | None = None) -> Tensor:

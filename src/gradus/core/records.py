@@ -135,11 +135,16 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTerm:
-    """One payment: the weighted amount ``value`` that ``component`` adds to the grade, for a turn or for a span of it."""
+    """One payment: the weighted amount ``value`` that ``component`` adds to the grade, for a turn or for a span of it.
+
+    ``stated`` says that the span is a statement: nothing that comes later depends on it. Span credit then pays it by this
+    payment alone, without the noise of all that follows.
+    """
 
     component: str
     value: float
     span: str | None = None
+    stated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from gradus.algorithms import (
     maxrl_advantages,
     reinforce_pp_advantages,
     span_advantages,
+    statement_advantages,
     turn_advantages,
 )
 from gradus.core import ConfigError, Episode, Group, Renderer, Turn
@@ -79,6 +80,8 @@ def _by_turn(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, ren
 
 def _by_span(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, renderer: Renderer) -> Spread:
     """As by turn, but payments for a span go to the tokens of that span alone."""
+    if any(term.stated for one in episodes for turn in _grade(one).terms for term in turn):
+        return _by_statement(episodes, names, config, renderer)
     channels = sorted({term.span for one in episodes for turn in _grade(one).terms for term in turn if term.span})
     place = {name: number + 1 for number, name in enumerate(channels)}
     paid: list[list[list[float]]] = []
@@ -102,6 +105,36 @@ def _by_span(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, ren
             for channel in member[turn][offset]:
                 found[token] += values[index][turn, channel]
         return found
+
+    return spread
+
+
+def _by_statement(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, renderer: Renderer) -> Spread:
+    """Statements by what they were paid themselves, everything else by all that followed."""
+    kinds = sorted(
+        {term.span for one in episodes for turn in _grade(one).terms for term in turn if term.stated and term.span}
+    )
+    place = {name: number + 1 for number, name in enumerate(kinds)}
+    paid: list[list[list[float]]] = []
+    for episode in episodes:
+        rows: list[list[float]] = []
+        for terms in _grade(episode).terms:
+            row = [0.0] * (len(kinds) + 1)
+            for term in terms:
+                row[place[term.span] if term.stated and term.span else 0] += term.value
+            rows.append(row)
+        paid.append(rows)
+    rewards, lengths = _padded(episodes, paid, len(kinds) + 1)
+    values = statement_advantages(rewards, lengths, names, scale=config.scale).numpy()
+
+    def spread(index: int, sequence: TrainingSequence) -> np.ndarray:
+        turns = episodes[index].turns
+        member = {int(turn): _span_tokens(turns[turn], place, renderer) for turn in np.unique(sequence.turns)}
+        channels = [
+            (member[turn][offset] or [0])[0]
+            for turn, offset in zip(sequence.turns.tolist(), sequence.offsets.tolist(), strict=True)
+        ]
+        return values[index][sequence.turns, channels]
 
     return spread
 

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gradus.core import ConfigError, Episode, StopReason, child_seed
+from gradus.core import ConfigError, Episode, StopReason, child_rng, child_seed
 from gradus.policies.loading import LoadedModel
 from gradus.policies.sampling import SamplingConfig
 from gradus.training.augment import answer_pools, first_turns, with_answer_noise
@@ -50,8 +50,8 @@ class SftConfig(TrainerConfig):
     ``validation_share`` of the episodes is held out where no validation episodes are given. ``validation_every``: steps,
     None for once an epoch. ``reasoning``: train ``<reasoning>`` too, or strip it. ``answer_noise``: share of the tokens of earlier
     answers that the model reads as other ones (what it learns to say stays the teacher's), so that it looks at what it was
-    shown instead of copying what it said before. ``first_turns``: a curriculum; for the first ``first_turns_share`` of the
-    steps only so many turns of an episode are used.
+    shown instead of copying what it said before. ``first_turns``: ``first_turns_share`` of the steps use only so many turns of
+    each episode; where most is learnt early they give more updates for the same time.
     """
 
     learning_rate: float = Field(default=1e-3, gt=0)
@@ -66,7 +66,7 @@ class SftConfig(TrainerConfig):
     reasoning: bool = True
     answer_noise: float = Field(default=0.0, ge=0, le=1)
     first_turns: int | None = Field(default=None, ge=1)
-    first_turns_share: float = Field(default=0.8, gt=0, le=1)
+    first_turns_share: float = Field(default=0.7, gt=0, le=1)
     checkpoint_every: int = Field(default=50, ge=1)
 
 
@@ -249,8 +249,9 @@ class _Trainer:
         chosen = order[batch * size : (batch + 1) * size].tolist()
         found = [sequence for index in chosen for sequence in self._by_episode[numbers[index]]]
         found = [self._noisy(one, epoch, batch, number) for number, one in enumerate(found)]
-        config, done = self.config, (epoch * self._batches_per_epoch + batch) / self.steps
-        if config.first_turns is None or done >= config.first_turns_share:
+        config = self.config
+        coin = child_rng(config.seed, "sft", "short", epoch, batch).random()
+        if config.first_turns is None or coin >= config.first_turns_share:
             return found
         return [short for one in found if (short := first_turns(one, config.first_turns)).actions]
 

@@ -118,7 +118,14 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grad
         ]
         if not unstated[turn]:
             value = weights["belief_skill"] * float(shares["belief_skill"][turn])
-            paid.append(RewardTerm(component="belief_skill", value=value, span="belief" if "belief" in spans else None))
+            paid.append(
+                RewardTerm(
+                    component="belief_skill",
+                    value=value,
+                    span="belief" if "belief" in spans else None,
+                    stated="belief" in spans,
+                )
+            )
         terms.append(tuple(paid))
     components = {component: float(share.sum()) for component, share in shares.items()}
     value = sum(term.value for turn in terms for term in turn)

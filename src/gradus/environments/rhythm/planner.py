@@ -13,7 +13,7 @@ __all__ = ["BEAM", "HORIZON", "plan"]
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-HORIZON = 8
+HORIZON = 2
 BEAM = 12
 
 
