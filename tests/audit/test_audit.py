@@ -11,7 +11,7 @@ from rich.console import Console
 from gradus.audit import Blend, run_audit
 from gradus.core import ConfigError, Task
 
-SMALL = {"episodes": 40, "budget": 4200, "signal_tasks": 6}
+SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
 
 
 def _audit(spec, grader=None, **options):
@@ -83,16 +83,16 @@ def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet(honest):
 
 def test_a_users_environment_without_a_panel_gets_one_for_nothing():
     own = replace(SPEC, panel=None)
-    right, form = _audit(own, "honest"), _audit(own, "format")
+    right, form = _audit(own, "honest", budget=4200), _audit(own, "format", budget=4200)
     assert {point.policy for point in right.points} >= {"random", "constant", "cycle", "teacher"}
     assert right.verdict == "pass"
     assert form.verdict == "fail"
-    assert _audit(own, "gullible").verdict == "fail"
+    assert _audit(own, "gullible", budget=4200).verdict == "fail"
 
 
 def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     bare = replace(SPEC, panel=None, teacher=None, grammar=None, hidden=(), policies={})
-    found = _audit(bare, "gullible")
+    found = _audit(bare, "gullible", budget=4200)
     assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
     assert _check(found, "separation").passed is None
     assert found.hack is not None

@@ -110,6 +110,9 @@ def check_free_credit(panel: PanelPlay, grader: Grader, constants: Mapping[str, 
     evidence = (
         f"constant answers earn {share:.0%} of what skill earns above chance, {verdict} {FREE:.0%} allowed ({told})"
     )
+    most = max(free.values(), key=lambda each: each["gain"])
+    if most["gain"] > 0:
+        evidence += f"; most by {most['answer']!r}"
     return Check(
         name="free credit", passed=share <= FREE, evidence=evidence, details={"share": share, "components": free}
     )

@@ -125,7 +125,8 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
     least = round((_PLANS * _TASKS + 2 * _FINAL_TASKS) * total)
     if budget < least:
         raise ConfigError(
-            f"a search over {len(shapes)} shapes of plans needs a budget of {least} episodes, got {budget}"
+            f"a search over {len(shapes)} shapes of plans needs a budget of {least} episodes, got {budget}; "
+            "raise it (two searches share the budget where no panel is declared)"
         )
     judge = _Judge(field=field, objective=objective, seed=seed, trials=[])
     best: list[Candidate] = []
