@@ -63,7 +63,7 @@ def _pieces(tokenizer: Any) -> Any:
 
 def _advantages(config: GrpoConfig, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
     """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
-    from gradus.training import credit_groups
+    from gradus.training.credit import credit_groups
 
     def of_group(group: Group) -> list[list[float]]:
         sums = [[0.0] * len(episode.turns) for episode in group.episodes]
