@@ -135,8 +135,8 @@ def test_settings_that_cannot_hold_are_refused(nano: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_rhythm_learns_under_trl(tmp_path: Path) -> None:
-    """A student of random play gets better at the first two days of a week in 30 steps."""
-    spec = short_week(8)
+    """A student of random play gets better at the first day with eight people in 30 steps."""
+    spec = short_week(4)
     assert spec.vocabulary is not None
     shape = NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=192)
     make_nano(tmp_path / "nano", spec.vocabulary(), shape, seed=2)
@@ -144,9 +144,16 @@ def test_rhythm_learns_under_trl(tmp_path: Path) -> None:
     primed = SftConfig(epochs=6, batch_size=16, learning_rate=5e-3, validation_share=0)
     taught = train_sft(tmp_path / "nano", lessons, primed, tmp_path / "sft", live=False)
     config = settings(
-        tmp_path / "trl", max_steps=30, per_device_train_batch_size=64, num_generations=8, learning_rate=2e-3
+        tmp_path / "trl",
+        max_steps=30,
+        per_device_train_batch_size=64,
+        num_generations=8,
+        learning_rate=3e-3,
+        lr_scheduler_type="constant",
     )
-    tasks = [spec.train_task(index) for index in range(240)]
+    tasks = [
+        spec.train_task(index) for index in range(8)
+    ]  # all of them in every step: people differ more than policies
     trainer = make_trainer(str(taught.final), spec, config, tasks=tasks, max_new_tokens=8)
     trainer.train()
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
