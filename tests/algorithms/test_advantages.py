@@ -260,3 +260,34 @@ def test_a_group_of_one_has_no_advantage_and_bad_arguments_are_named():
         group_advantages(torch.ones(2), torch.tensor([0, 0]), baseline="best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="integers"):
         group_advantages(torch.ones(2), torch.ones(2))
+
+
+def test_statements_are_paid_by_their_own_turn_and_acts_by_what_follows():
+    torch = __import__("torch")
+    from gradus.algorithms import statement_advantages, turn_advantages
+
+    draws = torch.Generator().manual_seed(0)
+    paid = torch.randn(8, 5, 3, generator=draws, dtype=torch.float64)
+    lengths = torch.tensor([5, 5, 3, 5, 5, 1, 5, 4])
+    groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    found = statement_advantages(paid, lengths, groups, scale="none")
+    alive = torch.arange(5) < lengths[:, None]
+    masked = torch.where(alive[..., None], paid, 0.0)
+    for row in range(8):
+        others = [other for other in range(8) if other != row and groups[other] == groups[row]]
+        for turn in range(int(lengths[row])):
+            for channel in (1, 2):
+                baseline = sum(masked[other, turn, channel] for other in others) / len(others)
+                assert torch.isclose(found[row, turn, channel], masked[row, turn, channel] - baseline)
+    total = turn_advantages(paid.sum(-1), lengths, groups, scale="none")
+    assert torch.allclose(found.sum(-1), total)  # nothing is lost: the channels of a turn add up to turn credit
+
+
+def test_a_statement_that_all_members_share_has_no_advantage():
+    torch = __import__("torch")
+    from gradus.algorithms import statement_advantages
+
+    paid = torch.zeros(4, 3, 2)
+    paid[..., 1] = 0.3
+    found = statement_advantages(paid, torch.full((4,), 3), torch.zeros(4, dtype=torch.long))
+    assert torch.equal(found, torch.zeros(4, 3, 2))

@@ -184,7 +184,7 @@ def _is_telling(leaf: Any) -> bool:
 
 
 def _gold_name(spec: EnvironmentSpec) -> str | None:
-    return getattr(spec, "gold", None)
+    return spec.gold
 
 
 def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: int) -> list[str]:

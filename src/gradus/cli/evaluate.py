@@ -21,7 +21,7 @@ def command(
     episodes: int | None = typer.Option(None, "--episodes", "-n", help="At most so many per condition."),
     seed: int = typer.Option(0, "--seed", help="Seed of the policies' own randomness."),
     pairs: str | None = typer.Option(
-        None, "--pairs", help="Pairs to compare, as a-b, by commas; all with the first policy otherwise."
+        None, "--pairs", help="Pairs to compare, as a-b, by commas; every pair otherwise."
     ),
     power: float | None = typer.Option(None, "--power", help="Say how many episodes a difference of this size needs."),
     temperature: float = typer.Option(1.0, "--temperature", help="For model folders; 0 is greedy."),

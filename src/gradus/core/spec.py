@@ -114,6 +114,7 @@ class EnvironmentSpec:
     max_turns: int
     panel: Panel | None = None
     teacher: str | None = None
+    gold: str | None = None  # the policy whose every answer must get the top of the grader's range
     metrics: Callable[[Episode], Mapping[str, float | None]] | None = None
     curves: Callable[[Episode], Mapping[str, Sequence[float | None]]] | None = None  # e.g. belief error by day
     view: Callable[[Episode], EpisodeView] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["curve_rows", "pair_rows", "policy_rows", "tables"]
+__all__ = ["component_rows", "curve_rows", "pair_rows", "policy_rows", "tables"]
 
 Document = Mapping[str, Any]
 Rows = tuple[list[str], list[list[str]]]
@@ -22,21 +22,30 @@ _COUNTS = (
     "components",
     "curves",
 )
+_MAIN = ("grade", "yardstick")  # shown with intervals
 _MOST_PAIRS = 15
 
 
 def policy_rows(document: Document, condition: str, grader: str | None = None) -> Rows:
-    """Header and one row a policy: grade, yardstick, metrics, components, counts of what is missing."""
+    """Header and one row a policy: grade and yardstick with intervals, other metrics as means, counts of what is missing."""
     policies = _condition(document, condition, grader)["policies"]
     figures = _union(policies.values(), leave=_COUNTS)
-    components = _union([record["components"] for record in policies.values()])
-    header = ["policy", *[_title(document, name) for name in figures], *components, "episodes"]
+    header = ["policy", *[_title(document, name) for name in figures], "episodes"]
     rows: list[list[str]] = []
     for name, record in policies.items():
-        cells = [_interval(record.get(figure)) for figure in figures]
-        cells += [_mean(record["components"].get(component)) for component in components]
+        cells = [(_interval if figure in _MAIN else _mean)(record.get(figure)) for figure in figures]
         rows.append([name, *cells, _count(record)])
     return header, rows
+
+
+def component_rows(document: Document, condition: str, grader: str | None = None) -> Rows:
+    """Header and one row a policy: the mean of each unweighted component."""
+    policies = _condition(document, condition, grader)["policies"]
+    components = _union([record["components"] for record in policies.values()])
+    rows = [
+        [name, *[_mean(record["components"].get(each)) for each in components]] for name, record in policies.items()
+    ]
+    return ["policy", *[each.replace("_", " ") for each in components]], rows
 
 
 def pair_rows(document: Document, condition: str, grader: str | None = None, *, most: int | None = None) -> Rows:
@@ -51,7 +60,7 @@ def pair_rows(document: Document, condition: str, grader: str | None = None, *, 
         kept = {f"{later} - {earlier}" for earlier, later in pairwise(names)}
         kept |= {f"{name} - {names[0]}" for name in names[1:]}
         pairs = {name: record for name, record in pairs.items() if name in kept}
-    figures = _union(pairs.values(), leave=("components",))
+    figures = [name for name in _union(pairs.values(), leave=("components",)) if name in _MAIN]
     power = document.get("power")
     header = ["difference", *[_title(document, name) for name in figures], "wins", "win rate", "p (Holm)"]
     if power:
@@ -85,6 +94,9 @@ def tables(document: Document) -> list[Any]:
     for grader in [document["grader"], *document.get("graders", {})]:
         for condition, found in _conditions(document, grader).items():
             shown.append(_policy_table(document, condition, grader, found))
+            rows = component_rows(document, condition, grader)
+            if len(rows[0]) > 1:
+                shown.append(_rich(f"components of {grader} · {condition}", rows, "unweighted means"))
             if found["pairs"]:
                 shown.append(_pair_table(document, condition, grader, found))
     for condition, found in document["conditions"].items():

@@ -22,26 +22,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradus.core import ConfigError, StorageError
+from gradus.core.files import write_text
 
 __all__ = ["RunFolder", "write_folder", "write_text"]
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file aside, then put it in place; raises StorageError and leaves the old file if the disk is full."""
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise _storage(path, error) from error
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:

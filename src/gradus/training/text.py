@@ -57,8 +57,7 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
     places: list[_Place] = []
 
     def encoded(text: str) -> list[int]:
-        action = text if reasoning else strip_reasoning(text)
-        return [*loaded.tokenizer.encode(action, add_special_tokens=False, split_special_tokens=True), renderer.stop_id]
+        return list(renderer.encode_answer(text if reasoning else strip_reasoning(text)))
 
     for index, turn in enumerate(episode.turns):
         if turn.restart or not index:

@@ -13,7 +13,7 @@ __all__ = ["BEAM", "HORIZON", "plan"]
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-HORIZON = 2
+HORIZON = 8
 BEAM = 12
 
 

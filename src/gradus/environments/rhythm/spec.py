@@ -63,6 +63,13 @@ _REFERENCE: dict[str, Any] = {
     "grader": "v2",
     "conditions": {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _PUBLISHED.items()},
     "constant_belief_mae": {"in-distribution": 0.20, "held-out": 0.21},
+    # Which of our figures stands beside which of theirs.
+    "ours": {
+        "sft_student_3b": "sft",
+        "teacher_llm": "bayes",
+        "student_belief_mae": "grpo/belief_mae",
+        "teacher_belief_mae": "bayes/belief_mae",
+    },
 }
 
 

@@ -33,6 +33,7 @@ Array = NDArray[np.float64]
 # What a unit of variance resolved is worth, in episode reward over a whole week: to the belief's grade, and to the plan.
 _BELIEF_VALUE = 40.0
 _PLAN_VALUE = 1.0
+_HORIZON = 2  # two steps ahead lose 2 % of eight steps' reward, and a small student can follow them
 _RESOLUTION = ANOMALY_GRID / 3  # an effect this large is seen about half the time
 _UNSURE_VARIANCE = 0.005  # of a belief target: beyond it the reasoning says that it is not sure
 _PROBING_STEPS = len(SLOTS)  # on Monday it says that it has to find out
@@ -121,7 +122,7 @@ class BayesSession:
         mean, variance = self.posterior.modifier_moments(rows)
         meters = np.array([self._meters[row] for row in rows])
         bonus = information_bonus(variance, step)
-        best = plan(meters, self.posterior.weights_mean(rows), effect_tables(mean), step, bonus=bonus)
+        best = plan(meters, self.posterior.weights_mean(rows), effect_tables(mean), step, bonus=bonus, horizon=_HORIZON)
         return [ACTIONS[index] for index in best.tolist()]
 
     def _reasons(self, step: int, rows: list[int], beliefs: list[list[float]]) -> list[str]:

@@ -1,0 +1,78 @@
+"""The commands as a new user types them."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.core import GradusError
+
+attach(app)
+runner = CliRunner()
+
+
+def gradus(*words, expect=0):
+    result = runner.invoke(app, [str(word) for word in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+def test_teach_show_and_regrade(tmp_path):
+    file = tmp_path / "t.jsonl"
+    assert "4 episodes" in gradus("teach", "rhythm", "-n", 4, "-o", file)
+    assert "0 played now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
+    assert "mon morning" in gradus("show", file, "--episode", -1)
+    regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
+    assert regraded["episodes"] == 4
+    assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
+
+
+def test_the_same_evaluation_twice_gives_the_same_bytes(tmp_path):
+    for name in ("a.json", "b.json"):
+        words = ("eval", "rhythm", "-p", "random,heuristic", "-c", "all", "-n", 5, "--json", tmp_path / name)
+        gradus(*words, "--power", 0.02)
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_an_evaluation_can_be_kept_and_reported(tmp_path):
+    saved, report = tmp_path / "e.jsonl", tmp_path / "r.html"
+    gradus("eval", "rhythm", "-p", "heuristic,bayes", "-n", 3, "--save", saved, "--report", report)
+    assert "<html" in report.read_text()
+    assert "bayes" in gradus("show", saved, "-k", 4)
+
+
+def test_envs_lists_and_describes():
+    assert "rhythm" in gradus("envs")
+    described = json.loads(gradus("envs", "rhythm", "--json"))
+    assert described["default_grader"] == "v3"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("eval", "rythm", "-p", "random"), "unknown environment"),
+        (("eval", "rhythm", "-p", "hueristic"), "unknown policy"),
+        (("eval", "rhythm", "-p", "random", "-c", "moon"), "unknown condition"),
+        (("eval", "rhythm", "-p", "random", "-g", "v9"), "unknown grader"),
+        (("eval", "rhythm", "-p", "random", "-n", "9999"), "seeds"),
+        (("show", "nothing.jsonl"), "no file"),
+        (("doctor", "nowhere"), "no metrics"),
+        (("regrade", "nothing.jsonl", "--grader", "v2"), "no file"),
+        (("run",), "name an environment"),
+        (("export", "nowhere", "out"), "no model"),
+    ],
+)
+def test_mistakes_get_a_sentence(words, says):
+    with pytest.raises(GradusError, match=says):
+        gradus(*words)
+
+
+def test_a_person_can_play_a_week():
+    result = runner.invoke(app, ["play", "rhythm", "--seed", "3"], input="5 5 5 sleep\n" * 28)
+    assert result.exit_code == 0, result.output
+    assert "what you could not see" in result.output
+    assert "grade (v3)" in result.output

@@ -1,0 +1,39 @@
+"""Promises are held against figures, and a figure that is not there is neither met nor missed."""
+
+import pytest
+from pydantic import ValidationError
+
+from gradus.pipeline.claims import Claim, judge
+
+RESULTS = {
+    "v3": {
+        "conditions": {
+            "main": {
+                "policies": {"grpo": {"grade": {"mean": 0.7, "low": 0.6, "high": 0.8}, "belief_mae": {"mean": 0.1}}},
+                "pairs": {"grpo - sft": {"yardstick": {"mean": 0.5, "low": -0.1, "high": 1.1}}},
+            }
+        }
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("claim", "met"),
+    [
+        ({"policy": "grpo", "above": 0.65}, True),
+        ({"policy": "grpo", "bound": "low", "above": 0.65}, False),
+        ({"policy": "grpo", "figure": "belief_mae", "below": 0.1}, True),
+        ({"pair": "grpo - sft", "figure": "yardstick", "bound": "low", "above": 0}, False),
+        ({"policy": "nobody", "above": 0}, None),
+        ({"policy": "grpo", "grader": "v9", "above": 0}, None),
+    ],
+)
+def test_judging(claim, met):
+    found = judge([Claim(text="t", condition="main", **claim)], RESULTS, "v3")
+    assert found[0]["met"] is met
+
+
+@pytest.mark.parametrize("wrong", [{}, {"policy": "a", "pair": "a - b", "above": 0}, {"policy": "a"}])
+def test_a_claim_that_says_nothing_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        Claim(text="t", condition="c", **wrong)

@@ -1,0 +1,123 @@
+"""`gradus run`, whole, at the smallest size that still goes through every stage."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.core import ConfigError
+from gradus.pipeline import load_recipe, run_recipe
+
+SMALL = [
+    "audit.enabled=false",
+    "teach.episodes=24",
+    "sft.max_steps=6",
+    "sft.batch_size=4",
+    "sft.validation_every=6",
+    "grpo.max_steps=2",
+    "grpo.groups=2",
+    "grpo.group_size=3",
+    "grpo.validation_every=2",
+    "grpo.validation_tasks=2",
+    "eval.episodes=3",
+    'eval.policies=["heuristic", "sft", "grpo", "grpo-greedy"]',
+    'eval.pairs=["grpo-sft", "grpo-heuristic"]',
+    'eval.conditions=["in-distribution"]',
+    'eval.graders=["v3", "v2"]',
+]
+
+
+def recipe(*more):
+    return load_recipe("rhythm", quick=True, changes=[*SMALL, *more])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_recipe(recipe(), out=tmp_path_factory.mktemp("runs") / "rhythm")
+
+
+def test_every_stage_leaves_what_it_promises(run):
+    for name in (
+        "model/config.json",
+        "teach/episodes.jsonl",
+        "sft/metrics.jsonl",
+        "sft/best/config.json",
+        "grpo/metrics.jsonl",
+        "grpo/best/config.json",
+        "doctor.json",
+        "results.json",
+        "costs.json",
+        "report.html",
+        "recipe.toml",
+    ):
+        assert (run / name).is_file(), name
+
+
+def test_results_have_the_schema_that_machines_read(run):
+    results = json.loads((run / "results.json").read_text())
+    assert results["schema"] == 1
+    assert results["grader"] == "v3"
+    condition = results["conditions"]["in-distribution"]
+    assert set(condition["policies"]) == {"heuristic", "sft", "grpo", "grpo-greedy"}
+    assert set(condition["pairs"]) == {"grpo - sft", "grpo - heuristic"}
+    for policy in condition["policies"].values():
+        assert {"mean", "low", "high"} <= set(policy["grade"])
+        assert {"mean", "low", "high"} <= set(policy["yardstick"])
+    assert "v2" in results["graders"]
+    assert {"text", "value", "met"} <= set(results["claims"][0])
+    assert results["quick"] is True
+
+
+def test_the_recipe_that_was_stored_makes_the_same_run(run):
+    again = load_recipe(None, path=run / "recipe.toml")
+    assert again.model_dump() == recipe().model_dump()
+
+
+def test_a_second_call_does_nothing_again(run):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
+    run_recipe(recipe(), out=run)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
+
+
+def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_it(run):
+    other = recipe("grpo.max_steps=3")
+    with pytest.raises(ConfigError, match=r"grpo\.max_steps was 2, is now 3"):
+        run_recipe(other, out=run)
+    sft = (run / "sft/best/model.safetensors").stat().st_mtime_ns
+    run_recipe(other, out=run, redo=True)
+    assert (run / "sft/best/model.safetensors").stat().st_mtime_ns == sft
+    steps = [json.loads(line) for line in (run / "grpo/metrics.jsonl").read_text().splitlines()]
+    assert max(record["step"] for record in steps) == 3
+
+
+def test_a_run_folder_is_a_policy(run):
+    attach(app)
+    result = CliRunner().invoke(app, ["eval", "rhythm", "-p", f"heuristic,{run}", "-n", "2"])
+    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, ["doctor", str(run), "--json"])
+    assert json.loads(result.output)["status"] in ("healthy", "warn", "stop")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("grpo.learning_rat=1e-3", r"grpo.learning_rat: unknown key; grpo knows .*learning_rate"),
+        ("speed=9", "speed: unknown key"),
+        ("grpo.group_size=1", "group_size"),
+        ("nonsense", "key=value"),
+        ("seed.deep=1", "seed is a value"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_says_why(change, says):
+    with pytest.raises(ConfigError, match=says):
+        load_recipe("rhythm", changes=[change])
+
+
+def test_a_missing_model_fails_before_anything_is_paid_for(tmp_path):
+    from gradus.core import GradusError
+
+    with pytest.raises(GradusError, match="no-such-model"):
+        run_recipe(recipe("model.path=./no-such-model"), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "teach").exists()

@@ -1,0 +1,50 @@
+"""Noise in what is read, never in what is learnt."""
+
+import numpy as np
+
+from gradus.training.augment import answer_pools, first_turns, with_answer_noise
+from gradus.training.sequences import TrainingSequence
+
+
+def sequence(turns=5):
+    """Two context tokens, then per turn an answer of two tokens and a stop token, then one token of context."""
+    ids, positions, turn_of, offsets = [90, 91], [], [], []
+    for turn in range(turns):
+        for offset, token in enumerate((turn % 10, 20 + turn % 3, 99)):
+            positions.append(len(ids))
+            turn_of.append(turn)
+            offsets.append(offset)
+            ids.append(token)
+        ids.append(50 + turn)
+    return TrainingSequence(
+        key=(0, 0),
+        episode=0,
+        ids=np.array(ids),
+        positions=np.array(positions),
+        logprobs=np.zeros(len(positions)),
+        turns=np.array(turn_of),
+        offsets=np.array(offsets),
+    )
+
+
+def test_only_answers_change_and_targets_stay():
+    clean = sequence(40)
+    noisy = with_answer_noise(clean, 1.0, answer_pools([clean]), np.random.default_rng(0))
+    read = np.delete(noisy.ids, clean.positions)
+    assert np.array_equal(read, np.delete(clean.ids, clean.positions))
+    assert np.array_equal(noisy.targets, clean.ids[clean.positions])
+    changed = noisy.ids[clean.positions] != clean.ids[clean.positions]
+    assert changed[clean.offsets == 0].mean() > 0.7  # ten digits: nine in ten differ
+    assert not changed[clean.offsets == 2].any()  # a stop token can be nothing else
+
+
+def test_no_noise_changes_nothing():
+    clean = sequence()
+    noisy = with_answer_noise(clean, 0.0, answer_pools([clean]), np.random.default_rng(0))
+    assert np.array_equal(noisy.ids, clean.ids)
+
+
+def test_first_turns_keep_the_first_turns():
+    short = first_turns(sequence(), 2)
+    assert short.turns.tolist() == [0, 0, 0, 1, 1, 1]
+    assert short.actions == 6
