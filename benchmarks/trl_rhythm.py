@@ -60,11 +60,20 @@ class Weeks:
         self._inner.close()
 
 
+def worth(reward: float | None, answer: str) -> float:
+    """What a turn is paid: what the person felt, and a little for a long answer.
+
+    A fresh model says nothing that Rhythm understands, so all members of a group would fare alike, and Gradus would rightly
+    skip the training that is to be measured.
+    """
+    return (reward or 0.0) + 0.01 * len(answer)
+
+
 def grade(episodes: Sequence[Episode]) -> Sequence[Grade]:
-    """What the persons felt, turn by turn."""
+    """The worth of all turns."""
     found: list[Grade] = []
     for episode in episodes:
-        paid = [turn.reward or 0.0 for turn in episode.turns]
+        paid = [worth(turn.reward, turn.action) for turn in episode.turns]
         terms = tuple((RewardTerm(component="felt", value=value),) for value in paid)
         found.append(Grade(grader="felt", value=sum(paid), terms=terms))
     return found
@@ -73,7 +82,7 @@ def grade(episodes: Sequence[Episode]) -> Sequence[Grade]:
 def spec(turns: int) -> EnvironmentSpec:
     """Rhythm with episodes of ``turns`` turns, graded by their reward."""
     rhythm = load()
-    felt = Grader(name="felt", summary="sum of step rewards", weights={"felt": 1.0}, grade=grade, per_turn=True)
+    felt = Grader(name="felt", summary="worth of all turns", weights={"felt": 1.0}, grade=grade, per_turn=True)
     return replace(
         rhythm,
         make=lambda: Weeks(rhythm.make, turns),
@@ -152,8 +161,9 @@ class Rollout:
 
     def _take(self, play: _Play, answer: list[int]) -> None:
         assert self._renderer is not None
-        seen = play.environment.step(self._renderer.decode(answer))
-        play.reward += seen.reward or 0.0
+        text = self._renderer.decode(answer)
+        seen = play.environment.step(text)
+        play.reward += worth(seen.reward, text)
         play.ids += answer
         play.mask += [1] * len(answer)
         if seen.terminated:
