@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 import tomllib
@@ -57,11 +58,9 @@ def test_its_server_runs_on_what_it_carries(package: Path) -> None:
 
 def test_a_file_that_the_environment_is_made_of_travels_along(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text('{"question": "1+1", "answer": "2"}\n' * 40)
-    try:
-        write_package(f"jsonl:{tasks}", tmp_path / "package")
-    except (ModuleNotFoundError, ConfigError) as error:
-        pytest.skip(f"needs the jsonl environment: {error}")
+    rows = [json.dumps({"question": f"what is {number} + 1?", "answer": str(number + 1)}) for number in range(200)]
+    tasks.write_text("\n".join(rows) + "\n")
+    write_package(f"jsonl:{tasks}", tmp_path / "package")
     assert (tmp_path / "package" / "data" / "tasks.jsonl").read_text() == tasks.read_text()
     assert 'ROOT / "data/tasks.jsonl"' in (tmp_path / "package" / "server" / "app.py").read_text()
 
