@@ -40,10 +40,10 @@ def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[Non
             del layer.forward  # the class's own method shows again
 
 
-def _forward(layer: nn.Linear, inputs: Tensor) -> Tensor:
-    if not torch.is_grad_enabled() or inputs.dtype != torch.float32:
-        return F.linear(inputs, layer.weight, layer.bias)
-    return _Linear.apply(inputs, layer.weight, layer.bias)
+def _forward(layer: nn.Linear, input: Tensor) -> Tensor:
+    if not torch.is_grad_enabled() or input.dtype != torch.float32:
+        return F.linear(input, layer.weight, layer.bias)
+    return _Linear.apply(input, layer.weight, layer.bias)
 
 
 class _Linear(torch.autograd.Function):
