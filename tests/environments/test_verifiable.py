@@ -53,6 +53,15 @@ def test_gold_and_teacher_score_one_and_the_exploits_nothing(spec: EnvironmentSp
     assert mean(spec, "noisy:1", "correctness") < 0.5
 
 
+def test_a_careless_teacher_knows_the_form_and_gets_sums_wrong() -> None:
+    spec = environments.load("arithmetic")
+    assert mean(spec, "careless:0", "correctness", 50) == 1.0
+    assert mean(spec, "careless:0.55", "format-only", 50) == 2.0
+    assert 0.05 < mean(spec, "careless:0.55", "correctness", 200) < 0.4  # 0.45 squared is 0.2
+    with pytest.raises(ConfigError, match="careless takes a share between 0 and 1"):
+        spec.policy("careless:2")
+
+
 def test_format_only_pays_for_nothing_and_correctness_does_not(spec: EnvironmentSpec) -> None:
     assert mean(spec, "format-only", "format-only") == mean(spec, "gold", "format-only") == 2.0
     assert mean(spec, "gold", "correctness") > mean(spec, "random", "correctness")

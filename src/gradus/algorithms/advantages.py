@@ -112,7 +112,9 @@ def span_advantages(
     return centred / _scales(centred.sum(-1), played, dead, index, scale)[..., None]
 
 
-def statement_advantages(rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch") -> Tensor:
+def statement_advantages(
+    rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
+) -> Tensor:
     """One advantage per turn for what was done (channel 0) and for each kind of statement (the other channels).
 
     A statement has no consequences: its advantage is its own payment minus the leave-one-out mean of the same turn. What
@@ -124,7 +126,7 @@ def statement_advantages(rewards: Tensor, lengths: Tensor, groups: Tensor, *, sc
 
     Args:
         rewards: (N, K, C) payments by turn and channel; channel 0 holds everything that is no statement.
-        lengths, groups: as in :func:`turn_advantages`.
+        lengths, groups, discount: as in :func:`turn_advantages`.
         scale: as in :func:`turn_advantages`, by channel.
 
     Returns:
@@ -133,7 +135,7 @@ def statement_advantages(rewards: Tensor, lengths: Tensor, groups: Tensor, *, sc
     index = GroupIndex(groups)
     played = torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
     paid = torch.where(played[..., None], rewards, 0.0)
-    later = rewards_to_go(paid.sum(-1), lengths) - paid[..., 1:].sum(-1)
+    later = rewards_to_go(paid.sum(-1), lengths, discount=discount) - paid[..., 1:].sum(-1)
     found = torch.cat([later[..., None], paid[..., 1:]], dim=-1)
     centred = torch.where(played[..., None], _centre(found, index, "leave_one_out"), 0.0)
     scales = [

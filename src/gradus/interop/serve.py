@@ -24,6 +24,7 @@ from gradus.interop.answers import Reply, chat_choice, chunk_choice, completion_
 from gradus.interop.conversation import conversation_ids
 from gradus.interop.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
+from gradus.interop.reload import reload_route
 from gradus.policies.loading import LoadedModel
 from gradus.policies.sampling import SamplingConfig
 
@@ -61,6 +62,7 @@ def make_app(
         Route("/v1/models/{model:path}", _guarded(server.model)),
         Route("/v1/chat/completions", _guarded(server.chat), methods=["POST"]),
         Route("/v1/completions", _guarded(server.complete), methods=["POST"]),
+        reload_route(loaded),
     ]
     app = Starlette(routes=routes, lifespan=running, exception_handlers={404: _not_found, 405: _not_found})
     app.state.batch = server.batch

@@ -73,7 +73,7 @@ def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, c
         with run.state.doing(name, settings[name]) as cost:
             do(run, cost)
         run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
-    write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json"))))
+    write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
     return _finish(run)
 
 

@@ -74,7 +74,7 @@ def _by_turn(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, ren
     """Reward-to-go of a turn against the other members, for all tokens of that turn."""
     del renderer
     rewards, lengths = _padded(episodes, [[[paid] for paid in _grade(one).turn_rewards] for one in episodes], 1)
-    values = turn_advantages(rewards[..., 0], lengths, names, scale=config.scale).numpy()
+    values = turn_advantages(rewards[..., 0], lengths, names, scale=config.scale, discount=config.discount).numpy()
     return lambda index, sequence: values[index][sequence.turns]
 
 
@@ -95,7 +95,7 @@ def _by_span(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, ren
             rows.append(row)
         paid.append(rows)
     rewards, lengths = _padded(episodes, paid, len(channels) + 1)
-    values = span_advantages(rewards, lengths, names, scale=config.scale).numpy()
+    values = span_advantages(rewards, lengths, names, scale=config.scale, discount=config.discount).numpy()
 
     def spread(index: int, sequence: TrainingSequence) -> np.ndarray:
         found = values[index][sequence.turns, 0].copy()
@@ -125,7 +125,7 @@ def _by_statement(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig
             rows.append(row)
         paid.append(rows)
     rewards, lengths = _padded(episodes, paid, len(kinds) + 1)
-    values = statement_advantages(rewards, lengths, names, scale=config.scale).numpy()
+    values = statement_advantages(rewards, lengths, names, scale=config.scale, discount=config.discount).numpy()
 
     def spread(index: int, sequence: TrainingSequence) -> np.ndarray:
         turns = episodes[index].turns

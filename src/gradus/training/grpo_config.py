@@ -18,6 +18,8 @@ class GrpoConfig(TrainerConfig):
 
     A step plays ``groups`` tasks with ``group_size`` members each and takes ``epochs`` x ``minibatches`` optimiser updates on them.
 
+    ``discount``: per turn, for credit by turn and span; below 1 it buys less noise for some bias towards what follows soon.
+
     ``tasks``: number of training tasks, shuffled anew each epoch; None for an endless list. ``first_task``: index of the first
     task of ``spec.train_task`` that this run may use; the first ``validation_tasks`` from there are held out for validation and
     never trained on. ``algorithm`` names loss, advantage and clip (``gradus.algorithms.PRESETS``); ``credit`` None is by turn where
@@ -43,6 +45,7 @@ class GrpoConfig(TrainerConfig):
     algorithm: str = "dapo"
     credit: Literal["episode", "turn", "span"] | None = None
     scale: Literal["none", "batch", "group"] = "batch"
+    discount: float = Field(default=1.0, gt=0, le=1)
     clip_low: float | None = Field(default=None, gt=0)
     clip_high: float | None = Field(default=None, gt=0)
     epochs: int = Field(default=1, ge=1)
@@ -77,6 +80,10 @@ class GrpoConfig(TrainerConfig):
             )
         if self.preset.advantage in ("maxrl", "reinforce++") and "scale" in given:
             raise ValueError(f"scale has no effect with {self.algorithm}, which scales in its own way")
+        if self.discount != 1.0 and self.credited == "episode":
+            raise ValueError(
+                "discount is per turn and has no effect with credit by episode; leave it out, or set credit = 'turn'"
+            )
         if self.sampling.greedy:
             raise ValueError("greedy sampling makes all members of a group equal; GRPO needs sampling.greedy = false")
         if not self.validation_every and (named := given & {"validation_tasks", "validation_condition", "best_by"}):

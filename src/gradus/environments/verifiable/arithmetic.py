@@ -6,13 +6,13 @@ when all it depends on has been written (arXiv 2307.03381).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from gradus.core import ConfigError, child_rng, child_seed
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item
 
-__all__ = ["OPERATIONS", "ArithmeticTasks", "solve", "work"]
+__all__ = ["OPERATIONS", "ArithmeticTasks", "guesses", "one_short", "solve", "work"]
 
 OPERATIONS = "+-*"
 _RESERVED_SHARE = 5  # one pair of operands in five is held out
@@ -75,10 +75,10 @@ def solve(left: int, operation: str, right: int) -> int:
     return {"+": left + right, "-": left - right, "*": left * right}[operation]
 
 
-def work(left: int, operation: str, right: int, *, rng: Random | None = None, slip: float = 0.0) -> tuple[str, str]:
+def work(left: int, operation: str, right: int, *, slip: Callable[[int, str], int] | None = None) -> tuple[str, str]:
     """A solution column by column from the right, and the answer it ends in.
 
-    With ``slip``, each column's result is wrong by chance ``slip``, and the mistake is carried on, as a pupil would.
+    ``slip(value, operation)`` is what is written for a column's value: a mistake is carried on, as a pupil would.
 
     >>> work(47, "+", 38)
     ('7 + 8 = 15 , 4 + 3 + 1 = 8', '85')
@@ -94,8 +94,7 @@ def work(left: int, operation: str, right: int, *, rng: Random | None = None, sl
     for column in range(columns):
         a, b = left // 10**column % 10, (right if operation == "*" else right // 10**column % 10)
         text, value = _column(a, operation, b, carry)
-        if rng is not None and rng.random() < slip:
-            value = rng.choice([other for other in range(_ceiling(operation)) if other != value])
+        value = slip(value, operation) if slip is not None else value
         lines.append(f"{text} = {value}")
         last = column == columns - 1
         digits.append(value if last else value % 10)
@@ -114,8 +113,21 @@ def _column(a: int, operation: str, b: int, carry: int) -> tuple[str, int]:
     return f"{a} {operation} {b}" + (f" + {carry}" if carry else ""), value
 
 
-def _ceiling(operation: str) -> int:
-    return {"+": 20, "-": 10, "*": 90}[operation]
+def guesses(rng: Random, chance: float) -> Callable[[int, str], int]:
+    """Slips: by ``chance`` a column's value is any other that a column can have."""
+    ceilings = {"+": 20, "-": 10, "*": 90}
+
+    def slip(value: int, operation: str) -> int:
+        if rng.random() >= chance:
+            return value
+        return rng.choice([other for other in range(ceilings[operation]) if other != value])
+
+    return slip
+
+
+def one_short(rng: Random, chance: float) -> Callable[[int, str], int]:
+    """Slips: by ``chance`` a column's value is one too small. Above a half, the likeliest answer is a wrong one."""
+    return lambda value, operation: max(value - 1, 0) if rng.random() < chance else value
 
 
 def _reserved(left: int, operation: str, right: int) -> bool:

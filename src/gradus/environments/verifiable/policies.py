@@ -1,7 +1,7 @@
 """Scripted policies of verifiable tasks: floors, reflexes, exploits, teachers and the ceiling.
 
 Each is a function from an episode's start and its question to an answer. Those that look at the gold answer (gold, teacher,
-noisy) are privileged: they ask the environment for its outcome before it is over.
+noisy, careless) are privileged: they ask the environment for its outcome before it is over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, child_rng
-from gradus.environments.verifiable.arithmetic import solve, work
+from gradus.environments.verifiable.arithmetic import guesses, one_short, solve, work
 
 __all__ = ["Answerer", "TextPolicy", "in_format", "make_policies"]
 
@@ -86,10 +86,13 @@ def make_policies(
     if worked:
         found["teacher"] = _plain("teacher", _teach)
         found["noisy"] = lambda argument: TextPolicy(
-            f"noisy:{argument or 0.5}", _noisy(_share(argument), sample_answer, sums)
+            f"noisy:{argument or 0.5}", _noisy(_share("noisy", argument), sample_answer, sums)
         )
     if sums:
         found["no-carry"] = _plain("no-carry", _without_carry)
+        found["careless"] = lambda argument: TextPolicy(
+            f"careless:{argument or 0.5}", _careless(_share("careless", argument))
+        )
     return found
 
 
@@ -113,9 +116,18 @@ def _noisy(slip: float, sample_answer: Callable[[Random], str], sums: bool) -> A
     def answer(start: EpisodeStart, _: str, rng: Random) -> str:
         outcome = _outcome(start)
         if sums:
-            return in_format(*work(*_sum_of(outcome), rng=rng, slip=slip))
+            return in_format(*work(*_sum_of(outcome), slip=guesses(rng, slip)))
         wrong = rng.random() < slip
         return in_format(outcome["worked"] or "known", sample_answer(rng) if wrong else outcome["answer"])
+
+    return answer
+
+
+def _careless(chance: float) -> Answerer:
+    """A teacher who knows the form and is one short in a column by ``chance``."""
+
+    def answer(start: EpisodeStart, _: str, rng: Random) -> str:
+        return in_format(*work(*_sum_of(_outcome(start)), slip=one_short(rng, chance)))
 
     return answer
 
@@ -142,11 +154,11 @@ def _bare(question: str) -> str:
     return question.removeprefix("What is ").removesuffix("?").strip()
 
 
-def _share(argument: str | None) -> float:
+def _share(name: str, argument: str | None) -> float:
     try:
         share = float(argument or 0.5)
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise ConfigError(f"noisy takes a share between 0 and 1 after the colon, got {argument!r}")
+        raise ConfigError(f"{name} takes a share between 0 and 1 after the colon, got {argument!r}")
     return share
