@@ -96,6 +96,8 @@ def load_recipe(
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = _table(environment, path)
     small = table.pop("quick", {})
+    if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
+        table["quick"], small = small, {}
     if quick:
         for key, value in small.items():
             _set(table, key, value)

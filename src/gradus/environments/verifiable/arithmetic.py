@@ -51,8 +51,13 @@ class ArithmeticTasks:
 
     def _draw(self, rng: Random, digits: int) -> tuple[int, str, int]:
         operation = rng.choice(self.operations)
-        left, right = rng.randrange(10**digits), rng.randrange(10 if operation == "*" else 10**digits)
+        left, right = _number(rng, digits), _number(rng, 1 if operation == "*" else digits)
         return (right, operation, left) if operation == "-" and left < right else (left, operation, right)
+
+
+def _number(rng: Random, digits: int) -> int:
+    """A number below 10 ** digits. Half of them have their length drawn first, so that short numbers are not rare."""
+    return rng.randrange(10 ** (digits if rng.random() < 0.5 else rng.randint(1, digits)))
 
 
 def sum_item(left: int, operation: str, right: int) -> Item:

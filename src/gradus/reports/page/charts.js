@@ -72,6 +72,7 @@ function mount(host, draw) {
   };
   new ResizeObserver(again).observe(host);
   again();
+  setTimeout(again); // a host that is put into the page later has no width yet, and observers wait for a frame to be painted
 }
 
 // Horizontal lines with their values on the left.
