@@ -22,6 +22,7 @@ _GROUPS = {
     "Around them": {
         "show": "show",
         "regrade": "regrade",
+        "plan": "plan",
         "export": "export",
         "chat": "chat",
         "serve": "serve",
