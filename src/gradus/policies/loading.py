@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -52,17 +53,18 @@ def load_model(
         dtype: ``auto`` is float32 on a CPU and bfloat16 on a GPU.
         device: ``auto`` is the first GPU if there is one.
         attention: ``sdpa`` (default) or ``eager``.
-        adapter: a LoRA folder of peft's, put on top of the model.
+        adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
         keep_history, template_options: see :class:`~gradus.policies.renderers.ChatRenderer`.
 
     Raises:
         ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
     """
     name = os.fspath(path_or_name)
-    _check_source(name)
+    base, adapter = _base_and_adapter(name, adapter)
+    _check_source(base)
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     number = _dtype(dtype, place)
-    tokenizer, model = _load_parts(name, number, attention or "sdpa")
+    tokenizer, model = _load_parts(base, number, attention or "sdpa")
     if adapter is not None:
         model = _with_adapter(model, os.fspath(adapter))
     _check_vocabulary(tokenizer, model, name)
@@ -105,6 +107,17 @@ def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ConfigError(f"dtype must be auto, float32, bfloat16 or float16, got {dtype!r}")
     return found
+
+
+def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tuple[str, str | os.PathLike[str] | None]:
+    """A LoRA folder names the model that it was trained on."""
+    file = Path(name).expanduser() / "adapter_config.json"
+    if adapter is not None or not file.is_file() or (file.parent / "config.json").is_file():
+        return name, adapter
+    base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base:
+        raise ConfigError(f"{file} names no base model; give the base as the path and {name} as adapter=")
+    return base, name
 
 
 def _check_source(name: str) -> None:

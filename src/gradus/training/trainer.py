@@ -85,7 +85,9 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         device = world().device or config.device if config.device == "auto" else config.device
         loaded = load_model(source, dtype=dtype, device=device, attention=config.attention)
     model = loaded.model
-    if config.lora is not None:
+    if hasattr(model, "peft_config"):
+        _take_adapters(model, config.lora)
+    elif config.lora is not None:
         model = _with_lora(model, config.lora, config.seed)
     disable_dropout(model)
     if config.gradient_checkpointing:
@@ -101,6 +103,20 @@ def checkpoint_activations(model: Any) -> None:
     enable({"use_reentrant": False})
     model.enable_input_require_grads()
     model.train()  # transformers checkpoints layers in train mode only; without dropout the function is the same
+
+
+def _take_adapters(model: Any, config: LoraConfig | None) -> None:
+    """Go on training the adapters that a model was loaded with. Raises ConfigError if they are not those that are asked for."""
+    found = model.peft_config[model.active_adapter]
+    if config is None or (config.rank, config.alpha) != (found.r, found.lora_alpha):
+        asked = "lora is not set" if config is None else f"lora asks for rank {config.rank} and alpha {config.alpha:g}"
+        raise ConfigError(
+            f"the model has adapters of rank {found.r} and alpha {found.lora_alpha:g}, but {asked}; set lora to those, "
+            "or merge them first with gradus export"
+        )
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.requires_grad_(True)
 
 
 def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:

@@ -1,0 +1,70 @@
+"""A model primed through adapters goes on through the same adapters, and any part that loads models takes such a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_qwen2 import make_tiny_qwen2
+
+from gradus import environments
+from gradus.core import ConfigError
+from gradus.policies import LocalPolicy, SamplingConfig, load_model
+from gradus.policies.export import export_model, logprob_gap
+from gradus.rollouts import play
+from gradus.training import GrpoConfig, LoraConfig, SftConfig, train_grpo, train_sft
+
+LORA = LoraConfig(rank=4, alpha=8)
+SPEC = environments.load("arithmetic:digits=1")
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen2(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture(scope="module")
+def primed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    episodes = play(SPEC, SPEC.policy("teacher"), [SPEC.train_task(index) for index in range(12)]).episodes
+    folder = tmp_path_factory.mktemp("sft")
+    config = SftConfig(lora=LORA, epochs=2, batch_size=4, learning_rate=1e-2)
+    return train_sft(base, episodes, config, folder / "run", live=False).final
+
+
+def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, primed: Path, tmp_path: Path) -> None:
+    settings = {
+        "max_steps": 1,
+        "groups": 2,
+        "group_size": 4,
+        "validation_every": 0,
+        "store_every": 0,
+        "learning_rate": 1e-2,
+    }
+    config = GrpoConfig(lora=LORA, entropy_coef=0.1, sampling=SamplingConfig(max_new_tokens=6), **settings)
+    result = train_grpo(primed, SPEC, config, tmp_path / "run", live=False)
+    before, after = (load_model(folder).model.state_dict() for folder in (primed, result.final))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all("lora_" in name for name in changed)
+    assert not list(result.final.glob("model*.safetensors"))
+    exported = export_model(result.final, tmp_path / "plain")
+    assert exported.merged
+    ids = torch.tensor([[5, 9, 77, 30]])
+    with torch.inference_mode():
+        merged, unmerged = (load_model(folder).model(input_ids=ids).logits for folder in (exported.path, result.final))
+    assert logprob_gap(merged, unmerged) <= 1e-4
+
+
+def test_an_adapter_folder_plays(primed: Path) -> None:
+    policy = LocalPolicy(load_model(primed), SamplingConfig(max_new_tokens=4), name="primed")
+    (episode,) = play(SPEC, policy, SPEC.tasks("held-out", 1)).episodes
+    assert episode.failure is None
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=8, alpha=8)])
+def test_other_adapters_than_those_there_are_refused(primed: Path, tmp_path: Path, lora: LoraConfig | None) -> None:
+    config = GrpoConfig(lora=lora, max_steps=1, groups=2, group_size=2, validation_every=0)
+    with pytest.raises(ConfigError, match="has adapters of rank 4 and alpha 8"):
+        train_grpo(primed, SPEC, config, tmp_path / "run", live=False)
