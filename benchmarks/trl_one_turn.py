@@ -28,6 +28,7 @@ from gradus.training import GrpoConfig
 
 GROUPS, SIZE, NEW, PROMPT = 8, 8, 32, 160
 WORDS = tuple(f"w{number}" for number in range(512 - 5 - 256 - 2))
+NUMBER = {word: number for number, word in enumerate(WORDS)}
 SHAPE = NanoConfig(hidden_size=192, layers=4, heads=6, intermediate_size=768, context=1024)
 RATE = 3e-4
 
@@ -40,8 +41,8 @@ def prompt_text(seed: int) -> str:
 
 def score(text: str) -> float:
     """Something that differs between answers and costs nothing: the share of even words."""
-    words = [word for word in text.split() if word[1:].isdigit()]
-    return sum(int(word[1:]) % 2 == 0 for word in words) / max(1, len(words))
+    words = [word for word in text.split() if word in NUMBER]
+    return sum(NUMBER[word] % 2 == 0 for word in words) / max(1, len(words))
 
 
 class OneTurn:
