@@ -12,6 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from gradus.policies import LoadedModel, SamplingConfig
 from gradus.training.batches import microbatches
+from gradus.training.decoder import has_lean_decoder
 from gradus.training.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
 from gradus.training.mixed import bfloat16_backward
 from gradus.training.trainer import checkpoint_activations
@@ -44,9 +45,21 @@ def gradient(model, values) -> Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
+@pytest.fixture
+def plain_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take transformers' own forward pass, as for a model whose architecture is not known."""
+    monkeypatch.setattr("gradus.training.forward.has_lean_decoder", lambda model: False)
+
+
+@pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("budget", [1, 60, 150, 10_000])
-def test_a_row_in_a_batch_equals_the_row_alone(loaded: LoadedModel, share: bool, budget: int) -> None:
+def test_a_row_in_a_batch_equals_the_row_alone(
+    loaded: LoadedModel, lean: bool, share: bool, budget: int, request: pytest.FixtureRequest
+) -> None:
+    assert has_lean_decoder(loaded.model)
+    if not lean:
+        request.getfixturevalue("plain_decoder")
     sequences = random_sequences(budget)
     found = in_batches(loaded.model, sequences, budget=budget, share=share)
     wanted = [alone(loaded.model, sequence) for sequence in sequences]
@@ -94,6 +107,7 @@ def test_a_shared_prefix_is_computed_once(loaded: LoadedModel) -> None:
     assert shared == own + 2 * 50
 
 
+@pytest.mark.usefixtures("plain_decoder")
 def test_only_positions_before_sampled_tokens_get_a_gradient(loaded: LoadedModel) -> None:
     """The loss touches the last hidden states where a sampled token is predicted, and is exactly 0 everywhere else."""
     kept: list[Tensor] = []
@@ -122,6 +136,54 @@ def test_only_sampled_positions_reach_the_head(loaded: LoadedModel) -> None:
             score_tokens(loaded.model, batch, PLAIN)
     handle.remove()
     assert sum(rows) <= sum(sequence.actions for sequence in sequences)
+
+
+def test_the_lean_decoder_drops_what_nothing_reads(loaded: LoadedModel) -> None:
+    """Behind the last layer's attention only positions that predict a sampled token go on; before it all do."""
+    rows: dict[int, int] = {}
+    layers = causal_model(loaded.model).base_model.layers
+    handles = [
+        layer.mlp.register_forward_hook(lambda module, inputs, output, at=at: rows.update({at: output.shape[-2]}))
+        for at, layer in enumerate(layers)
+    ]
+    (batch,) = microbatches(random_sequences(3, groups=1), budget=10_000)
+    with tree_attention(loaded.model), torch.no_grad():
+        score_tokens(loaded.model, batch, PLAIN)
+    for handle in handles:
+        handle.remove()
+    assert rows == {0: batch.input_ids.shape[1], 1: len(batch.labels.source.unique())}
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_the_lean_decoder_knows_qwen2(biased: bool) -> None:
+    """Biases of the projections, grouped key heads, another epsilon: still transformers' numbers and gradients."""
+    config = Qwen2Config(
+        vocab_size=300,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        rms_norm_eps=1e-4,
+        rope_theta=500.0,
+        tie_word_embeddings=biased,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = Qwen2ForCausalLM(config).eval()
+        for name, parameter in model.named_parameters():
+            if "norm" in name or "bias" in name:
+                torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    sequences = random_sequences(9)
+    assert has_lean_decoder(model)
+    got = in_batches(model, sequences, budget=150)
+    wanted = [alone(model, sequence) for sequence in sequences]
+    for index, one in enumerate(wanted):
+        torch.testing.assert_close(got[index], one, atol=1e-5, rtol=0)
+    exact = gradient(model, wanted)
+    assert (
+        gradient(model, [got[index] for index in range(len(sequences))]) - exact
+    ).abs().max() < 1e-5 * exact.abs().max()
 
 
 def test_dropout_is_off_in_train_mode_too(loaded: LoadedModel) -> None:

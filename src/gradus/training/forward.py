@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,6 +20,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from gradus.algorithms import entropy as token_entropy
 from gradus.policies.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.batches import MicroBatch, Tree
+from gradus.training.decoder import decode_positions, has_lean_decoder
 
 __all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
 
@@ -56,7 +58,10 @@ def score_tokens(
     """
     causal = causal_model(model)
     source, place = torch.unique(batch.labels.source, return_inverse=True)
-    if causal.config._attn_implementation == TREE:
+    if causal.config._attn_implementation == TREE and has_lean_decoder(causal):
+        look = partial(attend, tree=batch.tree)
+        logits = decode_positions(causal, batch.input_ids, batch.positions, look, source)
+    elif causal.config._attn_implementation == TREE:
         output = causal(
             input_ids=batch.input_ids,
             position_ids=batch.positions,
@@ -158,10 +163,10 @@ def _attend(
     """Attention over a tree. query (1, H, N, D), key and value (1, KH, N, D); returns (1, N, H, D)."""
     if tree is None:
         raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
-    return attend(query[0], key[0], value[0], tree, scaling).unsqueeze(0), None
+    return attend(query[0], key[0], value[0], scaling, tree=tree).unsqueeze(0), None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float | None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree) -> Tensor:
     """query (H, N, D), key and value (KH, N, D) in the order of a microbatch; returns (N, H, D)."""
     grouped = query.shape[0] != key.shape[0]
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes

@@ -1,0 +1,109 @@
+"""The decoder of Llama and Qwen2 written for training on sampled tokens: the same function as transformers', with less of it.
+
+Three things are left out. Behind the attention of the last layer only positions that predict a sampled token go on: the others
+have given their keys and values, and nothing reads what they would become. RMSNorm and the rotary embedding are one autograd
+function each, where transformers' five or six tensor operations would each be kept for the backward pass. All parameters and
+projections stay the modules of the model, adapters included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+
+__all__ = ["decode_positions", "has_lean_decoder"]
+
+Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+def has_lean_decoder(model: PreTrainedModel) -> bool:
+    """Whether :func:`decode_positions` computes what ``model`` computes; not where activations are to be checkpointed."""
+    known = type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
+    return known and model.config.hidden_act == "silu" and not _checkpointed(model)
+
+
+def _checkpointed(model: PreTrainedModel) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
+    """Logits (S, V) at the places ``source`` (S,), ascending, of one row.
+
+    ``input_ids`` and ``positions`` are (1, N). ``attend`` takes query (H, N, D), key and value (KH, N, D) and the scale of the
+    scores, and returns (N, H, D).
+    """
+    decoder = model.model
+    hidden = decoder.embed_tokens(input_ids)[0]
+    cos, sin = (part[0] for part in decoder.rotary_emb(hidden[None], positions))
+    last = len(decoder.layers) - 1
+    for number, layer in enumerate(decoder.layers):
+        mixed = _mix(layer.self_attn, _norm(layer.input_layernorm, hidden), cos, sin, attend)
+        if number == last:
+            mixed, hidden = mixed.index_select(0, source), hidden.index_select(0, source)
+        hidden = hidden + layer.self_attn.o_proj(mixed)
+        hidden = hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
+    return model.lm_head(_norm(decoder.norm, hidden))
+
+
+def _mix(attention: Any, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+    """What attention gathers, (N, H * D), before its output projection."""
+    size = attention.head_dim
+    query, key, value = (
+        project(inputs).unflatten(1, (-1, size)) for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    query, key = (_Rotate.apply(part, cos, sin) for part in (query, key))
+    return attend(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), attention.scaling).flatten(1)
+
+
+def _norm(module: nn.Module, hidden: Tensor) -> Tensor:
+    return _RmsNorm.apply(hidden, module.weight, module.variance_epsilon)
+
+
+class _RmsNorm(torch.autograd.Function):
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension of (N, d), in float32 at least. arXiv 1910.07467."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = inputs.float() if inputs.dtype in (torch.bfloat16, torch.float16) else inputs
+        scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+        ctx.save_for_backward(inputs, weight, scale)
+        return weight * (wide * scale).to(inputs.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        (grad,) = grads
+        inputs, weight, scale = ctx.saved_tensors
+        unit = inputs.to(scale.dtype) * scale
+        wide = grad.to(scale.dtype)
+        product = wide * unit
+        for_weight = product.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        along = (product @ weight.to(scale.dtype)).unsqueeze(-1) / inputs.shape[-1]
+        inner = torch.addcmul(wide * weight, unit, along, value=-1.0)
+        return inner.mul_(scale).to(inputs.dtype), for_weight, None
+
+
+class _Rotate(torch.autograd.Function):
+    """Rotary embedding of (N, H, D) by cos and sin (N, D), halves rotated against each other. arXiv 2104.09864."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotate(inputs, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _rotate(grads[0], cos, -sin), None, None
+
+
+def _rotate(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = inputs.shape[-1] // 2
+    sine = sin[:, None, :half].to(inputs.dtype)
+    out = inputs * cos[:, None, :].to(inputs.dtype)
+    out[..., :half].addcmul_(inputs[..., half:], sine, value=-1.0)
+    out[..., half:].addcmul_(inputs[..., :half], sine)
+    return out
