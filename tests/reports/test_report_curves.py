@@ -34,6 +34,22 @@ def test_components_and_metrics_bring_their_own_names() -> None:
     assert titles["belief mae"].series[0].y == [0.3]
 
 
+def test_a_schedule_shows_its_weights_and_where_its_stages_begin() -> None:
+    lines = [
+        step(n, stage="form" if n <= 3 else "sums", weights={"format": 1.0, "correct": float(n > 3)})
+        for n in range(1, 31)
+    ]
+    curves = {curve.title: curve for curve in grpo_curves(lines)}
+    weights = curves["Weights of the components"]
+    assert [series.name for series in weights.series] == ["format", "correct"]
+    assert weights.series[1].y == [0.0] * 3 + [1.0] * 27
+    assert all(not series.smooth for series in weights.series)  # a running mean would blur the step
+    assert curves["Reward"].series[0].smooth
+    for curve in curves.values():
+        assert [(mark.x, mark.name) for mark in curve.marks] == [(1.0, "form"), (4.0, "sums")]
+    assert grpo_curves([step(1)])[0].marks == []
+
+
 def test_validation_is_drawn_as_dots_by_decoding() -> None:
     lines = [step(1), step(2)]
     lines += [{"kind": "validation", "step": 2, "decoding": name, "grade_mean": 0.5} for name in ("sampled", "greedy")]

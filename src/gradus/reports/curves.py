@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import fsum, isfinite
 from typing import Any
 
-__all__ = ["Curve", "Series", "grpo_curves", "sft_curves"]
+__all__ = ["Curve", "Mark", "Series", "grpo_curves", "sft_curves"]
 
 Json = Mapping[str, Any]
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
@@ -25,12 +25,21 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A step at which something begins, drawn as an upright line: a stage of the rewards."""
+
+    x: float
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Curve:
     """One chart."""
 
     title: str
     note: str
     series: Sequence[Series] = field(default=())
+    marks: Sequence[Mark] = ()
 
 
 SFT = (
@@ -69,7 +78,10 @@ def sft_curves(records: Sequence[Json]) -> list[Curve]:
 
 
 def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[Curve]:
-    """The curves of GRPO that have any values; the reward, the yardstick and the environment's metrics first."""
+    """The curves of GRPO that have any values; the reward, the yardstick and the environment's metrics first.
+
+    Where rewards follow a schedule, its weights are a curve of their own and the beginnings of its stages are marked in all.
+    """
     steps = [record for record in records if record.get("kind") == "step"]
     validation = [record for record in records if record.get("kind") == "validation"]
     curves = [
@@ -89,6 +101,9 @@ def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[C
     )
     curves.append(_grouped("Components of the grade", "mean of each, unweighted", steps, "components"))
     curves.append(
+        _grouped("Weights of the components", "in force at each step, by the schedule", steps, "weights", smooth=False)
+    )
+    curves.append(
         _grouped(
             "What the learning signal is made of",
             "share of the grade's variance within groups",
@@ -98,7 +113,8 @@ def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[C
     )
     curves.extend(_keyed(steps, *spec) for spec in GRPO)
     curves.append(_grouped("Seconds of a step", "split by what they were spent on", steps, "seconds"))
-    return _drawn(curves)
+    marks = _stages(steps)
+    return [replace(curve, marks=marks) for curve in _drawn(curves)]
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
@@ -116,13 +132,13 @@ def _keyed(records: Sequence[Json], title: str, note: str, keys: Sequence[tuple[
     return Curve(title=title, note=note, series=series)
 
 
-def _grouped(title: str, note: str, records: Sequence[Json], group: str) -> Curve:
+def _grouped(title: str, note: str, records: Sequence[Json], group: str, *, smooth: bool = True) -> Curve:
     names = [name for name in _names(records, group) if name != "total"]
     series = [
         _series(name.replace("_", " "), records, lambda record, name=name: (record.get(group) or {}).get(name))
         for name in names
     ]
-    return Curve(title=title, note=note, series=series)
+    return Curve(title=title, note=note, series=series if smooth else [replace(each, smooth=()) for each in series])
 
 
 def _nested(title: str, note: str, steps: Sequence[Json], validation: Sequence[Json], group: str, name: str) -> Curve:
@@ -152,6 +168,15 @@ def _decodings(validation: Sequence[Json], value: Callable[[Json], Any]) -> list
         )
         for decoding in decodings
     ]
+
+
+def _stages(steps: Sequence[Json]) -> list[Mark]:
+    """The first step of each stage of a schedule."""
+    first: dict[str, float] = {}
+    for index, record in enumerate(steps):
+        if record.get("stage") is not None:
+            first.setdefault(str(record["stage"]), float(record.get("step", index)))
+    return [Mark(x=x, name=name) for name, x in first.items()]
 
 
 def _names(records: Sequence[Json], group: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, StorageError
-from gradus.reports.curves import grpo_curves
+from gradus.reports.curves import Curve, grpo_curves
 from gradus.reports.outcome import audit_points, outcome_curves
 from gradus.reports.results import figure, main_condition, measures_of, ranked
 from gradus.reports.score_tables import is_own
@@ -134,6 +134,7 @@ def grpo_figure(
                 if series.smooth:
                     axis.plot(series.x, _gaps(series.y), color=COLOURS[index % 7], linewidth=0.8, alpha=0.3)
                 _line(axis, index, series.x, series.smooth or series.y, series.name)
+            _marks(axis, curve)
             axis.set_title(curve.title)
             if len(curve.series) > 1:
                 axis.legend(fontsize=7)
@@ -203,6 +204,14 @@ def _dots(axis: Axes, policies: Mapping[str, Any], order: Sequence[str], measure
 
 def _line(axis: Axes, index: int, x: Sequence[float], y: Sequence[float | None], name: str) -> None:
     axis.plot(x, _gaps(y), color=COLOURS[index % 7], linestyle=DASHES[index % 7], linewidth=1.5, label=name)
+
+
+def _marks(axis: Axes, curve: Curve) -> None:
+    """Upright lines where something begins."""
+    for mark in curve.marks:
+        axis.axvline(mark.x, color=COLOURS[-1], linewidth=0.8, linestyle=":")
+        at: Any = dict(xy=(mark.x, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points")
+        axis.annotate(mark.name, **at, fontsize=7, color=COLOURS[-1])
 
 
 def _lines(axis: Axes, panel: Mapping[str, Any]) -> None:

@@ -104,7 +104,7 @@ function path(points) {
     .join("");
 }
 
-// spec: {series: [{name, x, y, smooth, dots}], limits, truth: {name: value}, height, label, xName, link, slots}
+// spec: {series: [{name, x, y, smooth, dots}], marks: [{x, name}], limits, truth: {name: value}, height, label, xName, link, slots}
 // link: {get(): index, set(index), on(listener)} ties the cursor to something outside, by index into x.
 function lineChart(host, spec) {
   const many = spec.series.length > 1;
@@ -175,6 +175,12 @@ function lineChart(host, spec) {
     for (const { at: tick, text } of ticks(first, last, Math.max(2, Math.floor(width / 60)), xs.every(Number.isInteger))) {
       picture.append(svg("text", { class: "tick", x: scale(tick), y: height - 6, "text-anchor": "middle" }, text));
     }
+    for (const mark of spec.marks ?? []) {
+      picture.append(
+        svg("line", { class: "mark", x1: scale(mark.x), x2: scale(mark.x), y1: frame.top, y2: frame.bottom }),
+        svg("text", { class: "tick", x: scale(mark.x) + 3, y: frame.top + 8 }, mark.name),
+      );
+    }
     spec.series.forEach((series, index) => {
       const points = series.x.map((x, place) => [scale(x), known(series.y[place]) ? up(series.y[place]) : null]);
       const group = svg("g", { class: colour(index) });
@@ -226,7 +232,8 @@ function spoken(spec) {
     const values = series.y.filter(known);
     return `${series.name} from ${write(values[0])} to ${write(values[values.length - 1])}`;
   });
-  return `${spec.label ?? "Chart"}: ${parts.join("; ")}`;
+  const stages = (spec.marks ?? []).map((mark) => `${mark.name} begins at ${write(mark.x)}`);
+  return `${spec.label ?? "Chart"}: ${[...parts, ...stages].join("; ")}`;
 }
 
 // rows: [{name, mean, low, high, strong}], one dot with its interval each, on the axis `range`.

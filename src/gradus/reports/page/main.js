@@ -7,7 +7,7 @@ for (const host of document.querySelectorAll("[data-curves]")) {
   for (const curve of data.curves[host.dataset.curves] ?? []) {
     const figure = html("figure", { class: "panel" }, html("figcaption", {}, curve.title, html("small", {}, curve.note)));
     host.append(figure);
-    lineChart(figure, { series: curve.series, label: curve.title, xName: curve.x ?? "step" });
+    lineChart(figure, { series: curve.series, marks: curve.marks, label: curve.title, xName: curve.x ?? "step" });
   }
 }
 
