@@ -210,7 +210,12 @@ def _marks(axis: Axes, curve: Curve) -> None:
     """Upright lines where something begins."""
     for mark in curve.marks:
         axis.axvline(mark.x, color=COLOURS[-1], linewidth=0.8, linestyle=":")
-        at: Any = dict(xy=(mark.x, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points")
+        at: Any = {
+            "xy": (mark.x, 1),
+            "xycoords": ("data", "axes fraction"),
+            "xytext": (2, -8),
+            "textcoords": "offset points",
+        }
         axis.annotate(mark.name, **at, fontsize=7, color=COLOURS[-1])
 
 
