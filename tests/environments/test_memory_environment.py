@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -227,13 +228,38 @@ def test_the_view_draws_growth_and_questions(played) -> None:
     for name in ("teacher", "spam", "noop"):
         episode = played[name][0]
         view = SPEC.view(episode)
-        growth, questions = view.panels[2], view.panels[3]
+        growth, final, questions = view.panels[2:5]
+        entries = episode.outcome["memory"]["entries"]
         assert len(growth.rows) == len(episode.turns)
-        entries = [line for line in growth.rows[-1][4].splitlines() if line[0].isdigit()]
-        assert len(entries) == len(episode.outcome["memory"]["entries"])
+        assert growth.rows[-1][4] == str(len(entries))
+        assert [row[2] for row in final.rows] == [entry["content"] for entry in entries]
         assert len(questions.rows) == len(episode.outcome["questions"])
-        assert all(len(row) == len(panel.columns) for panel in (growth, questions) for row in panel.rows)
+        assert all(len(row) == len(panel.columns) for panel in (growth, final, questions) for row in panel.rows)
         assert {row[3].split(":")[0] for row in questions.rows} <= {"right", "wrong"}
+
+
+def test_what_changed_adds_up_to_the_memory(played) -> None:
+    for episode in played["teacher"]:
+        view = SPEC.view(episode)
+        lines = [line for row in view.panels[2].rows for line in row[3].splitlines()]
+        kept: dict[str, str] = {}
+        for line in lines:
+            sign, _, rest = line.partition(" ")
+            number, _, text = rest.partition(" ")
+            if sign == "-":
+                assert kept.pop(number) == text
+            elif sign in "+~":
+                kept[number] = text.partition("] ")[2] if sign == "+" else text.rpartition(" (was: ")[0]
+        assert kept == {row[0]: row[2] for row in view.panels[3].rows}
+
+
+def test_the_picture_of_a_long_episode_grows_with_its_length() -> None:
+    sizes = []
+    for chunks in (16, 64):
+        task = replace(SPEC.train_task(0), options={"chunks": chunks})
+        (episode,) = play(SPEC, SPEC.policy("dump"), [task]).episodes
+        sizes.append(len(str(SPEC.view(episode))))
+    assert sizes[1] < 6 * sizes[0]
 
 
 def test_random_answers_are_legal_calls() -> None:

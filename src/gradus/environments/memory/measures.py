@@ -42,9 +42,9 @@ def metrics(episode: Episode) -> Mapping[str, float | None]:
     for name, tool in _TOOLS.items():
         found[name] = float(sum(turn["by_tool"].get(tool, 0) for turn in turns)) if turns else None
     for reader in _readers(questions):
-        found.setdefault(
-            f"{reader}_accuracy", _mean(float(question["readings"][reader]["correct"]) for question in questions)
-        )
+        readings = [question["readings"][reader] for question in questions]
+        found.setdefault(f"{reader}_accuracy", _mean(float(reading["correct"]) for reading in readings))
+        found.setdefault(f"{reader}_f1", _mean(reading["f1"] for reading in readings))
     return {**found, **_by_kind(questions)}
 
 

@@ -11,7 +11,8 @@ from gradus.environments.memory.environment import MemoryEnvironment
 from gradus.environments.memory.graders import GRADERS, reader_accuracy
 from gradus.environments.memory.measures import curves, metrics
 from gradus.environments.memory.policies import scripted_policies
-from gradus.environments.memory.readers import Reader
+from gradus.environments.memory.readers import READERS, Reader, RemoteReader
+from gradus.environments.memory.remote import remote_chat
 from gradus.environments.memory.schema import NINE_BANKS
 from gradus.environments.memory.view import view
 from gradus.environments.memory.worlds.records import Source
@@ -25,14 +26,29 @@ def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = 
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
     ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``.
 
-    ``readers``: name -> reader, in place of strict and generous; both must be among them.
+    ``memory:reader=remote:MODEL[,WORLD]`` adds a chat model as the reader ``remote``. ``readers``: name -> reader, in place of
+    strict and generous; both must be among them.
     """
-    head, _, rest = (argument or "synthetic").partition(":")
+    asked, world = _reader(argument)
+    if asked is not None:
+        readers = {**(readers or READERS), "remote": asked}
+    head, _, rest = (world or "synthetic").partition(":")
     if head not in _SOURCES:
         raise ConfigError(f"unknown memory world {head!r}; there are {', '.join(_SOURCES)}")
     return make_spec(
         replace(_SOURCES[head](rest or None), name=f"memory:{argument}" if argument else "memory"), readers=readers
     )
+
+
+def _reader(argument: str | None) -> tuple[Reader | None, str | None]:
+    """The reader that an argument names before the first comma, if it does, and the world behind it."""
+    if argument is None or not argument.startswith("reader="):
+        return None, argument
+    name, _, world = argument.removeprefix("reader=").partition(",")
+    kind, _, model = name.partition(":")
+    if kind != "remote" or not model:
+        raise ConfigError(f"a reader is written remote:MODEL, as in memory:reader=remote:gpt-5-mini; got {name!r}")
+    return RemoteReader(chat=remote_chat(model)), world or None
 
 
 def _synthetic(argument: str | None) -> Source:

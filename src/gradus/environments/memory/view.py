@@ -1,4 +1,8 @@
-"""How an episode is drawn: the memory as it grows, chunk by chunk, and every question with why it was right or wrong."""
+"""How an episode is drawn: the memory as it grows, chunk by chunk, and every question with why it was right or wrong.
+
+Each chunk shows what it changed and not the whole memory, which stands at the end: a memory that is repeated at every chunk makes a
+long episode's picture grow with the square of its length.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ _MARKS = {True: "right", False: "wrong"}
 
 
 def view(episode: Episode) -> EpisodeView:
-    """Panels: memory share, the calls at every chunk, the memory after each chunk that changed it, the questions."""
+    """Panels: memory share, the calls at every chunk, what each chunk changed, the memory at the end, the questions."""
     outcome = episode.outcome
     lines = curves(episode)
     memory = _Replay()
@@ -28,16 +32,17 @@ def view(episode: Episode) -> EpisodeView:
         ViewPanel(kind="strip", title="What was done at each chunk", labels=[_deed(turn) for turn in episode.turns]),
         ViewPanel(
             kind="table",
-            title="The memory as it grows",
-            columns=("chunk", "what was said", "what there was to keep", "calls", "memory afterwards"),
+            title="The memory as it grows (+ written, ~ rewritten, - forgotten)",
+            columns=("chunk", "what was said", "what there was to keep", "what changed", "entries"),
             rows=rows,
         ),
         ViewPanel(
             kind="table",
-            title="Questions",
-            columns=("kind", "question", "gold", "strict", "generous", "why", "what was retrieved"),
-            rows=[_question_row(question) for question in outcome.get("questions", ())],
+            title="The memory at the end",
+            columns=("entry", "category", "content", "since", "from chunk"),
+            rows=_memory_rows(outcome.get("memory", {})),
         ),
+        _questions(outcome.get("questions", ())),
     ]
     return EpisodeView(
         title=f"{outcome.get('world', episode.task.seed)}, played by {episode.policy}",
@@ -47,46 +52,49 @@ def view(episode: Episode) -> EpisodeView:
 
 
 class _Replay:
-    """The memory rebuilt from the calls that stand in the turns."""
+    """The memory rebuilt from the calls that stand in the turns, to say what each of them changed."""
 
     def __init__(self) -> None:
-        self.core = ""
-        self.entries: dict[int, tuple[str, str]] = {}
+        self.entries: dict[int, str] = {}
 
     def row(self, turn: Turn, facts: Sequence[Sequence[Mapping[str, Any]]], place: int) -> tuple[str, ...]:
-        calls = turn.action_data.get("calls", ())
-        for call in calls:
-            self._apply(call)
-        listed = [f"{entry_id} [{bank}] {content}" for entry_id, (bank, content) in self.entries.items()]
-        if self.core:
-            listed.insert(0, f"core: {self.core}")
         gold = facts[place] if place < len(facts) else ()
         when = turn.data.get("timestamp")
+        changes = [self._change(call) for call in turn.action_data.get("calls", ())]
         return (
             f"{place + 1}" + (f" ({when})" if when else ""),
             str(turn.data.get("text", turn.observation)),
             "\n".join(_fact(fact) for fact in gold) or "nothing",
-            "\n".join(_call(call) for call in calls),
-            "\n".join(listed) or "empty",
+            "\n".join(changes) or "nothing",
+            str(len(self.entries)),
         )
 
-    def _apply(self, call: Mapping[str, Any]) -> None:
+    def _change(self, call: Mapping[str, Any]) -> str:
+        """Carry out a call and say what it did."""
+        verb, number, content = str(call["name"] or "unreadable"), call["entry_id"], call["content"]
         if not call["ok"]:
-            return
-        if call["name"] == "memory_delete":
-            self.entries.pop(call["entry_id"], None)
-        elif call["entry_id"] is not None:
-            self.entries[call["entry_id"]] = (call["bank"], call["content"])
-        elif call["name"] == "core_memory_update":
-            self.core = call["content"]
+            return f"{verb.removeprefix('memory_')} refused: {call['message']}"
+        if verb == "memory_delete":
+            return f"- {number} {self.entries.pop(number, '')}"
+        if number is not None:
+            before = self.entries.get(number)
+            self.entries[number] = content
+            return (
+                f"+ {number} [{call['bank']}] {content}" if before is None else f"~ {number} {content} (was: {before})"
+            )
+        return f"~ core: {content}" if verb == "core_memory_update" else "noop"
 
 
-def _call(call: Mapping[str, Any]) -> str:
-    verb = str(call["name"] or "unreadable").removeprefix("memory_")
-    if not call["ok"]:
-        return f"{verb} refused: {call['message']}"
-    target = f" {call['entry_id']}" if call["entry_id"] is not None else ""
-    return f"{verb}{target}" + (f": {call['content']}" if call["content"] and verb != "delete" else "")
+def _memory_rows(memory: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows = [
+        (str(entry["id"]), entry["bank"], entry["content"], entry["timestamp"] or "", _chunk(entry["source"]))
+        for entry in memory.get("entries", ())
+    ]
+    return [("core", "", memory["core"], "", ""), *rows] if memory.get("core") else rows
+
+
+def _chunk(source: int | None) -> str:
+    return "" if source is None else str(source + 1)
 
 
 def _fact(fact: Mapping[str, Any]) -> str:
@@ -104,16 +112,26 @@ def _deed(turn: Turn) -> str:
     return next((name.removeprefix("memory_") for name in order if name in done), "noop")
 
 
+def _questions(questions: Sequence[Mapping[str, Any]]) -> ViewPanel:
+    """Every question, what each reader made of it and why, and what was retrieved."""
+    readers = list(questions[0]["readings"]) if questions else []
+    return ViewPanel(
+        kind="table",
+        title="Questions",
+        columns=("kind", "question", "gold", *readers, "why", "what was retrieved"),
+        rows=[_question_row(question) for question in questions],
+    )
+
+
 def _question_row(question: Mapping[str, Any]) -> tuple[str, ...]:
-    strict, generous = question["readings"]["strict"], question["readings"]["generous"]
+    readings = question["readings"]
     retrieved = [f"{hit['id']} ({hit['score']:.2f}) {hit['content']}" for hit in question["retrieved"]]
     return (
         question["kind"],
         question["question"],
         " or ".join(question["gold"]),
-        f"{_MARKS[strict['correct']]}: {strict['prediction']}",
-        f"{_MARKS[generous['correct']]}: {generous['prediction']}",
-        f"strict: {strict['why']}; generous: {generous['why']}",
+        *(f"{_MARKS[reading['correct']]}: {reading['prediction']}" for reading in readings.values()),
+        "\n".join(f"{name}: {reading['why']}" for name, reading in readings.items()),
         "\n".join(retrieved) or "nothing",
     )
 
