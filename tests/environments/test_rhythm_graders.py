@@ -14,7 +14,7 @@ import pytest
 from gradus.core import Episode, RewardTerm, StopReason
 from gradus.environments.rhythm import load
 from gradus.environments.rhythm.graders import BELIEF_VARIANCE, V3_WEIGHTS
-from gradus.environments.rhythm.persons import arrays, belief_targets, sample_profile
+from gradus.environments.rhythm.persons import BELIEFS, arrays, belief_targets, sample_profile
 from gradus.environments.rhythm.tables import ACTIONS
 from gradus.environments.rhythm.week import read_week
 from gradus.rollouts import play, regrade
@@ -101,7 +101,7 @@ def test_v3_pays_belief_to_the_belief_and_the_rest_to_the_action() -> None:
     for turn, terms in zip(episode.turns, episode.grade.terms, strict=True):
         spans = {span.name for span in turn.spans}
         assert {term.span for term in terms} <= spans
-        assert {term.span for term in terms if term.component == "belief_skill"} == {"belief"}
+        assert {term.span for term in terms if term.component == "belief_skill"} == set(BELIEFS)
         assert {term.span for term in terms if term.component != "belief_skill"} == {"action"}
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gradus.core import EpisodeStart, Request
 from gradus.environments.rhythm import RhythmEnvironment, load
+from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.scripted import random_answer
 from gradus.environments.rhythm.tables import ACTIONS, STEPS
 from gradus.environments.rhythm.text import SYSTEM_PROMPT, answer_text, parse_answer
@@ -22,7 +23,7 @@ def test_every_written_answer_is_read_back(digits: tuple[int, ...], action: str,
     answer = parse_answer(text)
     assert (answer.error, answer.action, answer.digits) == (None, action, digits)
     found = {span.name: text[span.start : span.end] for span in answer.spans}
-    assert found["belief"].split() == [str(digit) for digit in digits]
+    assert [found[name] for name in BELIEFS] == [str(digit) for digit in digits]
     assert found["action"] == action
     assert ("reasoning" in found) == reasoning
 

@@ -20,7 +20,8 @@ class OptimiserConfig(BaseModel):
 
     ``optimiser``: ``adamw``, or ``muon``, which orthogonalises the momentum of the matrices inside the blocks and leaves embeddings
     and norms to AdamW: a small transformer that is trained from nothing learns in about half the steps. ``muon_rate`` is
-    Muon's peak rate; ``learning_rate`` stays AdamW's.
+    Muon's peak rate and ``muon_momentum`` its momentum (Nesterov's where it is not 0); ``learning_rate`` and ``betas`` stay
+    AdamW's.
 
     ``learning_rate`` is the peak. ``warmup`` is the share of all steps over which it rises linearly from 0. ``floor`` is the share
     of the peak that a decaying schedule ends at. ``grad_clip`` bounds the norm of the whole gradient; 0 leaves it alone.
@@ -31,6 +32,7 @@ class OptimiserConfig(BaseModel):
     optimiser: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0)
     muon_rate: float = Field(default=0.02, gt=0)
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: float = Field(default=0.0, ge=0, lt=1)
     floor: float = Field(default=0.0, ge=0, le=1)
@@ -104,7 +106,13 @@ class _Muon(torch.optim.Optimizer):
             )
         decay = config.weight_decay
         self._parts: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(inside, lr=config.muon_rate, weight_decay=decay),
+            torch.optim.Muon(
+                inside,
+                lr=config.muon_rate,
+                weight_decay=decay,
+                momentum=config.muon_momentum,
+                nesterov=config.muon_momentum > 0,
+            ),
         )
         if rest:
             adamw = torch.optim.AdamW(

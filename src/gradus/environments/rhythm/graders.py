@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradus.core import Episode, Grade, Grader, GradingError, RewardTerm
+from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.tables import DAYS, METERS, SLOTS, STEPS
 from gradus.environments.rhythm.week import Week, read_week
 
@@ -84,26 +85,32 @@ def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> 
     return Grade(grader=name, value=sum(term.value for term in payments), components=components, terms=terms)
 
 
-def _v3_turns(week: Week) -> dict[str, Array]:
-    """Each component's unweighted share per turn, (T,); over a whole week they add up to the component."""
-    turns = len(week.rewards)
-    late = np.arange(turns) >= _HALF
-    skill = 1.0 - week.squared_errors / BELIEF_VARIANCE
+def _v3_acts(week: Week) -> dict[str, Array]:
+    """The unweighted share of each component that is earned by acting, per turn, (T,); over a week they add up to the component."""
+    late = np.arange(len(week.rewards)) >= _HALF
     return {
         "wellbeing": (week.rewards - WELLBEING[0] / STEPS) / (WELLBEING[1] - WELLBEING[0]),
         "late_wellbeing": np.where(late, week.rewards - LATE[0] / (STEPS - _HALF), 0.0) / (LATE[1] - LATE[0]),
         "crash_free": (len(METERS) - week.crashes) / _METER_STEPS,
-        "belief_skill": np.where(np.isnan(skill), 0.0, skill) * _BELIEF_TURN_WEIGHTS[:turns],
     }
 
 
+def _v3_beliefs(week: Week) -> Array:
+    """The unweighted share of each belief in the belief skill, per turn, (T, 3); NaN where none was stated."""
+    turns = len(week.rewards)
+    skill = (1.0 - week.squared_errors / BELIEF_VARIANCE) / len(BELIEFS)
+    return skill * _BELIEF_TURN_WEIGHTS[:turns, None]
+
+
 def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grade:
-    """A sum over turns. A week that was cut short is paid for the turns it had."""
+    """A sum over turns. A week that was cut short is paid for the turns it had.
+
+    Each belief is paid on its own, so that a right digit need not answer for the wrong one beside it.
+    """
     week = read_week(episode)
     if np.isnan(week.truth).any():
         raise GradingError("the outcome holds no true beliefs; expected outcome['beliefs'] from the environment")
-    shares = _v3_turns(week)
-    unstated: list[bool] = np.isnan(week.squared_errors).tolist()
+    acts, beliefs = _v3_acts(week), _v3_beliefs(week)
     terms: list[tuple[RewardTerm, ...]] = []
     for turn in range(len(episode.turns)):
         if turn >= len(week.rewards):
@@ -111,23 +118,20 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grad
             continue
         spans = _spans(episode, turn)
         action = "action" if "action" in spans else None
-        paid = [
-            RewardTerm(component=c, value=weights[c] * float(shares[c][turn]), span=action)
-            for c in weights
-            if c != "belief_skill"
-        ]
-        if not unstated[turn]:
-            value = weights["belief_skill"] * float(shares["belief_skill"][turn])
-            paid.append(
+        paid = [RewardTerm(component=c, value=weights[c] * float(acts[c][turn]), span=action) for c in acts]
+        if not np.isnan(beliefs[turn]).any():
+            paid += [
                 RewardTerm(
                     component="belief_skill",
-                    value=value,
-                    span="belief" if "belief" in spans else None,
-                    stated="belief" in spans,
+                    value=weights["belief_skill"] * share,
+                    span=belief if belief in spans else None,
+                    stated=belief in spans,
                 )
-            )
+                for belief, share in zip(BELIEFS, beliefs[turn].tolist(), strict=True)
+            ]
         terms.append(tuple(paid))
-    components = {component: float(share.sum()) for component, share in shares.items()}
+    components = {component: float(share.sum()) for component, share in acts.items()}
+    components["belief_skill"] = float(np.nansum(beliefs))
     value = sum(term.value for turn in terms for term in turn)
     return Grade(grader=name, value=value, components=components, terms=tuple(terms))
 

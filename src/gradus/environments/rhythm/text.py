@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import Span, Vocabulary
+from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
@@ -136,7 +137,10 @@ def parse_answer(text: str) -> Answer:
         return Answer(error=f"unknown action {name!r}; the actions are {', '.join(ACTIONS)}")
     digits = match.group(belief)
     if digits is not None:
-        spans.append(Span(name="belief", start=match.start(belief), end=match.end(belief)))
+        spans += [
+            Span(name=name, start=match.start(belief) + place.start(), end=match.start(belief) + place.end())
+            for name, place in zip(BELIEFS, re.finditer("[0-9]", digits), strict=True)
+        ]
     spans.append(Span(name="action", start=match.start(action), end=match.end(action)))
     return Answer(
         action=name,

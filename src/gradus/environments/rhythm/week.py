@@ -36,8 +36,8 @@ class Week:
 
     @property
     def squared_errors(self) -> Array:
-        """Mean squared error of the belief stated at each turn, (T,), NaN where none was."""
-        return ((self.belief - self.truth) ** 2).mean(axis=1)
+        """Squared error of each belief stated at each turn, (T, 3), NaN where none was."""
+        return (self.belief - self.truth) ** 2
 
     @property
     def held_belief(self) -> Array:
