@@ -70,6 +70,9 @@ def test_wandb_writes_a_run_that_its_reader_opens(tmp_path: Path, monkeypatch: p
     with open_trackers(["wandb"], tmp_path, name="trial", config={"seed": 4}) as trackers:
         for record in RECORDS:
             trackers(record)
+    import wandb  # pyright: ignore[reportMissingImports] - an extra
+
+    wandb.teardown()  # its service writes behind ``finish``; a process waits for that when it ends
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     from wandb.proto import wandb_internal_pb2
 
@@ -80,6 +83,29 @@ def test_wandb_writes_a_run_that_its_reader_opens(tmp_path: Path, monkeypatch: p
         named = ((item.key or "/".join(item.nested_key), item.value_json) for item in entry.history.item)
         rewards.extend(float(value) for name, value in named if name == "step/reward_mean")
     assert rewards == [0.25, 0.75]
+
+
+def test_a_resumed_run_replaces_the_steps_it_takes_again(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for rewards in (
+        [(1, 0.1), (2, 0.2), (3, 0.3)],
+        [(3, 0.4), (4, 0.5)],
+    ):  # killed behind step 3's record, resumed at 2
+        with open_trackers(["tensorboard"], tmp_path) as trackers:
+            for step, reward in rewards:
+                trackers({"kind": "step", "step": step, "reward_mean": reward})
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    seen = [(event.step, round(event.value, 3)) for event in found.Scalars("step/reward_mean")]
+    assert seen == [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.5)]
+
+
+def test_nothing_is_written_before_the_first_record(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    open_trackers(["tensorboard"], tmp_path).close()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")

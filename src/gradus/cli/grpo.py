@@ -17,6 +17,9 @@ def command(
     changes: list[str] = typer.Option(
         [], "--set", "-s", help="Change a setting: --set grpo.max_steps=20 (repeatable)."
     ),
+    tracker: list[str] = typer.Option(
+        [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
+    ),
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/grpo"), "--out", "-o", help="Folder for checkpoints and metrics."),
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off, bit for bit."),
@@ -25,5 +28,7 @@ def command(
     from gradus.pipeline import load_recipe
     from gradus.pipeline.stages import grpo_alone
 
-    found = load_recipe(environment, path=recipe, model=model, changes=changes, seed=seed, grader=grader)
+    found = load_recipe(
+        environment, path=recipe, model=model, changes=changes, seed=seed, grader=grader, trackers=tracker
+    )
     typer.echo(f"model: {grpo_alone(found, out, resume=resume)}")

@@ -16,6 +16,9 @@ def command(
     changes: list[str] = typer.Option(
         [], "--set", "-s", help="Change a setting: --set grpo.max_steps=20 (repeatable)."
     ),
+    tracker: list[str] = typer.Option(
+        [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
+    ),
     quick: bool = typer.Option(False, "--quick", help="Every stage at toy size, for a first look."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Run folder; runs/ENVIRONMENT otherwise."),
@@ -24,5 +27,7 @@ def command(
     """Do everything: from a teacher to a trained model and the proof that it got better."""
     from gradus.pipeline import load_recipe, run_recipe
 
-    found = load_recipe(environment, path=recipe, model=model, changes=changes, quick=quick, seed=seed)
+    found = load_recipe(
+        environment, path=recipe, model=model, changes=changes, quick=quick, seed=seed, trackers=tracker
+    )
     run_recipe(found, out=out, redo=redo)

@@ -10,18 +10,20 @@ __all__ = ["command"]
 def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
-    port: int = typer.Option(8000, "--port", help="Port to listen on."),
+    port: int = typer.Option(8000, "--port", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     rows: int = typer.Option(32, "--rows", help="Requests that are computed at once; more wait."),
     seed: int = typer.Option(0, "--seed", help="Seed of sampling where a request names none."),
 ) -> None:
     """Serve chat completions and completions, streaming or not, with token ids and log-probs."""
     from pathlib import Path
 
+    from gradus.interop.listening import listen, url
     from gradus.interop.serve import make_app, serve
     from gradus.pipeline.policies import find_model
     from gradus.policies import load_model
 
-    loaded = load_model(str(find_model(model) or model))
-    name = Path(model).name or model
-    typer.echo(f"{name} at http://{host}:{port}/v1; Ctrl-C stops", err=True)
-    serve(make_app(loaded, name=name, rows=rows, seed=seed), host=host, port=port)
+    with listen(host, port) as listener:
+        loaded = load_model(str(find_model(model) or model))
+        name = Path(model).name or model
+        typer.echo(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops", err=True)
+        serve(make_app(loaded, name=name, rows=rows, seed=seed), listener)

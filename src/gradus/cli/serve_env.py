@@ -17,28 +17,16 @@ def command(
     ),
 ) -> None:
     """Serve an environment to OpenEnv clients, over WebSocket and HTTP."""
-    import socket
-
     import uvicorn
 
     from gradus import environments
-    from gradus.core import ConfigError
+    from gradus.interop.listening import listen, url
     from gradus.interop.openenv_server import create_app, server_config
 
     spec = environments.load(environment)
-    config = server_config(create_app(spec, sessions=sessions, threads=threads), host=host, port=port)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen at {host}:{port} ({error.strerror}); choose another --port or --host"
-        ) from error
-    typer.echo(
-        f"{spec.name} for up to {sessions} sessions at ws://{host}:{listener.getsockname()[1]}  (Ctrl-C stops it)"
-    )
-    with listener:
+    with listen(host, port) as listener:
+        config = server_config(create_app(spec, sessions=sessions, threads=threads), host=host, port=port)
+        typer.echo(
+            f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)"
+        )
         uvicorn.Server(config).run(sockets=[listener])

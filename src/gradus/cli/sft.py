@@ -15,6 +15,9 @@ def command(
     model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name; a nano model otherwise."),
     recipe: Path | None = typer.Option(None, "--recipe", "-r", help="A TOML recipe; the environment's own otherwise."),
     changes: list[str] = typer.Option([], "--set", "-s", help="Change a setting: --set sft.epochs=2 (repeatable)."),
+    tracker: list[str] = typer.Option(
+        [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
+    ),
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/sft"), "--out", "-o", help="Folder for the model and its metrics."),
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off."),
@@ -23,5 +26,5 @@ def command(
     from gradus.pipeline import load_recipe
     from gradus.pipeline.stages import sft_alone
 
-    found = load_recipe(environment, path=recipe, model=model, changes=changes, seed=seed)
+    found = load_recipe(environment, path=recipe, model=model, changes=changes, seed=seed, trackers=tracker)
     typer.echo(f"model: {sft_alone(found, data, out, resume=resume)}")

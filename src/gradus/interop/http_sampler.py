@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,7 +31,7 @@ from gradus.core import (
 from gradus.policies.renderers import ChatRenderer
 from gradus.policies.sampling import SamplingConfig
 
-__all__ = ["HttpSampler", "HttpSession"]
+__all__ = ["HttpSampler", "HttpSession", "served_model"]
 
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 _SEEDS = 2**63
@@ -70,9 +71,9 @@ class HttpSampler:
         self._base = base_url.rstrip("/")
         self._client = httpx.Client(
             timeout=timeout,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers=_headers(api_key),
             limits=httpx.Limits(max_connections=concurrency),
-            trust_env=httpx.URL(self._base).host not in ("localhost", "127.0.0.1", "::1"),
+            trust_env=not _local(self._base),
         )
         self._check()
 
@@ -88,16 +89,25 @@ class HttpSampler:
         """Close the connections."""
         self._client.close()
 
-    def reload(self) -> None:
-        """Let the server read its weights again from the folder it serves, and forget what it computed with the old ones.
+    def reload(self, folder: Path | None = None) -> None:
+        """Let the server read weights from ``folder`` (the one it serves, if None), and forget what it computed with the old ones.
 
-        These are vLLM's development routes (VLLM_SERVER_DEV_MODE=1); ``gradus serve`` has the first.
+        These are vLLM's development routes (VLLM_SERVER_DEV_MODE=1); ``gradus serve`` has the first. The folder is the
+        server's: both must see the same files. Raises PolicyError if the server does not take the weights.
         """
         root = self._base.removesuffix("/v1")
-        answer = self._post(f"{root}/collective_rpc", {"method": "reload_weights"})
+        found = {} if folder is None else {"kwargs": {"weights_path": str(folder.resolve())}}
+        answer = self._post(f"{root}/collective_rpc", {"method": "reload_weights", **found})
         if answer.status_code != 200:
-            raise PolicyError(f"{root} did not reload its weights: {answer.status_code} {answer.text[:200]}")
-        self._client.post(f"{root}/reset_prefix_cache")  # a server without a prefix cache has no such route
+            raise PolicyError(
+                f"{root} did not take the new weights: {answer.status_code} {_reason(answer)}; use `gradus serve`, or vLLM "
+                "started with VLLM_SERVER_DEV_MODE=1, on files that both see"
+            )
+        forgot = self._post(f"{root}/reset_prefix_cache", {})
+        if forgot.status_code not in (200, 404):  # a server without a prefix cache has no such route
+            raise PolicyError(
+                f"{root} kept its prefix cache of the old weights: {forgot.status_code} {_reason(forgot)}"
+            )
 
     def complete(self, prompt: Sequence[int], budget: int, seed: int) -> Mapping[str, Any]:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
@@ -142,6 +152,32 @@ class HttpSampler:
             _sampled(choice)
         except PolicyError as error:
             raise ConfigError(f"{self._base} cannot be the sampler: {error}") from error
+
+
+def served_model(base_url: str, *, api_key: str | None = None, timeout: float = 10.0) -> str:
+    """The name of the one model that a server has. Raises ConfigError if it cannot be asked, or has none or several."""
+    address = f"{base_url.rstrip('/')}/models"
+    try:
+        answer = httpx.get(address, timeout=timeout, headers=_headers(api_key), trust_env=not _local(base_url))
+        answer.raise_for_status()
+        names = [str(each["id"]) for each in answer.json()["data"]]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{address} does not list models: {type(error).__name__}: {error}; start `gradus serve MODEL` or vLLM, and give "
+            "its address with /v1 as sampler_url"
+        ) from error
+    if len(names) != 1:
+        raise ConfigError(f"{address} lists {len(names)} models ({', '.join(names)}); say which one with sampler_model")
+    return names[0]
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def _local(address: str) -> bool:
+    """Whether it is on this machine, where a proxy has no business."""
+    return httpx.URL(address).host in ("localhost", "127.0.0.1", "::1")
 
 
 def _reason(answer: httpx.Response) -> str:

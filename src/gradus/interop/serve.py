@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -69,11 +70,11 @@ def make_app(
     return app
 
 
-def serve(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve until Ctrl-C."""
+def serve(app: Starlette, listener: socket.socket) -> None:
+    """Serve at a bound socket until Ctrl-C."""
     import uvicorn
 
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
 
 
 class _Server:

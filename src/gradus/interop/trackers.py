@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,16 @@ from typing import Any, Protocol
 
 from gradus.core import ConfigError
 
-__all__ = ["TRACKERS", "TensorBoardTracker", "Tracker", "Trackers", "WandbTracker", "figures", "open_trackers"]
+__all__ = [
+    "TRACKERS",
+    "TensorBoardTracker",
+    "Tracker",
+    "Trackers",
+    "WandbTracker",
+    "check_trackers",
+    "figures",
+    "open_trackers",
+]
 
 
 class Tracker(Protocol):
@@ -53,56 +63,74 @@ def _group(record: Mapping[str, Any]) -> str:
 
 
 class TensorBoardTracker:
-    """Event files that ``tensorboard --logdir FOLDER`` shows. Needs the extra ``tensorboard``."""
+    """Event files that ``tensorboard --logdir FOLDER`` shows, begun with the first record. Needs the extra ``tensorboard``."""
 
     def __init__(self, folder: Path, *, name: str, config: Mapping[str, Any]) -> None:
-        try:
-            from torch.utils.tensorboard.writer import SummaryWriter
-        except ImportError as error:
-            raise ConfigError(
-                "the tracker tensorboard needs its package; pip install 'gradus-rl[tensorboard]'"
-            ) from error
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
-        rows = "".join(f"| {key} | {value} |\n" for key, value in config.items())
-        self._writer.add_text(f"config/{name}", f"| setting | value |\n|---|---|\n{rows}")
+        check_trackers(["tensorboard"])
+        self._folder, self._name, self._config = folder / "tensorboard", name, config
+        self._writer: Any = None
 
     def log(self, record: Mapping[str, Any]) -> None:
         group, step = _group(record), record.get("step")
+        if self._writer is None:
+            self._writer = self._open(step)
         for name, value in figures(record).items():
             self._writer.add_scalar(f"{group}/{name}", value, step)
         if record.get("kind") == "alert":
             self._writer.add_text("alert", f"{record.get('rule')}: {record.get('evidence')}", step)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self, step: int | None) -> Any:
+        """Steps that a resumed run takes again replace those that it was killed behind."""
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        writer = SummaryWriter(str(self._folder), purge_step=step)
+        rows = "".join(f"| {key} | {value} |\n" for key, value in self._config.items())
+        writer.add_text(f"config/{self._name}", f"| setting | value |\n|---|---|\n{rows}")
+        return writer
 
 
 class WandbTracker:
-    """A run of Weights & Biases; offline unless WANDB_MODE says otherwise or a key is set. Needs the extra ``wandb``."""
+    """A run of Weights & Biases, begun with the first record; offline unless WANDB_MODE says otherwise or a key is set.
+
+    A training that is resumed is a run of its own there. Needs the extra ``wandb``.
+    """
 
     def __init__(self, folder: Path, *, name: str, config: Mapping[str, Any]) -> None:
-        try:
-            import wandb  # pyright: ignore[reportMissingImports] - an extra
-        except ImportError as error:
-            raise ConfigError("the tracker wandb needs its package; pip install 'gradus-rl[wandb]'") from error
-        mode: Any = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
-        folder.mkdir(parents=True, exist_ok=True)
-        self._run = wandb.init(project="gradus", name=name, dir=str(folder), config=dict(config), mode=mode)
-        # Validation comes after its step's record, so the step is a figure of its own and not W&B's running count.
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
+        check_trackers(["wandb"])
+        self._folder, self._name, self._config = folder, name, config
+        self._run: Any = None
 
     def log(self, record: Mapping[str, Any]) -> None:
+        if self._run is None:
+            self._run = self._open()
         group = _group(record)
         shown = {f"{group}/{name}": value for name, value in figures(record).items()}
         self._run.log({"step": record.get("step"), **shown})
 
     def close(self) -> None:
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()
+
+    def _open(self) -> Any:
+        import wandb  # pyright: ignore[reportMissingImports] - an extra
+
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = dict(self._config)
+        run = wandb.init(project="gradus", name=self._name, dir=str(self._folder), config=config, mode=mode)
+        # Validation comes after its step's record, so the step is a figure of its own and not W&B's running count.
+        run.define_metric("step")
+        run.define_metric("*", step_metric="step")
+        return run
 
 
 Maker = Callable[..., Tracker]
 TRACKERS: dict[str, Maker] = {"tensorboard": TensorBoardTracker, "wandb": WandbTracker}
+_PACKAGES = ("tensorboard", "wandb")  # extras of the same name
 
 
 class Trackers:
@@ -134,16 +162,24 @@ class Trackers:
         self.close()
 
 
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises ConfigError for a name that is unknown or whose package is missing; imports none of them."""
+    unknown = [each for each in names if each not in TRACKERS and each != "jsonl"]
+    if unknown:
+        raise ConfigError(f"unknown tracker {', '.join(unknown)}; there are jsonl (always on), {', '.join(TRACKERS)}")
+    for each in names:
+        if each in _PACKAGES and find_spec(each) is None:
+            raise ConfigError(f"the tracker {each} needs its package; pip install 'gradus-rl[{each}]'")
+
+
 def open_trackers(
     names: Sequence[str], folder: Path | str, *, name: str = "gradus", config: Mapping[str, Any] | None = None
 ) -> Trackers:
     """The trackers called ``names`` (``jsonl`` is there always and may be named), writing into a run's folder.
 
-    Raises ConfigError for an unknown name or a package that is missing; what was opened before is closed again.
+    Nothing is written before the first record. Raises ConfigError for an unknown name or a package that is missing.
     """
-    unknown = [each for each in names if each not in TRACKERS and each != "jsonl"]
-    if unknown:
-        raise ConfigError(f"unknown tracker {', '.join(unknown)}; there are jsonl (always on), {', '.join(TRACKERS)}")
+    check_trackers(names)
     opened: list[Tracker] = []
     try:
         opened.extend(

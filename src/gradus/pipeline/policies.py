@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,12 +57,17 @@ def make_policy(
 def find_model(name: str) -> Path | None:
     """The model folder that a path means: itself, or the best checkpoint of a run folder."""
     path = Path(name).expanduser()
-    if (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
-        return path
-    for each in _RUN_MODELS:
-        if (path / each / "config.json").is_file() or (path / each / "adapter_config.json").is_file():
-            return path / each
-    return None
+    return next((each for each in (path, *(path / each for each in _RUN_MODELS)) if _holds_model(each)), None)
+
+
+def _holds_model(folder: Path) -> bool:
+    """A run's own config.json is no model's: a model's names its type. Read here, so that no torch is needed."""
+    if (folder / "adapter_config.json").is_file():
+        return True
+    try:
+        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def existing_model(name: str) -> Path:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec, Grader
 from gradus.pipeline.claims import Claim
 from gradus.policies import NanoConfig
+from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
 from gradus.training import GrpoConfig, SftConfig
 
 __all__ = ["AuditSection", "EvalSection", "ModelSection", "Recipe", "TeachSection", "load_recipe"]
@@ -61,24 +63,77 @@ class EvalSection(_Section):
     shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
 
 
+_OWN_GRADER = "rewards"
+
+
 class Recipe(_Section):
-    """A whole run."""
+    """A whole run. ``rewards`` compose a grader of one's own, called ``rewards``, for environments of one turn, in place of
+    ``grader``. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length. ``trackers``: where metrics go besides metrics.jsonl (``tensorboard``, ``wandb``); it changes no stage."""
 
     environment: str
     grader: str | None = None
     seed: int = 0
     quick: bool = False
+    trackers: tuple[str, ...] = ()
     model: ModelSection = ModelSection()
     audit: AuditSection = AuditSection()
     teach: TeachSection = TeachSection()
     sft: SftConfig = SftConfig()
     grpo: GrpoConfig = GrpoConfig()
+    rewards: tuple[RewardConfig, ...] = ()
+    stage: tuple[StageConfig, ...] = ()
+    adaptive: AdaptiveConfig | None = None
     eval: EvalSection = EvalSection()
     claims: tuple[Claim, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_long_as_its_stages(cls, table: Any) -> Any:
+        """Stages that all say how long they are set ``grpo.max_steps``; where both are given they must agree."""
+        stages = table.get("stage") or () if isinstance(table, Mapping) else ()
+        lengths = [each["steps"] for each in stages if isinstance(each, Mapping) and isinstance(each.get("steps"), int)]
+        grpo: Any = table.get("grpo", {}) if stages else None
+        if not isinstance(grpo, Mapping) or len(lengths) < len(stages):
+            return table
+        if (given := grpo.get("max_steps", sum(lengths))) != sum(lengths):
+            raise ValueError(
+                f"the stages have {' + '.join(map(str, lengths))} = {sum(lengths)} steps and grpo.max_steps is {given}; "
+                "leave max_steps out, or leave out the steps of the last stage, which then lasts to the end"
+            )
+        return {**table, "grpo": {**grpo, "max_steps": sum(lengths)}}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        if self.rewards and self.grader not in (None, _OWN_GRADER):
+            raise ValueError(
+                f"a recipe pays by its rewards or by a grader, got both; leave out grader = {self.grader!r}"
+            )
+        begun = sum(stage.steps or 0 for stage in self.stage[:-1])
+        if begun >= self.grpo.max_steps:
+            raise ValueError(
+                f"the stages before the last take {begun} steps, which leaves none of grpo.max_steps = "
+                f"{self.grpo.max_steps} for {self.stage[-1].name!r}; raise max_steps"
+            )
+        return self
+
     def spec(self) -> EnvironmentSpec:
-        """The environment that this recipe is about."""
-        return environments.load(self.environment)
+        """The environment that this recipe is about, with the recipe's own rewards as its grader if there are any."""
+        spec = environments.load(self.environment)
+        if not self.rewards:
+            return spec
+        if spec.max_turns != 1:
+            raise ConfigError(
+                f"rewards are for environments of one turn, {spec.name} has up to {spec.max_turns}; choose one of its "
+                f"graders: {', '.join(spec.graders)}"
+            )
+        own = grader_of(load_rewards(self.rewards), name=_OWN_GRADER, summary="the recipe's own rewards")
+        return replace(spec, graders={**spec.graders, _OWN_GRADER: own}, default_grader=_OWN_GRADER)
+
+    def schedule(self, grader: Grader) -> RewardSchedule | None:
+        """What changes the grader's weights from step to step, None where nothing does. Raises ConfigError."""
+        if not self.stage and self.adaptive is None:
+            return None
+        return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive)
 
 
 def load_recipe(
@@ -90,6 +145,7 @@ def load_recipe(
     quick: bool = False,
     seed: int | None = None,
     grader: str | None = None,
+    trackers: Sequence[str] = (),
 ) -> Recipe:
     """The recipe of an environment or of a file, with the command line's changes."""
     if environment is None and path is None:
@@ -103,6 +159,7 @@ def load_recipe(
             _set(table, key, value)
         table["quick"] = True
     named: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
+    named["trackers"] = list(trackers) or None
     for key, value in named.items():
         if value is not None:
             _set(table, key, value)
@@ -132,14 +189,21 @@ def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], 
 
 
 def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set ``a.b.c`` in nested tables."""
+    """Set ``a.b.c`` in nested tables; a number is a place in a list, as in ``stage.0.steps``."""
     *way, last = dotted.split(".")
+    inside: Any = table
     for index, part in enumerate(way):
-        inner = table.setdefault(part, {})
-        if not isinstance(inner, dict):
+        inside = inside[_place(inside, part, dotted)] if isinstance(inside, list) else inside.setdefault(part, {})
+        if not isinstance(inside, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(way[: index + 1])} is a value, not a table")
-        table = inner
-    table[last] = value
+    key: Any = _place(inside, last, dotted) if isinstance(inside, list) else last
+    inside[key] = value
+
+
+def _place(entries: Sequence[Any], part: str, dotted: str) -> int:
+    if not part.isdecimal() or int(part) >= len(entries):
+        raise ConfigError(f"{dotted}: {part} is no place in a list of {len(entries)}, counted from 0")
+    return int(part)
 
 
 def _value(text: str) -> Any:
@@ -168,7 +232,10 @@ def _complaint(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         known = ", ".join(_known(error["loc"][:-1]))
         return f"{where}: unknown key; {'.'.join(map(str, error['loc'][:-1])) or 'a recipe'} knows {known}"
-    return f"{where}: {error['msg']}, got {error.get('input')!r}"
+    message = error["msg"].removeprefix("Value error, ")
+    given = error.get("input")
+    shown = "" if isinstance(given, Mapping) else f", got {given!r}"  # a whole section would hide the message
+    return f"{where}: {message}{shown}" if where else message
 
 
 def _known(way: Sequence[Any]) -> list[str]:
@@ -176,5 +243,6 @@ def _known(way: Sequence[Any]) -> list[str]:
     kind: Any = Recipe
     for part in way:
         fields = getattr(kind, "model_fields", {})
-        kind = fields[part].annotation if part in fields else None
+        kind = fields[part].annotation if part in fields else kind  # a place in a list is no field
+        kind = next((each for each in get_args(kind) if isinstance(each, type) and issubclass(each, BaseModel)), kind)
     return list(getattr(kind, "model_fields", {}))

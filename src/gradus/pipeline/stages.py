@@ -10,14 +10,16 @@ from typing import Any, TypeVar
 import tomli_w
 from rich.console import Console
 
-from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Policy
 from gradus.core.files import read_json, write_json, write_text
+from gradus.interop.trackers import check_trackers
 from gradus.pipeline.audit import audit_stage
 from gradus.pipeline.claims import judge
 from gradus.pipeline.doctor import diagnose_run
 from gradus.pipeline.evaluate import evaluate_policies, parse_pair
+from gradus.pipeline.outside import served_sampler, track
 from gradus.pipeline.payload import write_payload
-from gradus.pipeline.policies import make_policy, teacher_name
+from gradus.pipeline.policies import find_model, make_policy, teacher_name
 from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.screen import show_claims, show_costs
@@ -25,7 +27,7 @@ from gradus.pipeline.state import RunState
 from gradus.pipeline.teaching import teach
 from gradus.policies import LocalPolicy, load_model, make_nano
 from gradus.rollouts import read_episodes, write_episodes
-from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
+from gradus.training import GrpoConfig, GrpoResult, SftConfig, train_grpo, train_sft
 
 __all__ = ["grpo_alone", "run_recipe", "sft_alone"]
 
@@ -48,6 +50,7 @@ class _Run:
         self.console = console
         self.spec: EnvironmentSpec = recipe.spec()
         self.grader = self.spec.grader(recipe.grader)
+        self.schedule = recipe.schedule(self.grader)  # a stage that cannot be paid should fail now
         self.state = RunState(folder, redo=redo)
 
     @property
@@ -63,6 +66,7 @@ class _Run:
 def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, console: Console | None = None) -> Path:
     """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped."""
     folder = out or Path("runs") / recipe.environment.partition(":")[0]
+    check_trackers(recipe.trackers)
     run = _Run(recipe, folder, redo=redo, console=console or Console())
     settings = {name: select(run) for name, (_, select) in _STAGES.items()}
     for name, (do, _) in _STAGES.items():
@@ -139,24 +143,16 @@ def _do_teach(run: _Run, cost: dict[str, Any]) -> None:
 def _do_sft(run: _Run, cost: dict[str, Any]) -> None:
     found = read_episodes(run.folder / "teach" / "episodes.jsonl")
     folder = run.folder / "sft"
-    result = train_sft(run.base, found.episodes, _seeded(run.recipe.sft, run.recipe), folder, resume=_begun(folder))
+    config = _seeded(run.recipe.sft, run.recipe)
+    with track(run.recipe.trackers, folder, config) as trackers:
+        result = train_sft(run.base, found.episodes, config, folder, resume=_begun(folder), on_record=trackers)
     run.console.print(f"loss {_figure(result.loss)}, held out {_figure(result.validation_loss)} nats per action token")
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
 def _do_grpo(run: _Run, cost: dict[str, Any]) -> None:
-    from gradus.health import Monitor
-
     folder = run.folder / "grpo"
-    result = train_grpo(
-        str(run.checkpoint("sft")),
-        run.spec,
-        _seeded(run.recipe.grpo, run.recipe),
-        folder,
-        grader=run.grader,
-        resume=_begun(folder),
-        monitor=Monitor(),
-    )
+    result = _train_grpo(run.recipe, run.checkpoint("sft"), folder, run.grader, resume=_begun(folder))
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
@@ -224,27 +220,38 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
         if spec.vocabulary is None:
             raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
         make_nano(folder / "model", spec.vocabulary(), recipe.model.nano, seed=recipe.seed)
-    return train_sft(base, episodes, _seeded(recipe.sft, recipe), folder, resume=resume).best
+    config = _seeded(recipe.sft, recipe)
+    with track(recipe.trackers, folder, config) as trackers:
+        return train_sft(base, episodes, config, folder, resume=resume, on_record=trackers).best
 
 
 def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
     """`gradus grpo`: train ``model.path`` on the recipe's environment; returns the best checkpoint."""
-    from gradus.health import Monitor
-    from gradus.pipeline.policies import find_model
-
-    spec = recipe.spec()
     model = recipe.model.path or ""
-    found = find_model(model)
-    result = train_grpo(
-        str(found or model),
-        spec,
-        _seeded(recipe.grpo, recipe),
-        folder,
-        grader=spec.grader(recipe.grader),
-        resume=resume,
-        monitor=Monitor(),
-    )
-    return result.best
+    grader = recipe.spec().grader(recipe.grader)
+    return _train_grpo(recipe, find_model(model) or model, folder, grader, resume=resume).best
+
+
+def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, *, resume: bool) -> GrpoResult:
+    """GRPO with what the recipe wants besides: trackers, and a server that samples."""
+    from gradus.health import Monitor
+
+    config = _seeded(recipe.grpo, recipe)
+    source, sampler, synchronise = served_sampler(str(model), config, folder)
+    with track(recipe.trackers, folder, config) as trackers:
+        return train_grpo(
+            source,
+            recipe.spec(),
+            config,
+            folder,
+            grader=grader,
+            schedule=recipe.schedule(grader),
+            resume=resume,
+            monitor=Monitor(),
+            on_record=trackers,
+            sampler=sampler,
+            synchronise=synchronise,
+        )
 
 
 def _seeded(config: C, recipe: Recipe) -> C:
@@ -285,17 +292,23 @@ def _section(*names: str) -> Callable[[_Run], dict[str, Any]]:
 
     def select(run: _Run) -> dict[str, Any]:
         dumped = run.recipe.model_dump(mode="json")
-        return {name: dumped[name] for name in ("environment", "seed", *names)}
+        # What a recipe leaves out is no setting: runs that were begun before it existed can go on.
+        later = [name for name in names if name in _OPTIONAL and not dumped[name]]
+        return {name: dumped[name] for name in ("environment", "seed", *names) if name not in later}
 
     return select
 
 
+_OPTIONAL = ("rewards", "stage", "adaptive")
+_TRAINED = ("model", "teach", "sft", "grpo", "grader", *_OPTIONAL)
+
+
 _STAGES: Mapping[str, tuple[Callable[[_Run, dict[str, Any]], None], Callable[[_Run], dict[str, Any]]]] = {
     "model": (_do_model, _section("model")),
-    "audit": (_do_audit, _section("audit", "grader")),
+    "audit": (_do_audit, _section("audit", "grader", "rewards")),
     "teach": (_do_teach, _section("teach")),
     "sft": (_do_sft, _section("model", "teach", "sft")),
-    "grpo": (_do_grpo, _section("model", "teach", "sft", "grpo", "grader")),
-    "doctor": (_do_doctor, _section("model", "teach", "sft", "grpo", "grader")),
-    "eval": (_do_eval, _section("model", "teach", "sft", "grpo", "grader", "eval", "claims")),
+    "grpo": (_do_grpo, _section(*_TRAINED)),
+    "doctor": (_do_doctor, _section(*_TRAINED)),
+    "eval": (_do_eval, _section(*_TRAINED, "eval", "claims")),
 }

@@ -16,7 +16,7 @@ import torch
 from gradus.core import ConfigError
 from gradus.policies.renderers import ChatRenderer
 
-__all__ = ["LoadedModel", "context_length", "load_model", "quiet_transformers"]
+__all__ = ["LoadedModel", "context_length", "is_model_folder", "load_model", "quiet_transformers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +124,13 @@ def _check_source(name: str) -> None:
     """A folder must be a model's; anything else must look like ``owner/name`` or ``name``."""
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if (folder / "config.json").is_file():
+        if is_model_folder(folder):
             return
+        if (folder / "config.json").is_file():
+            raise ConfigError(
+                f"the config.json in {name} names no model_type, so it is no model's; a run keeps its models in best and final, "
+                f"as in {folder / 'best'}"
+            )
         hint = (
             "give it as adapter= and its base model as the path" if (folder / "adapter_config.json").is_file() else ""
         )
@@ -136,6 +141,14 @@ def _check_source(name: str) -> None:
         raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Whether ``folder`` has a model's config.json. A training run's own config.json is not one: it names no model_type."""
+    try:
+        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _load_parts(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:

@@ -76,11 +76,17 @@ def _storage(path: Path, error: Exception) -> StorageError:
 
 
 class RunFolder:
-    """Metrics and settings of one training run. With ``writing`` false it only reads: one process of several writes."""
+    """Metrics and settings of one training run. With ``writing`` false it only reads: one process of several writes.
 
-    def __init__(self, path: Path | str, *, writing: bool = True) -> None:
+    ``observer`` is given every record of the metrics once it is written.
+    """
+
+    def __init__(
+        self, path: Path | str, *, writing: bool = True, observer: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
         self.path = Path(path)
         self.writing = writing
+        self.observer = observer
 
     @property
     def metrics(self) -> Path:
@@ -116,6 +122,8 @@ class RunFolder:
         except OSError as error:
             self.truncate(before)
             raise _storage(self.metrics, error) from error
+        if self.observer is not None:
+            self.observer(record)
 
     def offset(self) -> int:
         """Length of the metrics file in bytes; 0 if there is none."""

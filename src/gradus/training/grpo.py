@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradus.core import EnvironmentSpec, Grader, Group, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy
 from gradus.policies.loading import LoadedModel, load_model
 from gradus.policies.local import LocalPolicy
 from gradus.rollouts import play, write_episodes
@@ -90,6 +90,7 @@ def train_grpo(
     monitor: Monitor | None = None,
     on_alert: OnAlert = "warn",
     on_step: Callable[[Mapping[str, Any]], None] | None = None,
+    on_record: Callable[[Mapping[str, Any]], None] | None = None,
     live: bool = True,
     sampler: Policy | None = None,
     synchronise: Callable[[LoadedModel, int], None] | None = None,
@@ -99,16 +100,17 @@ def train_grpo(
     ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``schedule`` changes its weights, the
     learning rate and the optimiser from step to step; validation keeps the grader as it is, so that steps compare. ``monitor`` looks at all step records
     after each step and returns alerts (rule, severity, evidence, remedy, and what it would adjust); ``on_alert`` says whether
-    to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). Resuming gives, bit for
+    to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). ``on_step`` is given every
+    step's record, ``on_record`` all that goes to the metrics, in the process that writes. Resuming gives, bit for
     bit, the weights of an unbroken run. ``sampler`` plays in place of the model in this process (a server, say); its actions
-    must carry token ids and log-probs, and ``synchronise`` is called with the new weights and the step after each update, to
-    bring them there. Validation stays in this process. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
+    must carry token ids and log-probs, and ``synchronise`` is called with the weights and the step, before the first step and
+    after each update, to bring them there. Validation stays in this process. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
 
     Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
     cannot go on; the run folder then still holds its last checkpoint.
     """
     config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
-    run_folder = RunFolder(folder, writing=world().main)
+    run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     judge = grader if isinstance(grader, Grader) else spec.grader(grader)
     if config.validation_condition is not None:
         spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
@@ -120,6 +122,8 @@ def train_grpo(
     loop.schedule = schedule
     if resume:
         loop.restore()
+    if synchronise is not None:
+        synchronise(loaded, loop.state.step)
     started = time.perf_counter()
     title = f"grpo {spec.name}"
     screen = Screen(title, steps=config.max_steps, figures=FIGURES, done=loop.state.step, live=live and world().main)
@@ -356,6 +360,9 @@ class GrpoLoop:
         barrier()
         self.state = _State(step=found.step, **found.state)
         self.alarm.restore(self.state.alarm)
+        if (self.schedule is None) != (self.state.schedule is None):
+            stored, now = ("none", "one") if self.state.schedule is None else ("one", "none")
+            raise ConfigError(f"the run in {self.folder.path} had {stored} schedule of rewards, now there is {now}")
         if self.schedule is not None and self.state.schedule is not None:
             self.schedule.restore(self.state.schedule)
         self.records = [record for record in self.folder.records() if record["kind"] == "step"]

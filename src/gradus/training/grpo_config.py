@@ -27,6 +27,9 @@ class GrpoConfig(TrainerConfig):
     ``dynamic_sampling``: further rounds of play that may replace groups without signal; 0 takes what comes.
     ``gap_limit``: largest difference of sampler and trainer log-probs in nats that a run goes on with. ``correction``: weigh
     tokens by trainer over sampler (``gradus.algorithms.CORRECTIONS``), for a sampler that is not this process.
+    ``sampler``: who plays; ``http`` (`gradus serve`) and ``vllm``, one dialect, at ``sampler_url`` (``http://HOST:PORT/v1``), serving
+    ``sampler_model`` (None for the only one there). It gets new weights every ``synchronise_every`` steps: with 3,
+    what it plays with is 0, 1 and 2 steps old.
     ``validation_every``: steps, 0 for never. ``best_by``: the decoding whose validation grade chooses ``best``.
     ``validation_condition``: a condition that is validated besides; it chooses nothing. ``store_every``: steps between
     stored samples of episodes, 0 for never; ``store_groups`` of them.
@@ -57,6 +60,10 @@ class GrpoConfig(TrainerConfig):
     dynamic_sampling: int = Field(default=0, ge=0)
     gap_limit: float = Field(default=1e-3, gt=0)
     correction: Literal["truncate", "mask"] | None = None
+    sampler: Literal["local", "http", "vllm"] = "local"
+    sampler_url: str | None = None
+    sampler_model: str | None = None
+    synchronise_every: int = Field(default=1, ge=1)
 
     validation_every: int = Field(default=10, ge=0)
     validation_tasks: int = Field(default=32, ge=0)
@@ -106,11 +113,27 @@ class GrpoConfig(TrainerConfig):
             raise ValueError(
                 "gap_limit has no effect with a correction, which is there because of the gap; leave one out"
             )
+        self._check_sampler(given)
         if self.minibatches > self.groups:
             raise ValueError(
                 f"minibatches ({self.minibatches}) cannot exceed groups ({self.groups}): a group is never cut"
             )
         return self
+
+    def _check_sampler(self, given: set[str]) -> None:
+        """A server needs an address and a correction; without one their settings would be silent."""
+        if self.sampler == "local":
+            if named := given & {"sampler_url", "sampler_model", "synchronise_every"}:
+                raise ValueError(
+                    f"{', '.join(sorted(named))} has no effect while sampler is local; set sampler = 'http', or leave it out"
+                )
+            return
+        if self.sampler_url is None:
+            raise ValueError(f"sampler = {self.sampler!r} needs sampler_url, as in http://localhost:8000/v1")
+        if self.correction is None:
+            raise ValueError(
+                f"sampler = {self.sampler!r} computes log-probs elsewhere, perhaps with older weights; set correction = 'truncate'"
+            )
 
     @property
     def preset(self) -> Preset:

@@ -101,14 +101,16 @@ def train_sft(
     validation: Sequence[Episode] | None = None,
     resume: bool = False,
     on_step: Callable[[Mapping[str, Any]], None] | None = None,
+    on_record: Callable[[Mapping[str, Any]], None] | None = None,
     live: bool = True,
 ) -> SftResult:
     """Train a model on what was said in ``episodes`` and write metrics, checkpoints, ``best`` and ``final`` to ``folder``.
 
     ``best`` is the model with the lowest validation loss, the final one where nothing is held out. Resuming gives, bit for
-    bit, what an unbroken run gives. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
+    bit, what an unbroken run gives. ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the
+    process that writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
-    run_folder = RunFolder(folder, writing=world().main)
+    run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     loaded = prepare_model(model, config)
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     taught, held = _hold_out(episodes, validation, config)
