@@ -30,6 +30,7 @@ def test_stages_follow_each_other() -> None:
     assert [plan.reset_optimiser for plan in plans] == [False, False, True, False, False, False, False]
     assert [plan.learning_rate for plan in plans[:3]] == [1e-3, 1e-3, None]
     assert schedule.steps == 5
+    assert RewardSchedule(WEIGHTS, stages=[STAGES[0], StageConfig(name="open")]).steps is None
 
 
 def test_adaptive_weights_follow_success_and_start_anew_with_a_stage() -> None:
@@ -80,6 +81,14 @@ def test_wrong_use_is_refused() -> None:
         RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig(components=("tone",)))
     with pytest.raises(ConfigError, match="different names"):
         RewardSchedule(WEIGHTS, stages=[STAGES[0], STAGES[0]])
+    with pytest.raises(ConfigError, match="'sums' pays nothing"):
+        RewardSchedule(WEIGHTS, stages=[StageConfig(name="sums", weights={"correct": 0.0})])
+    with pytest.raises(ConfigError, match="'open' has no steps"):
+        RewardSchedule(WEIGHTS, stages=[StageConfig(name="open"), *STAGES])
+    with pytest.raises(ConfigError, match="other settings: adaptive was"):
+        RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig(up=2.0)).restore(
+            RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig()).state()
+        )
     with pytest.raises(ConfigError, match="stored schedule weighs format"):
         schedule.restore({"step": 1, "weights": {"format": 1.0}})
     with pytest.raises(ValueError, match=r"below adaptive\.high"):

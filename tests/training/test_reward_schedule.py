@@ -10,15 +10,29 @@ import torch
 from safetensors.torch import load_file
 
 from gradus import environments
+from gradus.core import ConfigError
 from gradus.policies import NanoConfig, SamplingConfig, make_nano
-from gradus.rewards import AdaptiveConfig, RewardSchedule, StageConfig
+from gradus.rewards import AdaptiveConfig, Rewards, RewardSchedule, StageConfig, grader_of
 from gradus.training import GrpoConfig, train_grpo
 
 SPEC = environments.load("arithmetic:digits=1")
+
+
+def first(completions, **columns) -> list[float]:
+    """Anything below 0.2 that differs from text to text, so that every group has something to learn from."""
+    return [0.2 * (sum(map(ord, text)) % 97) / 97 for text in completions]
+
+
+def second(completions, **columns) -> list[float]:
+    """As ``first``, and another number."""
+    return [0.2 * (sum(map(ord, text[::2])) % 89) / 89 for text in completions]
+
+
+GRADER = grader_of(Rewards([(first, 2.0), (second, 0.5)]), name="numbers")
 CONFIG = GrpoConfig(
     max_steps=4,
     groups=2,
-    group_size=2,
+    group_size=4,
     learning_rate=1e-2,
     validation_every=0,
     checkpoint_every=1,
@@ -26,13 +40,13 @@ CONFIG = GrpoConfig(
     sampling=SamplingConfig(max_new_tokens=6),
 )
 STAGES = [
-    StageConfig(name="form", steps=2, weights={"format": 1.0, "incremental_format": 1.0}, learning_rate=2e-2),
-    StageConfig(name="sums", steps=2, carry_optimiser=False),
+    StageConfig(name="form", steps=2, weights={"second": 1.0}, learning_rate=2e-2),
+    StageConfig(name="sums", carry_optimiser=False),
 ]
 
 
-def schedule() -> RewardSchedule:
-    return RewardSchedule(SPEC.grader().weights, stages=STAGES, adaptive=AdaptiveConfig())
+def schedule(stages: list[StageConfig] = STAGES) -> RewardSchedule:
+    return RewardSchedule(GRADER.weights, stages=stages, adaptive=AdaptiveConfig())
 
 
 @pytest.fixture(scope="module")
@@ -44,31 +58,75 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def records(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {key: line.get(key) for key in ("step", "stage", "weights", "learning_rate", "reward_mean")} for line in lines
-    ]
+    keys = ("step", "stage", "weights", "learning_rate", "reward_mean", "components", "grad_norm", "loss")
+    return [{key: line.get(key) for key in keys} for line in lines]
 
 
-def test_a_resumed_schedule_is_the_unbroken_one(nano: Path, tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
+class Killed(Exception):
+    pass
 
+
+def killed_after(step: int):
     def kill(record) -> None:
-        if record["step"] == killed_after:
+        if record["step"] == step:
             raise Killed
 
-    train_grpo(nano, SPEC, CONFIG, tmp_path / "whole", schedule=schedule(), live=False)
-    whole = records(tmp_path / "whole")
-    assert [line["stage"] for line in whole] == ["form", "form", "sums", "sums"]
-    assert whole[0]["weights"] == {"correct": 0.0, "format": 1.0, "incremental_format": 1.0}
-    assert whole[2]["weights"] == dict(SPEC.grader().weights)
-    assert [line["learning_rate"] for line in whole] == [2e-2, 2e-2, 1e-2, 1e-2]
-    assert whole[1]["weights"] != whole[0]["weights"]  # the format is rare at first, so its weight grows
-    for killed_after in (1, 2, 3):
-        folder = tmp_path / f"killed-{killed_after}"
-        with pytest.raises(Killed):
-            train_grpo(nano, SPEC, CONFIG, folder, schedule=schedule(), live=False, on_step=kill)
-        train_grpo(nano, SPEC, CONFIG, folder, schedule=schedule(), live=False, resume=True)
-        assert records(folder) == whole
-        one, other = (load_file(path / "final" / "model.safetensors") for path in (tmp_path / "whole", folder))
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    return kill
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "final" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train_grpo(nano, SPEC, CONFIG, folder, grader=GRADER, schedule=schedule(), live=False)
+    return folder
+
+
+def test_stages_and_weights_are_paid_and_written_down(whole: Path) -> None:
+    found = records(whole)
+    assert [line["stage"] for line in found] == ["form", "form", "sums", "sums"]
+    assert all(line["grad_norm"] > 0 for line in found)  # there is something to learn, so weights do move
+    assert found[0]["weights"] == {"first": 0.0, "second": 1.0}
+    assert found[2]["weights"] == dict(GRADER.weights)
+    assert [line["learning_rate"] for line in found] == [2e-2, 2e-2, 1e-2, 1e-2]
+    # Both stay below 0.3, so weights grow, in the first stage and anew in the second; what a stage does not pay stays unpaid.
+    assert found[1]["weights"] == {"first": 0.0, "second": 1.2}
+    assert found[3]["weights"] == {"first": 2.4, "second": 0.6}
+
+
+# 2 is cut exactly between two stages; with a checkpoint every second step, 3 goes back to that cut.
+@pytest.mark.parametrize(("every", "killed"), [(1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 1)])
+def test_a_resumed_schedule_is_the_unbroken_one(
+    every: int, killed: int, nano: Path, whole: Path, tmp_path: Path
+) -> None:
+    config = CONFIG.model_copy(update={"checkpoint_every": every})
+    with pytest.raises(Killed):
+        train_grpo(
+            nano, SPEC, config, tmp_path, grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(killed)
+        )
+    train_grpo(nano, SPEC, config, tmp_path, grader=GRADER, schedule=schedule(), live=False, resume=True)
+    assert records(tmp_path) == records(whole)
+    one, other = weights(whole), weights(tmp_path)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_carried_optimiser_makes_another_run(nano: Path, whole: Path, tmp_path: Path) -> None:
+    carried = [STAGES[0], StageConfig(name="sums")]
+    train_grpo(nano, SPEC, CONFIG, tmp_path, grader=GRADER, schedule=schedule(carried), live=False)
+    one, other = weights(whole), weights(tmp_path)
+    assert records(tmp_path)[:3] == records(whole)[:3]
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_cannot_be_resumed_under_another_schedule(nano: Path, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train_grpo(
+            nano, SPEC, CONFIG, tmp_path, grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(1)
+        )
+    with pytest.raises(ConfigError, match="had one schedule of rewards, now there is none"):
+        train_grpo(nano, SPEC, CONFIG, tmp_path, grader=GRADER, live=False, resume=True)
+    with pytest.raises(ConfigError, match=r"stage was .* is now"):
+        train_grpo(nano, SPEC, CONFIG, tmp_path, grader=GRADER, schedule=schedule(STAGES[1:]), live=False, resume=True)

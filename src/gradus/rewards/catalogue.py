@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gradus.core import ConfigError
 from gradus.rewards import functions
@@ -31,7 +31,10 @@ _FACTORIES = {"length", "repetition", "style", "json_schema"}
 
 
 class RewardConfig(BaseModel):
-    """One line of a recipe's rewards. ``settings`` go to the built-in's maker (``length``: limit; ``style``: pattern)."""
+    """One line of a recipe's rewards. ``settings`` go to the built-in's maker (``length``: limit; ``style``: pattern).
+
+    It is made of a table, of a pair ``["correctness", 2.0]``, or of a text ``"correctness=2"``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,12 +42,23 @@ class RewardConfig(BaseModel):
     weight: float = 1.0
     settings: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            name, _, weight = given.partition("=")
+            return {"function": name, "weight": weight or 1.0}
+        if isinstance(given, list | tuple):
+            if len(given) != 2:
+                raise ValueError(f"a reward is a pair of name and weight, got {list(given)!r}")
+            return {"function": given[0], "weight": given[1]}
+        return given
+
 
 def parse_reward(text: str) -> RewardConfig:
     """``NAME[=WEIGHT]`` as typed at a command line, for example ``correctness=2`` or ``my_rewards:tone=0.5``."""
-    name, _, weight = text.partition("=")
     try:
-        return RewardConfig(function=name, weight=float(weight) if weight else 1.0)
+        return RewardConfig.model_validate(text)
     except ValueError as error:
         raise ConfigError(f"a reward is NAME or NAME=WEIGHT, got {text!r}") from error
 
@@ -101,12 +115,9 @@ def _module(path: str) -> Any:
 
 
 def _config(entry: RewardConfig | Mapping[str, Any] | Sequence[Any] | str) -> RewardConfig:
-    if isinstance(entry, RewardConfig):
-        return entry
-    if isinstance(entry, str):
-        return parse_reward(entry)
-    if isinstance(entry, Mapping):
-        return RewardConfig(**entry)
-    if len(entry) != 2:
-        raise ConfigError(f"a reward is a pair of name and weight, got {list(entry)!r}")
-    return RewardConfig(function=entry[0], weight=entry[1])
+    try:
+        return RewardConfig.model_validate(entry)
+    except ValidationError as error:
+        raise ConfigError(
+            f"{entry!r} is no reward: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+        ) from error

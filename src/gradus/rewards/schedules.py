@@ -21,13 +21,15 @@ __all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt
 class StageConfig(BaseModel):
     """One ``[[stage]]``. ``weights``: component -> weight, the others are paid nothing; empty keeps the grader's own.
 
-    ``carry_optimiser``: whether the optimiser's moments survive the beginning of this stage.
+    ``steps``: None for the last stage alone, which then lasts to the end of the run. ``learning_rate``: the peak rate of the
+    stage, None for the run's; warm-up and decay go over the whole run. ``carry_optimiser``: whether the optimiser's moments
+    survive the beginning of this stage.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    steps: int = Field(ge=1)
+    name: str = Field(min_length=1)
+    steps: int | None = Field(default=None, ge=1)
     weights: dict[str, float] = Field(default_factory=dict)
     learning_rate: float | None = Field(default=None, gt=0)
     carry_optimiser: bool = True
@@ -103,8 +105,9 @@ class RewardSchedule:
 
     @property
     def steps(self) -> int | None:
-        """Length of all stages together; None where there are none."""
-        return sum(stage.steps for stage in self._stages) or None
+        """Length of all stages together; None where there are none or the last one has no end."""
+        lengths = [stage.steps for stage in self._stages]
+        return None if None in lengths else sum(length or 0 for length in lengths) or None
 
     def plan(self, step: int) -> StepPlan:
         """What holds for ``step``, which must be the one after the last observed."""
@@ -142,8 +145,8 @@ class RewardSchedule:
             }
 
     def state(self) -> dict[str, Any]:
-        """JSON values that ``restore`` understands."""
-        return {"step": self._step, "weights": dict(self._weights)}
+        """JSON values that ``restore`` understands; the settings are among them, so that no other schedule takes them."""
+        return {"step": self._step, "weights": dict(self._weights), "settings": self._settings()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Stand where ``state`` was taken. Raises ConfigError if it belongs to another schedule."""
@@ -151,14 +154,27 @@ class RewardSchedule:
             raise ConfigError(
                 f"the stored schedule weighs {', '.join(sorted(state['weights']))}, this one {', '.join(sorted(self._base))}"
             )
+        for name, now in self._settings().items():
+            if (then := state.get("settings", {}).get(name, now)) != now:
+                raise ConfigError(
+                    f"the stored schedule has other settings: {name} was {then}, is now {now}; set it back, or begin a "
+                    "new run in another folder"
+                )
         self._step = int(state["step"])
         self._weights = {name: float(state["weights"][name]) for name in self._base}
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "grader": self._base,
+            "stage": [stage.model_dump(mode="json") for stage in self._stages],
+            "adaptive": None if self._adaptive is None else self._adaptive.model_dump(mode="json"),
+        }
 
     def _stage(self, step: int) -> tuple[StageConfig | None, bool]:
         """The stage that ``step`` belongs to and whether it opens it; beyond the end the last one goes on."""
         before = 0
         for stage in self._stages:
-            if step <= before + stage.steps:
+            if stage.steps is None or step <= before + stage.steps:
                 return stage, step == before + 1
             before += stage.steps
         return (self._stages[-1], False) if self._stages else (None, False)
@@ -182,3 +198,9 @@ def _check(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive
     names = [stage.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages need different names, got {', '.join(names)}")
+    for stage in stages:
+        if not any((stage.weights or weights).values()):
+            raise ConfigError(f"stage {stage.name!r} pays nothing: all its weights are 0; give one of them another")
+    for stage in stages[:-1]:
+        if stage.steps is None:
+            raise ConfigError(f"stage {stage.name!r} has no steps; only the last stage may last to the end of the run")
