@@ -127,6 +127,11 @@ def _looks_mathematical(gold: str) -> bool:
     return bool(re.search(r"[\\^_=+*/(){}\[\]]|\d", gold))
 
 
+_LIMIT = (
+    20  # seconds; far above what the expressions let through take, so that a busy machine judges as an idle one does
+)
+
+
 @lru_cache(maxsize=4096)
 def _verify(given: str, gold: str) -> bool:
     """Math-Verify's judgement. Its time limits are signals, which Python allows on the main thread only."""
@@ -140,13 +145,23 @@ def _verify(given: str, gold: str) -> bool:
     if not on_main:
         for name in ("math_verify.parser", "math_verify.grader"):
             logging.getLogger(name).setLevel(logging.ERROR)
-    seconds = 3 if on_main else None
+    _load_math_verify()
+    seconds = _LIMIT if on_main else None
     expected = parse(_delimited(gold), parsing_timeout=seconds)  # pyright: ignore[reportArgumentType]
     for text in (_delimited(given), given):  # an answer in a sentence is found only as it stands
         found = parse(text, parsing_timeout=seconds)  # pyright: ignore[reportArgumentType]
         if expected and found and verify(expected, found, timeout_seconds=seconds):
             return True
     return False
+
+
+@lru_cache(maxsize=1)
+def _load_math_verify() -> None:
+    """Judge once without a limit: the first call loads grammars, which takes seconds on a busy machine."""
+    from math_verify import parse, verify
+
+    found = parse("$x+1$", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    verify(found, found, timeout_seconds=None)
 
 
 def _delimited(text: str) -> str:
