@@ -25,5 +25,6 @@ def command(
     with listen(host, port) as listener:
         loaded = load_model(str(find_model(model) or model))
         name = Path(model).name or model
+        listener.listen()  # from here on clients wait instead of being refused
         typer.echo(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops", err=True)
         serve(make_app(loaded, name=name, rows=rows, seed=seed), listener)

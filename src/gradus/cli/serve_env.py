@@ -26,6 +26,7 @@ def command(
     spec = environments.load(environment)
     with listen(host, port) as listener:
         config = server_config(create_app(spec, sessions=sessions, threads=threads), host=host, port=port)
+        listener.listen()  # from here on clients wait instead of being refused
         typer.echo(
             f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)"
         )

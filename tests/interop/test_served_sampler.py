@@ -1,0 +1,179 @@
+"""Training through `gradus grpo` on what `gradus serve` samples in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import lamps
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.interop.http_sampler import HttpSampler
+from gradus.pipeline.outside import weights_to_server
+from gradus.policies import NanoConfig, SamplingConfig, load_model, make_nano
+from gradus.rollouts import play
+from gradus.training import GrpoConfig, LoraConfig, SftConfig, train_sft
+from gradus.training.trainer import prepare_model
+
+attach(app)
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder of `gradus sft`: a model that answers well now and then, so that there is something to learn from."""
+    spec = lamps()
+    assert spec.vocabulary is not None
+    assert spec.teacher is not None
+    folder = tmp_path_factory.mktemp("served")
+    make_nano(folder / "fresh", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64))
+    lessons = play(spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]).episodes
+    config = SftConfig(epochs=8, batch_size=16, learning_rate=1e-2, validation_share=0)
+    train_sft(folder / "fresh", lessons, config, folder / "taught", live=False)
+    return folder / "taught"
+
+
+@contextmanager
+def serving(model: Path) -> Iterator[str]:
+    """`gradus serve` in a process of its own; yields its base URL."""
+    command = [sys.executable, "-m", "gradus", "serve", str(model), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+/v1", line)
+        assert found, line + process.stderr.read()
+        yield found[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def grpo(taught: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: str) -> list[dict[str, Any]]:
+    """`gradus grpo` on lamps; its step records."""
+    (folder / "outside_lamps.py").write_text("from fakes import lamps\n\nSPEC = lamps()\n")
+    monkeypatch.syspath_prepend(str(folder))
+    settings = [
+        "grpo.correction=truncate",
+        "grpo.validation_every=0",
+        "grpo.checkpoint_every=100",
+        "grpo.sampling.max_new_tokens=5",
+        "grpo.sampling.temperature=1.3",
+        *changes,
+    ]
+    words = ["grpo", "outside_lamps:SPEC", "-m", str(taught), "-o", str(folder / "run")]
+    result = CliRunner().invoke(app, [*words, *(word for each in settings for word in ("--set", each))])
+    if result.exception:
+        raise result.exception
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record["kind"] == "step"]
+
+
+def served(address: str, **more: Any) -> list[str]:
+    return [
+        "grpo.sampler=http",
+        f"grpo.sampler_url={address}",
+        *(f"grpo.{name}={value}" for name, value in more.items()),
+    ]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_given_every_update_has_ratios_of_one(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_file(taught / "best" / "model.safetensors")
+    with serving(taught) as address:
+        found = grpo(
+            taught,
+            tmp_path,
+            monkeypatch,
+            *served(address, max_steps=3, groups=4, group_size=4, learning_rate=3e-3),
+        )
+    trained = [record for record in found if record["trained_tokens"]]
+    assert len(trained) >= 2
+    for record in trained:
+        assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
+        assert record["sampler_gap"] < 1e-4
+    last = load_file(tmp_path / "run" / "final" / "model.safetensors")
+    carried = load_file(tmp_path / "run" / "sampler" / "model.safetensors")
+    assert all(torch.equal(last[name], carried[name]) for name in last)  # the last update went there too
+    after = load_file(taught / "best" / "model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)  # the folder that is served is not written to
+
+
+def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path) -> None:
+    config = GrpoConfig(lora=LoraConfig(rank=2, alpha=4), sampling=SamplingConfig(max_new_tokens=5))
+    loaded = prepare_model(str(taught / "best"), config)
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if "lora_" in name:
+                parameter.add_(0.1)
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+
+    class Noted:
+        def reload(self, folder: Path) -> None:
+            self.folder = folder
+
+    noted: Any = Noted()
+    weights_to_server(noted, tmp_path / "sampler")(loaded, 0)
+    merged = load_model(noted.folder)
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        gap = (merged.model(ids).logits - loaded.model(ids).logits).abs().max()
+    assert float(gap) < 1e-4
+    after = loaded.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.slow
+def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path, tmp_path: Path) -> None:
+    spec = lamps()
+    assert spec.vocabulary is not None
+    make_nano(tmp_path / "wider", spec.vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2))
+    loaded = load_model(taught / "best")
+    with serving(taught) as address:
+        sampling = SamplingConfig(max_new_tokens=5)
+        policy = HttpSampler("taught", base_url=address, renderer=loaded.renderer, sampling=sampling, retries=0)
+        for folder, says in ((tmp_path / "wider", "of another shape"), (tmp_path / "nowhere", "0 tensors")):
+            with pytest.raises(Exception, match=rf"did not take the new weights: 409 .*{says}"):
+                policy.reload(folder)
+        played = play(spec, policy, [spec.train_task(0)], group_size=2).episodes
+        policy.close()
+    assert all(episode.failure is None for episode in played)
+
+
+@pytest.mark.slow
+def test_a_server_up_to_two_steps_behind_is_corrected_logged_and_teaches(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = {"max_steps": 30, "groups": 8, "group_size": 8, "learning_rate": 5e-3}
+    with serving(taught) as address:
+        found = grpo(taught, tmp_path, monkeypatch, *served(address, synchronise_every=3, **size))
+    by_age = {age: [one for one in found if (one["step"] - 1) % 3 == age and one["trained_tokens"]] for age in range(3)}
+    for record in by_age[0]:
+        assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert statistics.median(one["mismatch_ratio_max"] for one in by_age[2]) > 1.01
+    assert statistics.median(one["mismatch_kl"] for one in by_age[2]) > 1e-5
+    rewards = [one["reward_mean"] for one in found]
+    print("\nrewards on a server up to two steps behind:", [round(reward, 2) for reward in rewards])
+    print(
+        "largest ratio by age:",
+        {age: round(max(r["mismatch_ratio_max"] for r in rows), 3) for age, rows in by_age.items()},
+    )
+    first, last = rewards[:8], rewards[-8:]
+    spread = (statistics.variance(first) / 8 + statistics.variance(last) / 8) ** 0.5
+    assert statistics.mean(last) > statistics.mean(first) + 3 * spread
