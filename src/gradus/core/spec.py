@@ -98,7 +98,8 @@ class EnvironmentSpec:
     ``policies`` map a name to a factory that takes the text after the colon (``constant:sleep``) or None.
     ``yardstick`` is the true aim, which no grader may lower; ``metrics`` are further figures of an episode (the key
     ``play`` is shown beside the grade wherever it is there). ``train_task(i)`` is the i-th training task; it never
-    meets a seed of a condition. ``hidden`` names the keys of ``outcome`` that must not be observable during play.
+    meets a seed of a condition. ``watched``: label -> key in ``metrics`` of what a training screen should show besides the
+    figures that every environment has. ``hidden`` names the keys of ``outcome`` that must not be observable during play.
     """
 
     name: str
@@ -116,6 +117,7 @@ class EnvironmentSpec:
     teacher: str | None = None
     gold: str | None = None  # the policy whose every answer must get the top of the grader's range
     metrics: Callable[[Episode], Mapping[str, float | None]] | None = None
+    watched: Mapping[str, str] = field(default_factory=dict[str, str])
     curves: Callable[[Episode], Mapping[str, Sequence[float | None]]] | None = None  # e.g. belief error by day
     view: Callable[[Episode], EpisodeView] | None = None
     vocabulary: Callable[[], Vocabulary] | None = None

@@ -38,7 +38,6 @@ FIGURES = {
     "reward": "reward_mean",
     "spread": "reward_std",
     "yardstick": "yardstick_mean",
-    "belief error": "metrics.belief_mae",
     "kl": "kl",
     "entropy": "entropy",
     "dead groups": "dead_groups",
@@ -126,7 +125,8 @@ def train_grpo(
         synchronise(loaded, loop.state.step)
     started = time.perf_counter()
     title = f"grpo {spec.name}"
-    screen = Screen(title, steps=config.max_steps, figures=FIGURES, done=loop.state.step, live=live and world().main)
+    watched = {label: f"metrics.{key}" for label, key in spec.watched.items()}
+    screen = Screen(title, steps=config.max_steps, figures={**FIGURES, **watched}, done=loop.state.step, live=live and world().main)
     with screen, Interrupt() as interrupt:
         for record in loop.train(screen, interrupt):
             screen.step(record)

@@ -123,6 +123,7 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         ),
         teacher="teacher" if taught else None,
         metrics=metrics,
+        watched={"strict accuracy": "strict_accuracy", "memory share": "memory_share"},
         curves=curves,
         view=view,
         vocabulary=lambda: _vocabulary(source),

@@ -116,6 +116,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         ),
         teacher="bayes",
         metrics=metrics,
+        watched={"belief error": "belief_mae"},
         curves=curves,
         view=view,
         vocabulary=vocabulary,
