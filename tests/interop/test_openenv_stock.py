@@ -193,7 +193,7 @@ def test_a_stock_server_is_an_environment_here(stock: Path, tmp_path: Path) -> N
     assert (folder / "server" / "app.py").exists()
     command = [str(stock / "python"), "-m", "uvicorn", "server.app:app"]
     with running_server(command, folder) as port:
-        spec = load(f"ws://127.0.0.1:{port}?turns=3&sessions=1")
+        spec = load(f"ws://127.0.0.1:{port}?turns=3")  # one session, which the client finds out
         episodes = play(spec, spec.policy("constant:hello"), spec.tasks("main", 4)).episodes
     assert [episode.stop for episode in episodes] == [StopReason.TURN_LIMIT] * 4
     for episode in episodes:

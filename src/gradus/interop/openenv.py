@@ -1,7 +1,8 @@
 """Any OpenEnv server as an environment: ``openenv:ws://host:port``, also ``wss``, ``http`` and ``https``.
 
 What a query after the address may say: ``turns`` (most turns of an episode, default 64), ``field`` (the action field that
-takes a policy's answer, found from the server's schema otherwise) and ``sessions`` (episodes that the server runs at once).
+takes a policy's answer, found from the server's schema otherwise) and ``sessions`` (episodes that the server runs at once; a
+server that allows only one is found out).
 """
 
 from __future__ import annotations
@@ -102,6 +103,14 @@ class OpenEnvClient:
     def outcome(self) -> Mapping[str, Any]:
         """Nothing: a server does not tell its hidden truth."""
         return {}
+
+    def probe(self) -> None:
+        """Take a session without beginning an episode. Raises WireError where the server has none left."""
+        try:
+            self._ask({"type": "state"}, "state")
+        except WireError as error:
+            if error.code == "CAPACITY_REACHED":
+                raise
 
     def close(self) -> None:
         """Say goodbye and close the connection."""
@@ -247,7 +256,24 @@ def _look(argument: str) -> tuple[Server, int | None]:
         field=options.get("field") or _text_field(action),
         turns=turns,
     )
-    return server, sessions
+    return server, sessions or _allowed(server)
+
+
+def _allowed(server: Server) -> int | None:
+    """How many sessions the server allows, where it does not even allow two (a stock one, unless told otherwise); else None."""
+    first, second = OpenEnvClient(server), OpenEnvClient(server)
+    try:
+        for client in (first, second):
+            client.probe()
+    except WireError as error:
+        most = (error.details or {}).get("max_sessions")
+        return most if isinstance(most, int) and most > 0 else 1
+    except EnvironmentFault:  # what is wrong will be said by the first episode, where it belongs
+        return None
+    finally:
+        first.close()
+        second.close()
+    return None
 
 
 def _is_local(address: str) -> bool:
