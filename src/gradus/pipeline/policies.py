@@ -84,4 +84,5 @@ def _local(spec: EnvironmentSpec, folder: Path, sampling: SamplingConfig | None,
     from gradus.policies import LocalPolicy, SamplingConfig, load_model
 
     config = sampling or SamplingConfig(max_new_tokens=64)
-    return LocalPolicy(load_model(str(folder)), config, name=label)
+    # Episodes of one turn have no earlier answers that a chat template could rewrite.
+    return LocalPolicy(load_model(str(folder), keep_history=spec.max_turns == 1), config, name=label, grammar=spec.grammar)
