@@ -23,6 +23,7 @@ _GROUPS = {
         "show": "show",
         "regrade": "regrade",
         "plan": "plan",
+        "check": "check",
         "export": "export",
         "chat": "chat",
         "serve": "serve",

@@ -30,7 +30,7 @@ def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> Trackers:
 
 
 def served_sampler(
-    model: str, config: GrpoConfig, folder: Path
+    model: str | LoadedModel, config: GrpoConfig, folder: Path
 ) -> tuple[str | LoadedModel, Policy | None, Synchronise | None]:
     """The model to train, the policy that plays in its place, and what brings that new weights; as given, None and None for local.
 

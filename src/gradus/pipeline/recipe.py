@@ -23,7 +23,7 @@ from gradus.policies import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
 from gradus.training import GrpoConfig, SftConfig
 
-__all__ = ["AuditSection", "EvalSection", "ModelSection", "Recipe", "TeachSection", "load_recipe"]
+__all__ = ["AuditSection", "EvalSection", "ModelSection", "Recipe", "TeachSection", "load_recipe", "own_recipes"]
 
 
 class _Section(BaseModel):
@@ -31,9 +31,16 @@ class _Section(BaseModel):
 
 
 class ModelSection(_Section):
-    """Which model: ``path`` is a folder or a hub name; without one a nano model is made from the environment's text."""
+    """Which model: ``path`` is a folder or a hub name; without one a nano model is made from the environment's text.
+
+    ``keep_history``: keep earlier answers as they were sampled where the chat template would rewrite them (many drop earlier
+    reasoning). Where episodes have one turn nothing is ever rewritten, and it is not needed. ``template_options``: passed to the
+    template, as in ``{ enable_thinking = false }``.
+    """
 
     path: str | None = None
+    keep_history: bool = False
+    template_options: dict[str, Any] = Field(default_factory=dict)
     nano: NanoConfig = NanoConfig()
 
 
@@ -129,6 +136,11 @@ class Recipe(_Section):
         own = grader_of(load_rewards(self.rewards), name=_OWN_GRADER, summary="the recipe's own rewards")
         return replace(spec, graders={**spec.graders, _OWN_GRADER: own}, default_grader=_OWN_GRADER)
 
+    def template(self) -> dict[str, Any]:
+        """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
+        keep = self.model.keep_history or (self.model.path is not None and self.spec().max_turns == 1)
+        return {"keep_history": keep, "template_options": self.model.template_options or None}
+
     def schedule(self, grader: Grader) -> RewardSchedule | None:
         """What changes the grader's weights from step to step, None where nothing does. Raises ConfigError."""
         if not self.stage and self.adaptive is None:
@@ -175,9 +187,9 @@ def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], 
     """The raw recipe and where it came from."""
     if path is not None:
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8")), str(path)
+            return tomllib.loads(_own(path) or path.read_text(encoding="utf-8")), str(path)
         except FileNotFoundError as error:
-            raise ConfigError(f"no recipe {path}") from error
+            raise ConfigError(f"no recipe {path}; it is a TOML file, or one of {', '.join(own_recipes())}") from error
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
     assert environment is not None
@@ -186,6 +198,20 @@ def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], 
         return {"environment": environment}, f"the defaults for {environment}"
     text = resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8")
     return tomllib.loads(text), f"the recipe of {environment}"
+
+
+def own_recipes() -> list[str]:
+    """Names of the recipes that come with Gradus, for ``--recipe``."""
+    return sorted(
+        file.name.removesuffix(".toml") for file in resources.files("gradus.recipes").iterdir() if ".toml" in file.name
+    )
+
+
+def _own(path: Path) -> str | None:
+    """The text of a recipe that comes with Gradus, if ``path`` is the bare name of one and no file."""
+    if path.exists() or str(path) not in own_recipes():
+        return None
+    return resources.files("gradus.recipes").joinpath(f"{path}.toml").read_text(encoding="utf-8")
 
 
 def _set(table: dict[str, Any], dotted: str, value: Any) -> None:

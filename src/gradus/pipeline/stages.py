@@ -25,15 +25,17 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.screen import show_claims, show_costs
 from gradus.pipeline.state import RunState
 from gradus.pipeline.teaching import teach
-from gradus.policies import LocalPolicy, load_model, make_nano
+from gradus.policies import LoadedModel, LocalPolicy, load_model, make_nano
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.training import GrpoConfig, GrpoResult, SftConfig, train_grpo, train_sft
 
-__all__ = ["grpo_alone", "run_recipe", "sft_alone"]
+from gradus.training.distributed import world
+from gradus.training.trainer import TrainerConfig
+__all__ = ["CHECKPOINTS", "grpo_alone", "remaining", "run_recipe", "sft_alone"]
 
 C = TypeVar("C", SftConfig, GrpoConfig)
 
-_CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
+CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
     "sft": ("sft", False),
     "sft-greedy": ("sft", True),
     "grpo": ("grpo", False),
@@ -83,6 +85,12 @@ def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, c
 
 def _finish(run: _Run) -> Path:
     """Costs, the report with them, and the tables on screen."""
+def remaining(recipe: Recipe, folder: Path) -> list[str]:
+    """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
+    run = _Run(recipe, folder, redo=False, console=Console(quiet=True))
+    return [name for name, (_, select) in _STAGES.items() if not run.state.done(name, select(run))]
+
+
     from gradus.reports import show_results, write_report
 
     write_json(run.folder / "costs.json", {"schema": 1, "stages": run.state.costs()})
@@ -98,7 +106,9 @@ def _finish(run: _Run) -> Path:
 def _do_model(run: _Run, cost: dict[str, Any]) -> None:
     """Make the nano model, unless a model was given."""
     if run.recipe.model.path is not None:
-        load_model(run.recipe.model.path)  # fail now rather than after the teacher has been paid
+        load_model(run.base, **run.recipe.template())  # fail now rather than after the teacher has been paid
+        return
+    if find_model(run.base):  # whole, or it would not be there; a kill came before that was written down
         return
     if run.spec.vocabulary is None:
         raise ConfigError(f"{run.spec.name} has no vocabulary to make a nano model from; give a model with --model")
@@ -145,7 +155,8 @@ def _do_sft(run: _Run, cost: dict[str, Any]) -> None:
     folder = run.folder / "sft"
     config = _seeded(run.recipe.sft, run.recipe)
     with track(run.recipe.trackers, folder, config) as trackers:
-        result = train_sft(run.base, found.episodes, config, folder, resume=_begun(folder), on_record=trackers)
+        base = _loaded(run.recipe, run.base, config)
+        result = train_sft(base, found.episodes, config, folder, resume=_begun(folder), on_record=trackers)
     run.console.print(f"loss {_figure(result.loss)}, held out {_figure(result.validation_loss)} nats per action token")
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
@@ -198,9 +209,9 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
 
 def _policy(run: _Run, name: str) -> Policy:
     """A policy of the evaluation: one of the run's checkpoints, or whatever the name means elsewhere."""
-    if name not in _CHECKPOINTS:
+    if name not in CHECKPOINTS:
         return make_policy(run.spec, name)
-    stage, greedy = _CHECKPOINTS[name]
+    stage, greedy = CHECKPOINTS[name]
     sampling = run.recipe.grpo.sampling
     loaded = load_model(str(run.checkpoint(stage)))
     return LocalPolicy(loaded, sampling.as_greedy() if greedy else sampling, name=name, grammar=run.spec.grammar)
@@ -222,7 +233,8 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
         make_nano(folder / "model", spec.vocabulary(), recipe.model.nano, seed=recipe.seed)
     config = _seeded(recipe.sft, recipe)
     with track(recipe.trackers, folder, config) as trackers:
-        return train_sft(base, episodes, config, folder, resume=resume, on_record=trackers).best
+        model = _loaded(recipe, base, config)
+        return train_sft(model, episodes, config, folder, resume=resume, on_record=trackers).best
 
 
 def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
@@ -237,7 +249,7 @@ def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader,
     from gradus.health import Monitor
 
     config = _seeded(recipe.grpo, recipe)
-    source, sampler, synchronise = served_sampler(str(model), config, folder)
+    source, sampler, synchronise = served_sampler(_loaded(recipe, str(model), config), config, folder)
     with track(recipe.trackers, folder, config) as trackers:
         return train_grpo(
             source,
@@ -257,6 +269,16 @@ def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader,
 def _seeded(config: C, recipe: Recipe) -> C:
     """The stage's own seed if the recipe gives one, else the run's."""
     return config if "seed" in config.model_fields_set else config.model_copy(update={"seed": recipe.seed})
+
+def _loaded(recipe: Recipe, model: str, config: TrainerConfig) -> str | LoadedModel:
+    """The model, loaded here where the recipe says how its template is used; what is saved later remembers it."""
+    options = recipe.template()
+    if not any(options.values()):
+        return model
+    device = world().device or config.device if config.device == "auto" else config.device
+    dtype = "float32" if config.autocast else config.dtype
+    return load_model(model, dtype=dtype, device=device, attention=config.attention, **options)
+
 
 
 def _begun(folder: Path) -> bool:
@@ -292,15 +314,12 @@ def _section(*names: str) -> Callable[[_Run], dict[str, Any]]:
 
     def select(run: _Run) -> dict[str, Any]:
         dumped = run.recipe.model_dump(mode="json")
-        # What a recipe leaves out is no setting: runs that were begun before it existed can go on.
-        later = [name for name in names if name in _OPTIONAL and not dumped[name]]
-        return {name: dumped[name] for name in ("environment", "seed", *names) if name not in later}
+        return {name: dumped[name] for name in ("environment", "seed", *names)}
 
     return select
 
 
-_OPTIONAL = ("rewards", "stage", "adaptive")
-_TRAINED = ("model", "teach", "sft", "grpo", "grader", *_OPTIONAL)
+_TRAINED = ("model", "teach", "sft", "grpo", "grader", "rewards", "stage", "adaptive")
 
 
 _STAGES: Mapping[str, tuple[Callable[[_Run, dict[str, Any]], None], Callable[[_Run], dict[str, Any]]]] = {

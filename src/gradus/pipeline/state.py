@@ -99,7 +99,8 @@ def _downstream(stage: str) -> list[str]:
 def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Dotted keys whose values differ."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in dict.fromkeys([*old, *new]):
+        # A setting that did not exist then and is off now is no change: runs of an earlier version can go on.
+        for key in (each for each in dict.fromkeys([*old, *new]) if each in old or new[each]):
             yield from _differences(old.get(key), new.get(key), f"{way}.{key}" if way else str(key))
     elif old != new:
         yield way, old, new

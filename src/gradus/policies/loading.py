@@ -54,7 +54,8 @@ def load_model(
         device: ``auto`` is the first GPU if there is one.
         attention: ``sdpa`` (default) or ``eager``.
         adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
-        keep_history, template_options: see :class:`~gradus.policies.renderers.ChatRenderer`.
+        keep_history, template_options: see :class:`~gradus.policies.renderers.ChatRenderer`. They are saved with the
+            tokenizer, so that a trained model is loaded as it was trained.
 
     Raises:
         ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
@@ -66,6 +67,7 @@ def load_model(
     number = _dtype(dtype, place)
     tokenizer, model = _load_parts(base, number, attention or "sdpa")
     if adapter is not None:
+    said = _said_before(tokenizer, adapter, keep_history, template_options)
         model = _with_adapter(model, os.fspath(adapter))
     _check_vocabulary(tokenizer, model, name)
     generation = getattr(model, "generation_config", None)
@@ -73,14 +75,35 @@ def load_model(
     renderer = ChatRenderer(
         tokenizer,
         stop_ids=[stops] if isinstance(stops, int) else stops or (),
-        keep_history=keep_history,
-        template_options=template_options,
+        **said,
     )
     model.to(place).eval()
     return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer, device=place, dtype=number, path=name)
 
 
 def context_length(model: Any) -> int | None:
+def _said_before(
+    tokenizer: Any, adapter: str | os.PathLike[str] | None, keep_history: bool, options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The renderer's settings: as asked, or as the tokenizer was saved with; the tokenizer will be saved with them again.
+
+    A LoRA folder has a tokenizer of its own beside the adapters, which knows how they were trained.
+    """
+    beside = Path(adapter or "") / "tokenizer_config.json"
+    known = json.loads(beside.read_text(encoding="utf-8")) if adapter and beside.is_file() else tokenizer.init_kwargs
+    stored = known.get(_STORED, {})
+    chosen = {
+        "keep_history": keep_history or stored.get("keep_history", False),
+        "template_options": dict(stored.get("template_options", {}) if options is None else options),
+    }
+    if any(chosen.values()):
+        tokenizer.init_kwargs[_STORED] = chosen
+    return chosen
+
+
+_STORED = "gradus"  # the key in tokenizer_config.json
+
+
     """The longest sequence of ``model`` in tokens; None if its config names none."""
     config = model.config.get_text_config(decoder=True)
     return getattr(config, "max_position_embeddings", None)

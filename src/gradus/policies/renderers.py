@@ -151,7 +151,8 @@ class ChatRenderer:
             raise ConfigError(
                 "the chat template rewrites history: an earlier answer is not written as it was spoken (many templates "
                 "strip reasoning), so a later prompt would not extend the sampled tokens; keep answers as sampled with "
-                "keep_history=True, or give the tokenizer a template that leaves them alone"
+                "keep_history=True (model.keep_history = true in a recipe), or give the tokenizer a template that leaves them "
+                "alone"
             )
         # Some templates write a space in front of an answer that is not part of the prompt: the model speaks it.
         self._lead = spoken[: len(spoken) - len(spoken.lstrip())] if exact else ""

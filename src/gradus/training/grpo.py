@@ -385,7 +385,11 @@ def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:
     if config.kl_coef == 0:
         return None
     found = load_model(
-        config.reference or loaded.path, dtype=loaded.dtype, device=loaded.device, attention=config.attention
+        config.reference or loaded.path,
+        dtype=loaded.dtype,
+        device=loaded.device,
+        attention=config.attention,
+        keep_history=True,  # it scores tokens and renders nothing
     )
     return found.model.requires_grad_(False)
 

@@ -11,7 +11,7 @@ from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 
-__all__ = ["DataProblem", "check_source", "check_tasks"]
+__all__ = ["DataProblem", "check_source", "check_tasks", "has_data_set"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,19 @@ class DataProblem:
 def check_source(
     name: str, *, prompt_limit: int | None = None, measure: Callable[[str, str], int] | None = None
 ) -> list[DataProblem]:
-    """As :func:`check_tasks`, for an environment's name such as ``jsonl:train.jsonl``; arithmetic has nothing to check.
+    """As :func:`check_tasks`, for an environment's name such as ``jsonl:train.jsonl``; others have nothing to check.
 
     Raises ConfigError or StorageError where the data set cannot be read at all.
     """
     kind, _, argument = name.partition(":")
-    if kind not in ("gsm8k", "jsonl", "csv"):
+    if not has_data_set(name):
         return []
     return check_tasks(read_tasks(parse_source(kind, argument)), prompt_limit=prompt_limit, measure=measure)
+
+
+def has_data_set(name: str) -> bool:
+    """Whether an environment's tasks are rows of a file and not made from seeds."""
+    return name.partition(":")[0] in ("gsm8k", "jsonl", "csv")
 
 
 def check_tasks(

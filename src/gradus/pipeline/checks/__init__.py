@@ -1,0 +1,92 @@
+"""`gradus check`: everything that would go wrong in a run, found before it starts. Nothing is trained and nothing downloaded.
+
+A check is one function from the subject to findings, and one entry in ``CHECKS``. A GradusError that escapes it is a finding
+too: its message says what was expected and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gradus.core import GradusError
+from gradus.pipeline.checks.model import context, disk, memory, model, spelling
+from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, trackers
+from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
+from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
+from gradus.pipeline.checks.tasks import data, environment, gold
+from gradus.pipeline.recipe import load_recipe
+
+__all__ = ["CHECKS", "check_recipe", "status_of", "to_json"]
+
+Check = Callable[[Subject], Sequence[Finding]]
+
+# name -> (what it does, the checks that must not have failed before it)
+CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
+    "environment": (environment, ()),
+    "names": (names, ("environment",)),
+    "schedule": (schedule, ("environment",)),
+    "model": (model, ("environment",)),
+    "data": (data, ("environment",)),
+    "gold": (gold, ("environment",)),
+    "spelling": (spelling, ("environment", "model")),
+    "context": (context, ("environment", "model")),
+    "memory": (memory, ("environment", "model", "context")),
+    "disk": (disk, ("model",)),
+    "remote": (remote, ()),
+    "server": (sampling_server, ()),
+    "trackers": (trackers, ()),
+    "batches": (batches, ("environment",)),
+    "settings": (knobs, ("environment",)),
+    "audit": (audited, ("environment",)),
+    "folder": (run_folder, ("environment", "schedule")),
+}
+
+
+def check_recipe(named: str, *, out: Path | None = None, online: bool = False, **options: Any) -> tuple[Finding, ...]:
+    """All findings about a recipe: ``named`` is a TOML file, a recipe that comes with Gradus, or an environment.
+
+    ``options`` are those of :func:`~gradus.pipeline.recipe.load_recipe` (model, changes, quick, seed). Servers and hubs are
+    asked only with ``online``.
+    """
+    try:
+        file = Path(named) if named.endswith(".toml") else None
+        recipe = load_recipe(None if file else named, path=file, **options)
+    except GradusError as error:
+        return (_from_error(error, "recipe", "correct the recipe"),)
+    found = [passed(f"{named} is understood", check="recipe")]
+    with TemporaryDirectory(prefix="gradus-check-") as scratch:
+        subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online)
+        for name, (check, needs) in CHECKS.items():
+            found += _done(name, check, needs, subject, found)
+    return tuple(found)
+
+
+def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_far: Sequence[Finding]) -> list[Finding]:
+    missing = [each.check for each in so_far if each.check in needs and each.status in ("fail", "skip")]
+    if missing:
+        return [Finding(check=name, status="skip", message=f"not looked at: {missing[0]} comes first")]
+    try:
+        return [replace(finding, check=name) for finding in check(subject)]
+    except GradusError as error:
+        return [_from_error(error, name)]
+
+
+def _from_error(error: GradusError, check: str, way: str = "") -> Finding:
+    """Errors end in the way out, behind a semicolon."""
+    message, _, found = str(error).partition("; ")
+    return failed(message, found or way, check=check)
+
+
+def status_of(findings: Sequence[Finding]) -> str:
+    """``fail`` if anything fails, else ``warn`` if anything does, else ``pass``."""
+    found = {finding.status for finding in findings}
+    return next((status for status in ("fail", "warn") if status in found), "pass")
+
+
+def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """What machines read."""
+    return {"schema": 1, "status": status_of(findings), "checks": [vars(finding) for finding in findings]}

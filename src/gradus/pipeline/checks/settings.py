@@ -1,0 +1,152 @@
+"""Checks of the recipe's own settings: names that must be known, schedules, sizes, and knobs that would disappoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gradus.core import ConfigError, GradusError
+from gradus.core.files import read_json
+from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
+from gradus.pipeline.evaluate import parse_pair
+from gradus.pipeline.policies import find_model, teacher_name
+from gradus.pipeline.stages import CHECKPOINTS
+
+__all__ = ["audited", "batches", "knobs", "names", "schedule"]
+
+_FEW_MEMBERS, _FEW_EPISODES = 4, 30
+_FULL_RATE, _LORA_RATE, _PRIMING_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
+
+
+def names(subject: Subject) -> list[Finding]:
+    """Every policy, pair, condition and grader that the recipe names is there."""
+    found: list[Finding] = []
+    for call in _named(subject):
+        try:
+            call()
+        except GradusError as error:
+            message, _, way = str(error).partition("; ")
+            found.append(failed(message, way or "correct the name in the recipe"))
+    if found:
+        return found
+    section = subject.recipe.eval
+    count = len(section.policies), len(section.conditions or subject.spec.conditions), len(subject.recipe.claims)
+    return [passed("{} policies on {} conditions, {} claims".format(*count))]
+
+
+def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
+    """One call for each name; it raises if there is no such thing."""
+    recipe, spec = subject.recipe, subject.spec
+    section = recipe.eval
+    yield lambda: _policy(subject, teacher_name(spec, recipe.teach.policy))
+    for name in section.policies:
+        yield lambda name=name: _policy(subject, name)
+    for text in section.pairs:
+        yield lambda text=text: parse_pair(text, section.policies)
+    for name in (*section.graders, *(claim.grader for claim in recipe.claims if claim.grader)):
+        yield lambda name=name: spec.grader(name)
+    for name in section.conditions or spec.conditions:
+        yield lambda name=name: spec.tasks(name, section.episodes)
+    if recipe.grpo.validation_condition is not None:
+        yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
+    for claim in recipe.claims:
+        yield lambda claim=claim: _claim(subject, claim)
+
+
+def _policy(subject: Subject, name: str) -> None:
+    head = name.partition(":")[0]
+    if name in CHECKPOINTS or head == "remote":
+        return
+    if head in subject.spec.policies:
+        subject.spec.policy(name)
+    elif find_model(name) is None:
+        raise ConfigError(f"policy {name!r} is no policy of {subject.spec.name} and no folder with a model")
+
+
+def _claim(subject: Subject, claim: Any) -> None:
+    """A claim about what is not measured could never be met."""
+    section = subject.recipe.eval
+    played = section.policies
+    pairs = [" - ".join(parse_pair(text, played)) for text in section.pairs]
+    if claim.policy is not None and played and claim.policy not in played:
+        raise ConfigError(f"the claim {claim.text!r} is about {claim.policy!r}, which eval.policies does not name")
+    if claim.pair is not None and claim.pair not in pairs:
+        raise ConfigError(f"the claim {claim.text!r} is about the pair {claim.pair!r}, which eval.pairs does not name")
+    if claim.condition not in (section.conditions or subject.spec.conditions):
+        raise ConfigError(f"the claim {claim.text!r} is about {claim.condition!r}, which is not evaluated")
+
+
+def schedule(subject: Subject) -> list[Finding]:
+    """Stages and adaptive weights name components that the grader pays."""
+    found = subject.recipe.schedule(subject.grader)
+    stages = subject.recipe.stage
+    if found is None:
+        return [passed("the grader's weights stay as they are")]
+    if not stages:
+        return [passed("weights adapt")]
+    lengths = [stage.steps for stage in stages]
+    ends = sum(length or 0 for length in lengths[:-1])
+    said = [f"{stage.name} {stage.steps or subject.recipe.grpo.max_steps - ends}" for stage in stages]
+    return [passed(f"stages: {', '.join(said)} steps")]
+
+
+def batches(subject: Subject) -> list[Finding]:
+    """Groups, minibatches and the teacher's episodes go into each other, and nothing is trained on twice by mistake."""
+    recipe = subject.recipe
+    grpo, taught = recipe.grpo, recipe.teach.episodes
+    found: list[Finding] = []
+    if grpo.group_size < _FEW_MEMBERS:
+        found.append(warned(f"groups of {grpo.group_size} give a noisy baseline", "set grpo.group_size to 8"))
+    if grpo.groups % grpo.minibatches:
+        way = "choose grpo.minibatches that divide grpo.groups"
+        found.append(warned(f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches", way))
+    kept = round(taught * (1 - recipe.sft.validation_share))
+    if kept < recipe.sft.batch_size:
+        way = "raise teach.episodes or lower sft.batch_size"
+        found.append(warned(f"{kept} taught episodes are less than one batch of {recipe.sft.batch_size}", way))
+    if grpo.first_task < taught:
+        way = f"set grpo.first_task to {taught} or more"
+        found.append(warned(f"GRPO begins with task {grpo.first_task}, which priming has seen", way))
+    return found or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
+
+
+def knobs(subject: Subject) -> list[Finding]:
+    """Settings that are allowed and usually disappoint."""
+    recipe = subject.recipe
+    grpo, episodes = recipe.grpo, recipe.eval.episodes
+    limit = _FULL_RATE if grpo.lora is None else _LORA_RATE
+    rates = [grpo.learning_rate, *(stage.learning_rate or 0.0 for stage in recipe.stage)]
+    found: list[Finding] = []
+    if subject.trained and max(rates) > limit:
+        what = "all weights" if grpo.lora is None else "adapters"
+        found.append(warned(f"a rate of {max(rates):g} is high for {what} of a trained model", f"stay below {limit:g}"))
+    if subject.trained and recipe.sft.learning_rate > _PRIMING_RATE:
+        found.append(warned(f"sft.learning_rate {recipe.sft.learning_rate:g} is high for a trained model", "try 1e-5"))
+    if grpo.sampling.temperature < 0.7:
+        way = "sample at temperature 1"
+        found.append(
+            warned(f"at temperature {grpo.sampling.temperature:g} the members of a group resemble each other", way)
+        )
+    if not grpo.validation_every:
+        found.append(warned("nothing is validated, so best is the last model", "set grpo.validation_every"))
+    if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
+        found.append(warned(f"{episodes} episodes a condition prove little", "set eval.episodes to 100 or more"))
+    return found or [passed("nothing unusual")]
+
+
+def audited(subject: Subject) -> list[Finding]:
+    """The grader has passed its audit, or the run begins with one."""
+    path, grader = subject.folder / "audit.json", subject.grader.name
+    document = read_json(path) if path.is_file() else {}
+    way = f"gradus audit {subject.recipe.environment} --grader {grader} says what is wrong"
+    if document.get("grader") == grader:
+        if document["verdict"] == "pass":
+            return [passed(f"{grader} passed its audit")]
+        return [failed(f"{grader} failed its audit: it does not pay for the skill", way)]
+    if subject.recipe.audit.enabled:
+        return [passed("the run begins with an audit of the grader")]
+    return [
+        warned(
+            f"{grader} was not audited, and the run does not do it", way.replace("says what is wrong", "takes seconds")
+        )
+    ]

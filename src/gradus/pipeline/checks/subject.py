@@ -1,0 +1,181 @@
+"""What is checked: a recipe with its environment, model and played samples, each made when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
+from gradus.pipeline.policies import find_model
+from gradus.pipeline.recipe import Recipe
+from gradus.policies.renderers import ChatRenderer
+from gradus.rollouts import play
+
+__all__ = ["Finding", "Longest", "Subject", "failed", "passed", "skipped", "warned"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the table. ``skip``: could not be looked at. ``remedy`` is empty where nothing is to be done."""
+
+    check: str = ""
+    status: Literal["pass", "warn", "fail", "skip"]
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longest:
+    """The longest training sequence that was seen. ``read`` and ``said`` are tokens of all its ``turns``; ``answer`` the longest
+    single answer; ``needed`` what the context must hold when the model's last answer is as long as it may be."""
+
+    turns: int
+    read: int
+    said: int
+    answer: int
+    needed: int
+
+
+def passed(message: str, *, check: str = "") -> Finding:
+    """Nothing to do."""
+    return Finding(check=check, status="pass", message=message)
+
+
+def warned(message: str, remedy: str, *, check: str = "") -> Finding:
+    """A run would go through, and disappoint."""
+    return Finding(check=check, status="warn", message=message, remedy=remedy)
+
+
+def failed(message: str, remedy: str, *, check: str = "") -> Finding:
+    """A run would break, or train on something wrong."""
+    return Finding(check=check, status="fail", message=message, remedy=remedy)
+
+
+def skipped(message: str, remedy: str, *, check: str = "") -> Finding:
+    """Not looked at, and how it would be."""
+    return Finding(check=check, status="skip", message=message, remedy=remedy)
+
+
+class Subject:
+    """``folder``: where the run is going to be; ``scratch``: a folder for a nano model; ``online``: servers may be asked."""
+
+    def __init__(self, recipe: Recipe, *, folder: Path | None, scratch: Path, online: bool) -> None:
+        self.recipe, self.scratch, self.online = recipe, scratch, online
+        self.folder = folder or Path("runs") / recipe.environment.partition(":")[0]
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The environment."""
+        return self.recipe.spec()
+
+    @property
+    def grader(self) -> Grader:
+        """What pays."""
+        return self.spec.grader(self.recipe.grader)
+
+    @property
+    def trained(self) -> bool:
+        """Whether the model has learnt something before."""
+        return self.recipe.model.path is not None
+
+    @cached_property
+    def model(self) -> str:
+        """A model folder, or a name on the hub; a nano model is made in the scratch folder. Raises ConfigError."""
+        from gradus.policies import make_nano
+
+        path = self.recipe.model.path
+        if path is not None:
+            return str(find_model(path) or path)
+        if self.spec.vocabulary is None:
+            raise ConfigError(
+                f"{self.spec.name} has no vocabulary to make a nano model from; give a model with --model"
+            )
+        return str(make_nano(self.scratch / "model", self.spec.vocabulary(), self.recipe.model.nano))
+
+    @cached_property
+    def config(self) -> Any:
+        """The model's config; read from the disk unless ``online``. Raises ConfigError."""
+        from transformers import AutoConfig
+
+        return self._read(AutoConfig, _base(self.model))
+
+    @cached_property
+    def renderer(self) -> ChatRenderer:
+        """The chat template in pieces. Raises ConfigError where it cannot be extended turn by turn."""
+        from transformers import AutoTokenizer
+
+        tokenizer = self._read(AutoTokenizer, self.model)
+        return ChatRenderer(tokenizer, **self.recipe.template())
+
+    @cached_property
+    def episodes(self) -> list[Episode]:
+        """A few training tasks, played by whoever knows best: gold, the teacher, or any scripted policy."""
+        few = 64 if self.spec.max_turns == 1 else 2
+        tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
+        names = (self.spec.gold, self.spec.teacher, *self.spec.policies)
+        policy = next((made for name in names if name and (made := self._scripted(name)) is not None), None)
+        if policy is None:
+            raise ConfigError(
+                f"{self.spec.name} has no scripted policy that needs no argument, so nothing can be tried"
+            )
+        limit = self.recipe.grpo.max_turns or self.spec.max_turns
+        return play(self.spec, policy, tasks, grader=self.grader, max_turns=limit).episodes
+
+    @cached_property
+    def longest(self) -> Longest:
+        """The longest training sequence among :attr:`episodes`, in the model's tokens."""
+        allowed = self.recipe.grpo.sampling.max_new_tokens
+        found = [each for episode in self.episodes for each in _sequences(episode, self.renderer, allowed)]
+        if not found:
+            raise ConfigError(
+                f"no episode of {self.spec.name} has a turn; look at it with gradus play {self.spec.name}"
+            )
+        answer = max(each.answer for each in found)
+        whole = max(found, key=lambda each: each.needed)
+        return Longest(turns=whole.turns, read=whole.read, said=whole.said, answer=answer, needed=whole.needed)
+
+    def _scripted(self, name: str) -> Any:
+        try:
+            return self.spec.policy(name)
+        except ConfigError:  # it wants an argument
+            return None
+
+    def _read(self, kind: Any, source: str) -> Any:
+        """A config or a tokenizer."""
+        try:
+            return kind.from_pretrained(source, local_files_only=not self.online)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ConfigError(
+                f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "
+                "config.json, weights and tokenizer files; a name on the hub is looked up with --online"
+            ) from error
+
+
+def _base(model: str) -> str:
+    """A LoRA folder's base model; any other model itself."""
+    import json
+
+    file = Path(model) / "adapter_config.json"
+    if not file.is_file() or (file.parent / "config.json").is_file():
+        return model
+    return json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path") or model
+
+
+def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:
+    """The training sequences of an episode: a restart opens a new one."""
+    found: list[Longest] = []
+    turns = read = said = longest = 0
+    for turn in episode.turns:
+        if turn.index == 0 or turn.restart:
+            turns = said = longest = 0
+            read = len(renderer.first(episode.system_prompt, turn.observation))
+        else:
+            read += len(renderer.following(turn.observation))
+        needed = read + said + allowed
+        spoken = len(renderer.encode_answer(turn.action))
+        turns, said, longest = turns + 1, said + spoken, max(longest, spoken)
+        found.append(Longest(turns=turns, read=read, said=said, answer=longest, needed=needed))
+    return found

@@ -1,0 +1,108 @@
+"""Checks of what is asked and how it is paid: the environment, its data set, its gold answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradus.core import Episode
+from gradus.environments.verifiable import check_source, has_data_set
+from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
+from gradus.rollouts import play
+
+__all__ = ["data", "environment", "gold"]
+
+_FEW = 8  # tasks of each condition that gold answers
+
+
+def environment(subject: Subject) -> list[Finding]:
+    """It is found, begins an episode, and shows something."""
+    if "://" in subject.recipe.environment and not subject.online:
+        return [skipped(f"{subject.recipe.environment} is a server and was not asked", "give --online")]
+    spec = subject.spec
+    task = spec.train_task(subject.recipe.grpo.first_task)
+    made = spec.make()
+    try:
+        shown = made.reset(seed=task.seed, **task.options)
+        said = made.system_prompt
+    finally:
+        made.close()
+    if not shown.text.strip():
+        return [failed("the first observation of a training task is empty", "look at it with gradus play")]
+    turns = "one turn" if spec.max_turns == 1 else f"up to {spec.max_turns} turns"
+    return [passed(f"{spec.name}, {turns}, system prompt of {len(said.split())} words, grader {subject.grader.name}")]
+
+
+def data(subject: Subject) -> list[Finding]:
+    """The whole set: columns, empty and contradictory answers, duplicates, overlap, prompts over the limit."""
+    if not has_data_set(subject.recipe.environment):
+        return [passed("tasks are made from seeds, there is no data set")]
+    measure, limit = _measure(subject)
+    found = check_source(subject.recipe.environment, prompt_limit=limit, measure=measure)
+    if not found:
+        return [passed("no fault found in the questions and answers")]
+    kinds: dict[str, Callable[[str, str], Finding]] = {"error": failed, "warning": warned}
+    return [
+        kinds[each.severity](f"{each.check}: {each.message}, as in {each.rows[0]!r}", _REMEDIES[each.check])
+        for each in found
+    ]
+
+
+_REMEDIES = {
+    "empty answers": "remove these rows, or name the right column with answer=",
+    "empty questions": "remove these rows, or name the right column with question=",
+    "gold answers": "write the answers as plain values, or pay them with a reward function of your own",
+    "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
+    "duplicates": "remove the repeats, or they are trained on more often than the others",
+    "contradictions": "decide which answer is right and remove the other rows",
+    "overlap": "remove these questions from the training file, or what is held out proves nothing",
+}
+
+
+def _measure(subject: Subject) -> tuple[Callable[[str, str], int] | None, int | None]:
+    """How long a prompt is in the model's tokens and how long it may be, if the model can be looked at."""
+    from gradus.core import GradusError
+
+    try:
+        renderer, config = subject.renderer, subject.config
+    except GradusError:  # the check of the model says why
+        return None, None
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    limit = None if context is None else context - subject.recipe.grpo.sampling.max_new_tokens
+    return lambda system, question: len(renderer.first(system, question)), limit
+
+
+def gold(subject: Subject) -> list[Finding]:
+    """The policy that knows the answers must earn the top of the grader's range, on every condition."""
+    spec, grader = subject.spec, subject.grader
+    if spec.gold is None:
+        return [passed("no policy knows all answers here, so there is nothing to hold the grader to")]
+    tasks = [spec.train_task(subject.recipe.grpo.first_task + index) for index in range(_FEW)]
+    for name, condition in spec.conditions.items():
+        tasks += spec.tasks(name, min(_FEW, len(condition.seeds)))
+    episodes = play(spec, spec.policy(spec.gold), tasks, grader=grader).episodes
+    errors = [text for episode in episodes if (text := _error(episode)) is not None]
+    if errors:
+        return [failed(f"{len(errors)} of {len(episodes)} gold episodes could not be graded: {errors[0]}", _TRY)]
+    top = grader.range[1] if grader.range else None
+    below = [episode for episode in episodes if not _full(subject, episode, top)]
+    if below:
+        asked = below[0].turns[0].observation[:60] if below[0].turns else "?"
+        return [failed(f"gold is not paid in full on {len(below)} of {len(episodes)} tasks, as in {asked!r}", _TRY)]
+    return [passed(f"{len(episodes)} gold episodes are paid in full")]
+
+
+_TRY = "find out why with gradus rewards try; a grader that refuses right answers teaches wrong ones"
+
+
+def _error(episode: Episode) -> str | None:
+    if episode.failure is not None:
+        return f"{episode.failure.stage}: {episode.failure.message}"
+    return None if episode.grade is None or episode.grade.value is not None else episode.grade.error
+
+
+def _full(subject: Subject, episode: Episode, top: float | None) -> bool:
+    value = episode.grade.value if episode.grade else None
+    if top is not None:
+        return value is not None and value >= top - 1e-6
+    aim = subject.spec.yardstick(episode)  # a grader without a range is held to the true aim
+    return aim is not None and aim >= 1.0 - 1e-6

@@ -1,0 +1,193 @@
+"""`gradus check`: what would go wrong is found, with a remedy, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from tiny_qwen2 import make_tiny_qwen2
+from typer.testing import CliRunner
+
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
+from gradus.pipeline.recipe import own_recipes
+
+NANO = ["model.nano.hidden_size=16", "model.nano.layers=1", "model.nano.heads=2", "model.nano.intermediate_size=32"]
+# Keeps earlier answers as Qwen3's template does: without their reasoning.
+FORGETFUL = (
+    "{%- for message in messages -%}{%- set said = message['content'] -%}"
+    "{%- if message['role'] == 'assistant' and '</think>' in said -%}{%- set said = said.split('</think>')[-1].lstrip('\\n') -%}"
+    "{%- endif -%}{{ '<|im_start|>' + message['role'] + '\\n' + said + '<|im_end|>' + '\\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_) -> None:
+        raise AssertionError("a check opened a connection that nobody had asked for")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen2(tmp_path_factory.mktemp("qwen") / "model", context=512)
+
+
+def found(
+    named: str, out: Path, *changes: str, model: Path | str | None = None
+) -> dict[str, list[tuple[str, str, str]]]:
+    """check -> (status, message, remedy)"""
+    lines: dict[str, list[tuple[str, str, str]]] = {}
+    chosen = str(model) if model else None
+    for each in check_recipe(named, out=out / "run", model=chosen, changes=[*([] if model else NANO), *changes]):
+        lines.setdefault(each.check, []).append((each.status, each.message, each.remedy))
+    return lines
+
+
+def rows(path: Path, *more: dict, count: int = 40) -> Path:
+    good = [{"question": f"What is {n} + {n * n} ?", "answer": str(n + n * n)} for n in range(count)]
+    path.write_text("\n".join(json.dumps(row) for row in [*good, *more]))
+    return path
+
+
+def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
+    lines = found("arithmetic", tmp_path)
+    assert list(lines) == ["recipe", *CHECKS]
+    assert {each[0] for each in (one for several in lines.values() for one in several)} == {"pass"}, lines
+    assert not (tmp_path / "run").exists()  # looking leaves nothing behind
+
+
+@pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith("gsm8k")])
+def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
+    recipe = Path(__file__).parents[2] / "src" / "gradus" / "recipes" / f"{name}.toml"
+    findings = check_recipe(str(recipe), out=tmp_path / "run")
+    assert status_of(findings) != "fail", [each for each in findings if each.status == "fail"]
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "changes", "says", "way"),
+    [
+        ("recipe", "fail", ["grpo.group_size=1"], "greater than or equal to 2", "correct the recipe"),
+        ("recipe", "fail", ["grpo.kl_estimator=k2"], "no effect while kl_coef is 0", "set kl_coef"),
+        ("environment", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
+        ("names", "fail", ['eval.policies=["golden"]', "eval.pairs=[]"], "'golden'", "correct the name"),
+        ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "played are"),
+        ("names", "fail", ["eval.episodes=100000"], "1000 seeds", ""),
+        ("names", "fail", ['eval.conditions=["harder"]'], "about 'held-out', which is not evaluated", ""),
+        ("schedule", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),
+        ("model", "fail", ["model.path=./nowhere"], "there is no model folder ./nowhere", "check the path"),
+        ("context", "fail", ["grpo.sampling.max_new_tokens=400"], "the model's context holds 256", "max_new_tokens"),
+        ("context", "warn", ["grpo.sampling.max_new_tokens=8"], "8 may be sampled", "at least"),
+        ("memory", "fail", ["grpo.token_budget=30000000", "grpo.groups=200000"], "would need", "set token_budget to"),
+        ("disk", "fail", ["grpo.keep_checkpoints=1000000000"], "GiB free", "--out"),
+        ("remote", "fail", ["teach.policy=remote:gpt"], "needs a key", "OPENAI_API_KEY"),
+        ("trackers", "fail", ['trackers=["comet"]'], "unknown tracker comet", "there are"),
+        ("batches", "warn", ["grpo.group_size=2"], "noisy baseline", "group_size to 8"),
+        ("batches", "warn", ["grpo.minibatches=5"], "equal minibatches", "divide"),
+        ("batches", "warn", ["teach.episodes=16"], "less than one batch", "teach.episodes"),
+        ("batches", "warn", ["grpo.first_task=0"], "which priming has seen", "first_task"),
+        ("settings", "warn", ["grpo.sampling.temperature=0.3"], "resemble each other", "temperature 1"),
+        ("settings", "warn", ["eval.episodes=5"], "prove little", "100"),
+        ("audit", "warn", ["audit.enabled=false"], "was not audited", "gradus audit arithmetic --grader composed"),
+    ],
+)  # fmt: skip
+def test_what_would_go_wrong_is_found(
+    check: str, status: str, changes: list[str], says: str, way: str, tmp_path: Path
+) -> None:
+    lines = found("arithmetic", tmp_path, *changes)[check]
+    assert any(
+        state == status and says in message + remedy and way in message + remedy for state, message, remedy in lines
+    ), lines
+
+
+def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
+    bad = rows(
+        tmp_path / "bad.jsonl",
+        {"question": "What is the colour ?", "answer": ""},
+        {"question": "What is 3 + 9 ?", "answer": "13"},
+        {"question": "word " * 900, "answer": "1"},
+    )
+    good = found(f"jsonl:{rows(tmp_path / 'good.jsonl')}", tmp_path, "teach.policy=gold", model=qwen)
+    assert [status for status, *_ in good["data"]] == ["pass"]
+    messages = " ".join(message for _, message, _ in found(f"jsonl:{bad}", tmp_path, model=qwen)["data"])
+    for part in ("empty answers", "contradictions", "prompt length"):
+        assert part in messages
+    ((status, message, way),) = found(f"jsonl:{bad}?answer=target", tmp_path, model=qwen)["recipe"]
+    assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
+
+
+def test_a_reward_that_fails_or_refuses_gold_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    return [1 / 0 for text in completions]\n")
+    own = f'rewards=["correctness=2", "{tmp_path}/mine.py:tone"]'
+    ((status, message, way),) = found("arithmetic", tmp_path, "grader=rewards", own)["gold"]
+    assert (status, "ZeroDivisionError" in message, "gradus rewards try" in way) == ("fail", True, True)
+
+
+def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwen: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(qwen)
+    tokenizer.chat_template = FORGETFUL
+    forgetful = tmp_path / "forgetful"
+    forgetful.mkdir()
+    for file in qwen.iterdir():
+        (forgetful / file.name).write_bytes(file.read_bytes())
+    tokenizer.save_pretrained(forgetful)
+    assert (
+        found("arithmetic", tmp_path, model=forgetful)["model"][0][0] == "pass"
+    )  # one turn: nothing is ever rewritten
+    ((status, message, way),) = found("memory", tmp_path, model=forgetful)["model"]
+    assert (status, "rewrites history" in message + way) == ("fail", True)
+    assert "model.keep_history = true" in message + way
+    assert found("memory", tmp_path, "model.keep_history=true", model=forgetful)["model"][0][0] == "pass"
+
+
+def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in qwen.iterdir():
+        if file.suffix != ".safetensors":
+            (broken / file.name).write_bytes(file.read_bytes())
+    ((status, message, _),) = found("arithmetic", tmp_path, model=broken)["model"]
+    assert (status, "weights" in message) == ("fail", True)
+    skipped = found("arithmetic", tmp_path, model="somebody/some-model")["model"]
+    assert (skipped[0][0], "--online" in skipped[0][2]) == ("skip", True)
+
+
+def test_high_rates_for_a_trained_model_are_warned_of(tmp_path: Path, qwen: Path) -> None:
+    lines = found("arithmetic", tmp_path, "grpo.learning_rate=1e-3", model=qwen)["settings"]
+    assert any("high for all weights" in message for _, message, _ in lines)
+
+
+def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for verdict, status in (("pass", "pass"), ("fail", "fail")):
+        (folder / "audit.json").write_text(json.dumps({"grader": "composed", "verdict": verdict, "checks": []}))
+        assert found("arithmetic", tmp_path)["audit"][0][0] == status
+
+
+def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
+    attach(app)
+    arguments = ["check", "arithmetic", "--out", str(tmp_path / "run"), *(f"--set={each}" for each in NANO)]
+    good = CliRunner().invoke(app, [*arguments, "--json"])
+    assert good.exit_code == 0, good.output
+    document = json.loads(good.output)
+    assert (document["schema"], document["status"]) == (1, "pass")
+    assert set(document["checks"][0]) == {"check", "status", "message", "remedy"}
+    bad = CliRunner().invoke(app, [*arguments, "--set", "grpo.sampling.max_new_tokens=400"])
+    assert bad.exit_code == 1
+    assert "fail" in bad.output
+
+
+def test_json_is_what_was_found(tmp_path: Path) -> None:
+    findings = check_recipe("nowhere", out=tmp_path)
+    assert to_json(findings)["checks"][0]["status"] == status_of(findings) == "fail"
+    assert "unknown environment" in findings[0].message + findings[0].remedy
