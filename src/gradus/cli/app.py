@@ -48,6 +48,10 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(str(error), err=True)
         sys.exit(3)
+    except OSError as error:  # a disk, a file or a right that was not looked at more closely where it was used
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
+        sys.exit(3)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         sys.exit(130)

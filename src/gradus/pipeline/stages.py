@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,9 +30,9 @@ from gradus.pipeline.teaching import teach
 from gradus.policies import LoadedModel, LocalPolicy, load_model, make_nano
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.training import GrpoConfig, GrpoResult, SftConfig, train_grpo, train_sft
-
-from gradus.training.distributed import world
+from gradus.training.distributed import barrier, world
 from gradus.training.trainer import TrainerConfig
+
 __all__ = ["CHECKPOINTS", "grpo_alone", "remaining", "run_recipe", "sft_alone"]
 
 C = TypeVar("C", SftConfig, GrpoConfig)
@@ -58,7 +60,8 @@ class _Run:
     @property
     def base(self) -> str:
         """The model before any training: the given one, or the nano model of this run."""
-        return self.recipe.model.path or str(self.folder / "model")
+        path = self.recipe.model.path
+        return str(self.folder / "model") if path is None else str(find_model(path) or path)
 
     def checkpoint(self, stage: str) -> Path:
         """The best checkpoint of a training stage."""
@@ -83,14 +86,14 @@ def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, c
     return _finish(run)
 
 
-def _finish(run: _Run) -> Path:
-    """Costs, the report with them, and the tables on screen."""
 def remaining(recipe: Recipe, folder: Path) -> list[str]:
     """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
     run = _Run(recipe, folder, redo=False, console=Console(quiet=True))
     return [name for name, (_, select) in _STAGES.items() if not run.state.done(name, select(run))]
 
 
+def _finish(run: _Run) -> Path:
+    """Costs, the report with them, and the tables on screen."""
     from gradus.reports import show_results, write_report
 
     write_json(run.folder / "costs.json", {"schema": 1, "stages": run.state.costs()})
@@ -108,11 +111,8 @@ def _do_model(run: _Run, cost: dict[str, Any]) -> None:
     if run.recipe.model.path is not None:
         load_model(run.base, **run.recipe.template())  # fail now rather than after the teacher has been paid
         return
-    if find_model(run.base):  # whole, or it would not be there; a kill came before that was written down
-        return
-    if run.spec.vocabulary is None:
-        raise ConfigError(f"{run.spec.name} has no vocabulary to make a nano model from; give a model with --model")
-    make_nano(run.folder / "model", run.spec.vocabulary(), run.recipe.model.nano, seed=run.recipe.seed)
+    if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
+        _make_nano(run.recipe, run.folder / "model")
 
 
 def _do_audit(run: _Run, cost: dict[str, Any]) -> None:
@@ -226,15 +226,31 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
         if found.environment != spec.name:
             raise ConfigError(f"{path} holds episodes of {found.environment}, not of {spec.name}")
         episodes.extend(found.episodes)
-    base = recipe.model.path or str(folder / "model")
-    if recipe.model.path is None and not (folder / "model").exists():
-        if spec.vocabulary is None:
-            raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
-        make_nano(folder / "model", spec.vocabulary(), recipe.model.nano, seed=recipe.seed)
+    path = recipe.model.path
+    base = str(folder / "model") if path is None else str(find_model(path) or path)
+    fresh = path is None and not _begun(folder)
+    if fresh:
+        _make_nano(recipe, folder / "model")
     config = _seeded(recipe.sft, recipe)
-    with track(recipe.trackers, folder, config) as trackers:
-        model = _loaded(recipe, base, config)
-        return train_sft(model, episodes, config, folder, resume=resume, on_record=trackers).best
+    try:
+        with track(recipe.trackers, folder, config) as trackers:
+            model = _loaded(recipe, base, config)
+            return train_sft(model, episodes, config, folder, resume=resume, on_record=trackers).best
+    finally:
+        if fresh and not _begun(folder):  # it failed before it began: the next try may want another model
+            shutil.rmtree(folder / "model", ignore_errors=True)
+            with suppress(OSError):  # something else is in it
+                folder.rmdir()
+
+
+def _make_nano(recipe: Recipe, folder: Path) -> None:
+    """A nano model of the environment's words; one process makes it for all."""
+    spec = recipe.spec()
+    if spec.vocabulary is None:
+        raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
+    if world().main:
+        make_nano(folder, spec.vocabulary(), recipe.model.nano, seed=recipe.seed)
+    barrier()
 
 
 def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
@@ -266,10 +282,6 @@ def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader,
         )
 
 
-def _seeded(config: C, recipe: Recipe) -> C:
-    """The stage's own seed if the recipe gives one, else the run's."""
-    return config if "seed" in config.model_fields_set else config.model_copy(update={"seed": recipe.seed})
-
 def _loaded(recipe: Recipe, model: str, config: TrainerConfig) -> str | LoadedModel:
     """The model, loaded here where the recipe says how its template is used; what is saved later remembers it."""
     options = recipe.template()
@@ -279,6 +291,10 @@ def _loaded(recipe: Recipe, model: str, config: TrainerConfig) -> str | LoadedMo
     dtype = "float32" if config.autocast else config.dtype
     return load_model(model, dtype=dtype, device=device, attention=config.attention, **options)
 
+
+def _seeded(config: C, recipe: Recipe) -> C:
+    """The stage's own seed if the recipe gives one, else the run's."""
+    return config if "seed" in config.model_fields_set else config.model_copy(update={"seed": recipe.seed})
 
 
 def _begun(folder: Path) -> bool:

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,10 @@ class RunState:
         finally:
             cost["seconds"] = round(before + time.perf_counter() - started, 2)
             self._stages[stage]["cost"] = cost
-            self._write()
+            if self._stages[stage]["done"] or (self.folder / stage).exists():
+                self._write()
+            else:
+                self._unbegun(stage)
 
     def costs(self) -> list[dict[str, Any]]:
         """One row a stage, in order: stage, seconds, and what else it reported."""
@@ -83,6 +86,16 @@ class RunState:
             self._stages.pop(name, None)
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self._write()
+
+    def _unbegun(self, stage: str) -> None:
+        """Forget a stage that failed before it left anything: it may be tried with other settings."""
+        self._stages.pop(stage)
+        if self._stages:
+            self._write()
+            return
+        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # something else is in it
+            self.folder.rmdir()
 
     def _write(self) -> None:
         write_json(self.path, {"schema": 1, "stages": self._stages})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -57,7 +58,10 @@ def teach(
     started = time.perf_counter()
     kept = _kept(spec, policy, path)
     first = len(kept)
-    with EpisodeWriter(path, environment=spec.name, note=f"teacher {policy.name}") as writer:
+    with ExitStack() as stack:
+        writer: EpisodeWriter | None = (
+            None  # opened with the first episodes: a teacher that does not answer leaves no file
+        )
         for begin in range(first, episodes, _CHUNK):
             tasks = [spec.train_task(index) for index in range(begin, min(begin + _CHUNK, episodes))]
 
@@ -68,6 +72,9 @@ def teach(
             played = play(
                 spec, policy, tasks, seed=seed, key=("teach",), first_group=begin, grader=grader, progress=tell
             ).episodes
+            writer = writer or stack.enter_context(
+                EpisodeWriter(path, environment=spec.name, note=f"teacher {policy.name}")
+            )
             writer.write(played)
             kept.extend(played)
     return _summary(policy, kept[:episodes], max(0, episodes - first), grader, time.perf_counter() - started)

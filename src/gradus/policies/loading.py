@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from gradus.core import ConfigError
 from gradus.policies.renderers import ChatRenderer
@@ -66,8 +67,8 @@ def load_model(
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     number = _dtype(dtype, place)
     tokenizer, model = _load_parts(base, number, attention or "sdpa")
-    if adapter is not None:
     said = _said_before(tokenizer, adapter, keep_history, template_options)
+    if adapter is not None:
         model = _with_adapter(model, os.fspath(adapter))
     _check_vocabulary(tokenizer, model, name)
     generation = getattr(model, "generation_config", None)
@@ -81,7 +82,6 @@ def load_model(
     return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer, device=place, dtype=number, path=name)
 
 
-def context_length(model: Any) -> int | None:
 def _said_before(
     tokenizer: Any, adapter: str | os.PathLike[str] | None, keep_history: bool, options: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -104,6 +104,7 @@ def _said_before(
 _STORED = "gradus"  # the key in tokenizer_config.json
 
 
+def context_length(model: Any) -> int | None:
     """The longest sequence of ``model`` in tokens; None if its config names none."""
     config = model.config.get_text_config(decoder=True)
     return getattr(config, "max_position_embeddings", None)
@@ -151,8 +152,8 @@ def _check_source(name: str) -> None:
             return
         if (folder / "config.json").is_file():
             raise ConfigError(
-                f"the config.json in {name} names no model_type, so it is no model's; a run keeps its models in best and final, "
-                f"as in {folder / 'best'}"
+                f"the config.json in {name} is no model's (it names no model_type, or is not JSON); a run keeps its models in "
+                f"best and final, as in {folder / 'best'}"
             )
         hint = (
             "give it as adapter= and its base model as the path" if (folder / "adapter_config.json").is_file() else ""
@@ -180,13 +181,20 @@ def _load_parts(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(name)
-            model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+            read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
+            model, found = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             f"the model {name} could not be loaded: {first} "
             "(a model folder needs config.json, weights and tokenizer files; a hub name needs the network or a cached copy)"
         ) from error
+    if missing := sorted(found["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ConfigError(
+            f"the weights in {name} lack {len(missing)} tensors that its config.json asks for, the first is {missing[0]}; "
+            "copy the folder again, or set the config right"
+        )
     return tokenizer, model
 
 

@@ -112,28 +112,38 @@ def _line(value: Any) -> str:
 
 
 class EpisodeWriter:
-    """Appends episodes to a file, each line flushed to disk before :meth:`write` returns. A context manager."""
+    """Appends episodes to a file, flushed to disk before :meth:`write` returns, all of a call or none. A context manager.
+
+    Raises StorageError where the file cannot be written; it then holds what it held before the call.
+    """
 
     def __init__(self, path: Path | str, *, environment: str, note: str | None = None) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = not self.path.exists() or self.path.stat().st_size == 0
-        if not fresh:
-            _cut_torn_line(self.path)
-        self._file: IO[str] = self.path.open("a", encoding="utf-8")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = not self.path.exists() or self.path.stat().st_size == 0
+            if not fresh:
+                _cut_torn_line(self.path)
+            self._file: IO[bytes] = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise _unwritten(self.path, error) from error
         if fresh:
-            self._file.write(_header(environment, note))
-            self._sync()
+            self._append(_header(environment, note))
 
     def write(self, episodes: Iterable[Episode]) -> None:
         """Append episodes; they are on disk when this returns."""
-        for episode in episodes:
-            self._file.write(_line(encode(episode)))
-        self._sync()
+        self._append("".join(_line(encode(episode)) for episode in episodes))
 
-    def _sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def _append(self, text: str) -> None:
+        before = self._file.seek(0, os.SEEK_END)
+        rest = memoryview(text.encode("utf-8"))
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            os.ftruncate(self._file.fileno(), before)
+            raise _unwritten(self.path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -143,6 +153,13 @@ class EpisodeWriter:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _unwritten(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"could not write {path}: {error.strerror or error}; it holds what it held before. "
+        "Free some space or choose another place, and run the same command again"
+    )
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -16,6 +16,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,15 @@ class RunFolder:
             raise _storage(self.metrics, error) from error
         if self.observer is not None:
             self.observer(record)
+
+    def forget_beginning(self) -> None:
+        """Remove what :meth:`open` and the metrics wrote if no step was taken, so that the folder can be used again."""
+        if not self.writing or any(record["kind"] in ("step", "sft") for record in self.records()):
+            return
+        self.metrics.unlink(missing_ok=True)
+        (self.path / CONFIG).unlink(missing_ok=True)
+        with suppress(OSError):  # something else is in it
+            self.path.rmdir()
 
     def offset(self) -> int:
         """Length of the metrics file in bytes; 0 if there is none."""

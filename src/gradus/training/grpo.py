@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Grader, GradusError, Group, Policy
 from gradus.policies.loading import LoadedModel, load_model
 from gradus.policies.local import LocalPolicy
 from gradus.rollouts import play, write_episodes
@@ -126,12 +126,18 @@ def train_grpo(
     started = time.perf_counter()
     title = f"grpo {spec.name}"
     watched = {label: f"metrics.{key}" for label, key in spec.watched.items()}
-    screen = Screen(title, steps=config.max_steps, figures={**FIGURES, **watched}, done=loop.state.step, live=live and world().main)
-    with screen, Interrupt() as interrupt:
-        for record in loop.train(screen, interrupt):
-            screen.step(record)
-            if on_step is not None:
-                on_step(record)
+    screen = Screen(
+        title, steps=config.max_steps, figures={**FIGURES, **watched}, done=loop.state.step, live=live and world().main
+    )
+    try:
+        with screen, Interrupt() as interrupt:
+            for record in loop.train(screen, interrupt):
+                screen.step(record)
+                if on_step is not None:
+                    on_step(record)
+    except GradusError:
+        run_folder.forget_beginning()
+        raise
     loop.finish()
     return GrpoResult(
         steps=loop.state.step,

@@ -112,10 +112,10 @@ def train_sft(
     """
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     loaded = prepare_model(model, config)
-    run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     taught, held = _hold_out(episodes, validation, config)
     sequences = text_sequences(loaded, taught, reasoning=config.reasoning)
     checks = text_sequences(loaded, held, reasoning=config.reasoning) if held else []
+    run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     trainer = _Trainer(loaded, config, run_folder, sequences, checks)
     if resume:
         trainer.restore()

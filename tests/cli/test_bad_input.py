@@ -1,0 +1,187 @@
+"""What cannot be used gets a sentence and an exit code of 3, and leaves nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from gradus.cli import main
+from gradus.rollouts import read_episodes
+
+TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "sft.threads=1"]
+SFT = ["sft.max_steps=2", "sft.batch_size=2", "sft.first_turns=4", "sft.first_turns_share=1"]
+GRPO = [
+    "grpo.max_steps=1",
+    "grpo.groups=1",
+    "grpo.group_size=2",
+    "grpo.threads=1",
+    "grpo.validation_tasks=1",
+    "grpo.validation_every=1",
+]
+
+
+class Said:
+    """A command's exit code and what it wrote on standard error."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._patch, self._capture = monkeypatch, capsys
+
+    def __call__(self, *words: object, settings: list[str] | None = None) -> tuple[int, str]:
+        changes = [word for change in settings or [] for word in ("--set", change)]
+        self._patch.setattr(sys, "argv", ["gradus", *(str(word) for word in words), *changes])
+        self._capture.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), self._capture.readouterr().err
+
+
+@pytest.fixture
+def gradus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
+    return Said(monkeypatch, capsys)
+
+
+@pytest.fixture
+def lessons(gradus: Said, tmp_path: Path) -> Path:
+    assert gradus("teach", "rhythm", "-n", 4, "-o", tmp_path / "t.jsonl")[0] == 0
+    return tmp_path / "t.jsonl"
+
+
+@pytest.fixture
+def primed(gradus: Said, lessons: Path) -> Path:
+    run = lessons.parent / "sft"
+    assert gradus("sft", "rhythm", "-d", lessons, "-o", run, settings=[*TINY, *SFT])[0] == 0
+    return run / "best"
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A disk on which no file may pass ``size`` bytes: what is written beyond fails as on a full one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_missing_model_folder(gradus: Said, tmp_path: Path) -> None:
+    for words in (["grpo", "rhythm"], ["run", "rhythm", "--quick"]):
+        code, said = gradus(*words, "-m", tmp_path / "nope", "-o", tmp_path / "out")
+        assert (code, "there is no model folder" in said) == (3, True), said
+        assert not (tmp_path / "out").exists()  # so that the same folder takes the corrected command
+
+
+def test_a_run_folder_means_its_best_model(gradus: Said, primed: Path, lessons: Path) -> None:
+    out = lessons.parent / "more"
+    code, said = gradus(
+        "sft", "rhythm", "-d", lessons, "-m", primed.parent, "-o", out, settings=["sft.threads=1", *SFT]
+    )
+    assert code == 0, said
+    assert json.loads((out / "config.json").read_text())["model"] == str(primed)
+
+
+def test_damaged_models(gradus: Said, primed: Path, tmp_path: Path) -> None:
+    weights, whole = primed / "model.safetensors", load_file(primed / "model.safetensors")
+
+    def refused() -> str:
+        code, said = gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "out", settings=GRPO)
+        assert code == 3, said
+        assert not (tmp_path / "out").exists()
+        return said
+
+    save_file({name: value for name, value in whole.items() if "down_proj" not in name}, weights, {"format": "pt"})
+    assert "lack 1 tensors" in refused()  # transformers would begin with random ones
+    weights.write_bytes(b"\x10\x00")
+    assert "could not be loaded" in refused()
+    (primed / "config.json").write_text("{")
+    assert "not JSON" in refused()
+
+
+def test_a_tokenizer_that_cannot_end_an_answer(gradus: Said, primed: Path, lessons: Path) -> None:
+    (primed / "chat_template.jinja").unlink()
+    config = json.loads((primed / "tokenizer_config.json").read_text())
+    (primed / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": None}))
+    out = lessons.parent / "out"
+    for words in (["sft", "rhythm", "-d", lessons], ["grpo", "rhythm"]):
+        code, said = gradus(*words, "-m", primed, "-o", out)
+        assert (code, "neither a chat template nor an end-of-sequence token" in said) == (3, True), said
+        assert not out.exists()
+
+
+def test_a_prompt_longer_than_the_context(gradus: Said, primed: Path, lessons: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    short = [*TINY, *SFT, "model.nano.context=64"]
+    code, said = gradus("sft", "rhythm", "-d", lessons, "-o", out, settings=short)
+    assert (code, "the model's context holds 64" in said) == (3, True), said
+    assert not out.exists()
+    assert (
+        gradus("sft", "rhythm", "-d", lessons, "-o", out, settings=[*TINY, *SFT])[0] == 0
+    )  # with the context asked for now
+    assert json.loads((out / "model" / "config.json").read_text())["max_position_embeddings"] > 64
+
+    config = json.loads((primed / "config.json").read_text())
+    (primed / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    code, said = gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "g", settings=GRPO)
+    assert (code, "the model's context holds 40" in said) == (3, True), said
+    assert not (tmp_path / "g").exists()
+
+
+def test_an_unknown_key(gradus: Said, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('environment = "rhythm"\n[grpo]\nlerning_rate = 1\n')
+    code, said = gradus("run", "--recipe", recipe, "-o", tmp_path / "out")
+    assert code == 3
+    assert "grpo.lerning_rate: unknown key; grpo knows" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_while_teaching_keeps_what_was_there(gradus: Said, lessons: Path) -> None:
+    before = lessons.read_bytes()
+    with largest_file(len(before) + 5000):
+        code, said = gradus("teach", "rhythm", "-n", 40, "-o", lessons)
+    assert (code, "File too large" in said) == (3, True), said
+    assert lessons.read_bytes() == before
+    assert gradus("teach", "rhythm", "-n", 6, "-o", lessons)[0] == 0  # and goes on from there
+    assert len(read_episodes(lessons).episodes) == 6
+
+
+def test_a_full_disk_while_training_keeps_what_was_there(gradus: Said, primed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with largest_file(50_000):  # enough for metrics, too little for weights
+        code, said = gradus("grpo", "rhythm", "-m", primed, "-o", out, settings=GRPO)
+        assert (code, "could not write" in said) == (3, True), said
+        code, said = gradus("run", "rhythm", "--quick", "-o", tmp_path / "run")
+        assert (code, "could not be written" in said) == (3, True), said
+    left = [file for file in out.rglob("*") if file.is_file()]
+    assert {file.name for file in left} <= {"config.json", "metrics.jsonl"}
+    assert not (tmp_path / "run").exists()
+    assert gradus("grpo", "rhythm", "-m", primed, "-o", out, "--resume", settings=GRPO)[0] == 0
+
+
+def test_an_unreachable_teacher(gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    async def at_once(seconds: float) -> None: ...
+
+    monkeypatch.setattr("gradus.policies.remote_client.asyncio.sleep", at_once)
+    code, said = gradus("teach", "rhythm", "--policy", "remote:some-model", "-n", 2, "-o", tmp_path / "t.jsonl")
+    assert code == 3
+    assert "no connection to the server" in said
+    assert "OPENAI_BASE_URL" in said
+    assert not (tmp_path / "t.jsonl").exists()
+
+
+def test_a_folder_that_cannot_be_written(gradus: Said, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, said = gradus("teach", "rhythm", "-n", 2, "-o", tmp_path / "file" / "t.jsonl")
+    assert (code, "could not write" in said) == (3, True), said
+    code, said = gradus("package-env", "rhythm", tmp_path / "file" / "package")
+    assert (code, "file" in said) == (3, True), said
