@@ -39,7 +39,7 @@ def masked_weights(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Importance weights where they lie in [low, high], and 0 for tokens outside: those are not trained on.
 
-    Source: IcePop in Ling 2.0's "Every step evolves", arXiv 2510.18855.
+    Source: IcePop, in the report on Ring-1T ("Every step evolves"), arXiv 2510.18855.
     """
     ratio = _ratio(trainer_logprobs, sampler_logprobs, mask)
     outside = (ratio < low) | (ratio > high)
