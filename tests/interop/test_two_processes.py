@@ -14,7 +14,9 @@ import torch
 from fakes import lamps
 from safetensors.torch import load_file
 
+from gradus.core import ConfigError
 from gradus.policies import NanoConfig, make_nano
+from gradus.training.distributed import world
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 STEPS = 5
@@ -77,3 +79,29 @@ def test_two_processes_train_as_one(model: Path, tmp_path: Path, kind: str, unus
     together = run(launch(unused_port), model, tmp_path / "together", kind)
     compare(alone, together)
     print(f"\n{kind}, {STEPS} steps: alone {alone['seconds']:.1f} s, two processes {together['seconds']:.1f} s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_torch_shards_a_model_on_cpus_and_trains_it_to_the_same_weights(model: Path, version: str) -> None:
+    """What torch can do; this trainer does not use it, see docs/scaling.md."""
+    script = Path(__file__).parent / "sharded.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), str(model), version]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=170)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["gap"] < 1e-5
+    assert 0.45 < found["share"] < 0.55
+
+
+@pytest.mark.parametrize("flag", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_a_launch_that_shards_the_model_is_refused(monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
+    for name, value in {flag: "true", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    world.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match="needs all of it in every process"):
+            world()
+    finally:
+        world.cache_clear()
