@@ -88,6 +88,17 @@ def test_the_seed_decides_the_weights_and_leaves_torch_alone(tmp_path: Path):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_where_a_model_looks_first_is_kept_with_it(tmp_path: Path):
+    shape = SMALL.model_copy(update={"rope_theta": 100.0, "place_bias": 0.5, "embedding_std": 0.1})
+    model = load_model(make_nano(tmp_path / "nano", VOCABULARY, shape)).model
+    biases = [layer.self_attn.q_proj.bias for layer in model.model.layers]
+    assert model.config.rope_parameters["rope_theta"] == 100.0
+    assert torch.cat(biases).std().item() == pytest.approx(0.5, rel=0.3)
+    assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.1, rel=0.1)
+    plain = load_model(make_nano(tmp_path / "plain", VOCABULARY, SMALL)).model
+    assert plain.model.layers[0].self_attn.q_proj.bias is None
+
+
 def test_a_full_folder_is_not_overwritten(tmp_path: Path):
     (tmp_path / "kept").write_text("mine")
     with pytest.raises(StorageError, match="empty folder"):

@@ -12,9 +12,10 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from safetensors import SafetensorError
 
 from gradus.core import ConfigError, StorageError, Vocabulary, child_seed
 
@@ -44,7 +45,10 @@ class NanoConfig(BaseModel):
     """Shape of the nano model. ``context`` is the longest sequence in tokens.
 
     All heads share one head of keys and values by default (arXiv 1911.02150): decoding waits for the cache to be read, and
-    this quarters it.
+    this quarters it. ``rope_theta``: base of the rotary positions; a small one tells near places apart more sharply. ``place_bias``:
+    queries and keys get a bias of this standard deviation, 0 for none: heads that look at places and not at words are there from
+    the first step. ``embedding_std``: spread of the embeddings; small ones are soon drowned by what the layers add, and what is to be
+    copied with them. A model that must learn to copy learns it in about half the time with 100, 0.5 and 0.1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,6 +59,9 @@ class NanoConfig(BaseModel):
     kv_heads: int = Field(default=1, ge=1)
     intermediate_size: int = Field(default=384, ge=8)
     context: int = Field(default=4096, ge=16)
+    rope_theta: float = Field(default=10_000.0, gt=1)
+    place_bias: float = Field(default=0.0, ge=0)
+    embedding_std: float = Field(default=0.02, gt=0)
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> NanoConfig:
@@ -150,7 +157,7 @@ def make_nano(
             os.replace(aside, target)  # an empty folder may be replaced, a full one was refused above
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise StorageError(f"the nano model could not be written to {target}: {error}") from error
     return target
 
@@ -168,6 +175,8 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         num_key_value_heads=config.kv_heads,
         intermediate_size=config.intermediate_size,
         max_position_embeddings=config.context,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        attention_bias=config.place_bias > 0,
         tie_word_embeddings=True,
         attention_dropout=0.0,
         eos_token_id=tokenizer.backend_tokenizer.token_to_id(END),
@@ -176,4 +185,10 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "nano") % 2**63)
-        return LlamaForCausalLM(shape)
+        model: Any = LlamaForCausalLM(shape)
+        with torch.no_grad():
+            model.model.embed_tokens.weight.mul_(config.embedding_std / shape.initializer_range)
+            for layer in model.model.layers if config.place_bias else ():
+                for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                    projection.bias.normal_(std=config.place_bias)
+        return model
