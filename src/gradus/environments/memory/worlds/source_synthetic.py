@@ -15,6 +15,7 @@ from gradus.environments.memory.worlds.synthetic import synthetic_config, synthe
 
 __all__ = ["read_statements", "synthetic_source"]
 
+LESSONS = range(2_000, 8_000)  # training worlds of one chunk without small talk
 TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
     range(1_000_000, 1_000_128),
     range(2_000_000, 2_000_048),
@@ -25,7 +26,8 @@ TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
 def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
     """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length.
 
-    Training worlds have from none to all of the small talk: copying is learnt where little distracts, ignoring where much does.
+    Training worlds have from none to all of the small talk, and 6,000 of them (2,000 to 7,999) are one chunk long: copying is
+    learnt where little distracts, ignoring where much does. A model that is primed on 8,000 worlds gets both.
     """
     base = synthetic_config(knobs or {})
     knobs = base.model_dump(exclude_unset=True)
@@ -39,6 +41,10 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
             "people": people,
             "questions": base.questions * 2,
         }
+
+    def train(index: int) -> tuple[int, dict[str, Any]]:
+        shape = {"chunks": 1, "chat": 0} if index in LESSONS else {"chat": index % (base.chat + 1)}
+        return index, {**knobs, "split": "train", **shape}
 
     conditions = (
         Condition(
@@ -54,7 +60,7 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
         name="memory",
         summary="dialogues of invented people whose facts change, are taken back, rumoured and joked about",
         world=synthetic_world,
-        train=lambda i: (i, {**knobs, "split": "train", "chat": i % (base.chat + 1)}),
+        train=train,
         conditions={condition.name: condition for condition in conditions},
         max_chunks=base.chunks * 16,
         vocabulary=_vocabulary,
