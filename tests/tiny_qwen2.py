@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-__all__ = ["make_tiny_qwen2"]
+__all__ = ["FORGETFUL", "make_tiny_qwen2"]
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
@@ -16,6 +16,13 @@ CHATML = (
     "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{%- endif -%}"
     "{%- for message in messages -%}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+# Keeps earlier answers as Qwen3's template does: without their reasoning.
+FORGETFUL = (
+    "{%- for message in messages -%}{%- set said = message['content'] -%}"
+    "{%- if message['role'] == 'assistant' and '</think>' in said -%}{%- set said = said.split('</think>')[-1].lstrip('\\n') -%}"
+    "{%- endif -%}{{ '<|im_start|>' + message['role'] + '\\n' + said + '<|im_end|>' + '\\n' }}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
 TEXT = [

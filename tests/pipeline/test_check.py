@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tiny_qwen2 import make_tiny_qwen2
+from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from typer.testing import CliRunner
 
 from gradus.cli.app import app
@@ -16,13 +16,6 @@ from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
 from gradus.pipeline.recipe import own_recipes
 
 NANO = ["model.nano.hidden_size=16", "model.nano.layers=1", "model.nano.heads=2", "model.nano.intermediate_size=32"]
-# Keeps earlier answers as Qwen3's template does: without their reasoning.
-FORGETFUL = (
-    "{%- for message in messages -%}{%- set said = message['content'] -%}"
-    "{%- if message['role'] == 'assistant' and '</think>' in said -%}{%- set said = said.split('</think>')[-1].lstrip('\\n') -%}"
-    "{%- endif -%}{{ '<|im_start|>' + message['role'] + '\\n' + said + '<|im_end|>' + '\\n' }}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +57,7 @@ def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()  # looking leaves nothing behind
 
 
-@pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith("gsm8k")])
+@pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith(("gsm8k", "memory-babi"))])
 def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "src" / "gradus" / "recipes" / f"{name}.toml"
     findings = check_recipe(str(recipe), out=tmp_path / "run")

@@ -51,7 +51,8 @@ class DataSource:
 def parse_source(kind: str, argument: str | None) -> DataSource:
     """The source that ``argument`` means. Raises ConfigError for options that do not exist."""
     if not argument:
-        raise ConfigError(f"{kind} needs a path, as in {kind}:PATH" + (" or a hub name" if kind == "gsm8k" else ""))
+        hub = ", or a hub name, as in gsm8k:openai/gsm8k, which downloads it" if kind == "gsm8k" else ""
+        raise ConfigError(f"{kind} needs a path, as in {kind}:PATH{hub}")
     place, _, query = argument.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     unknown = sorted(set(options) - set(_OPTIONS))

@@ -12,13 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gradus import environments
 from gradus.core import GradusError
 from gradus.pipeline.checks.model import context, disk, memory, model, spelling
 from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, trackers
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
 from gradus.pipeline.checks.tasks import data, environment, gold
-from gradus.pipeline.recipe import load_recipe
+from gradus.pipeline.recipe import load_recipe, own_recipes
 
 __all__ = ["CHECKS", "check_recipe", "status_of", "to_json"]
 
@@ -53,7 +54,8 @@ def check_recipe(named: str, *, out: Path | None = None, online: bool = False, *
     asked only with ``online``.
     """
     try:
-        file = Path(named) if named.endswith(".toml") else None
+        own = named in own_recipes() and named not in environments.names()
+        file = Path(named) if named.endswith(".toml") or own else None
         recipe = load_recipe(None if file else named, path=file, **options)
     except GradusError as error:
         return (_from_error(error, "recipe", "correct the recipe"),)

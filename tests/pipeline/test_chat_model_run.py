@@ -1,0 +1,64 @@
+"""`gradus run gsm8k --model PATH` with a tiny chat model: every stage, adapters and report, also with a template that forgets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
+from transformers import AutoTokenizer
+
+from gradus.core import ConfigError
+from gradus.pipeline import load_recipe, run_recipe
+from gradus.policies import load_model
+
+EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
+SMALL = [
+    "sft.max_steps=2",
+    "sft.lora.rank=2",
+    "grpo.lora.rank=2",
+    "grpo.sampling.max_new_tokens=8",
+    'eval.policies=["sft", "grpo", "grpo-greedy", "gold"]',
+    'eval.conditions=["held-out"]',
+    'eval.pairs=["grpo-sft"]',
+]
+
+
+def forgetful(model: Path) -> Path:
+    """The same model with a template that drops the reasoning of earlier answers, as Qwen3's does."""
+    copy = Path(shutil.copytree(model, model.with_name("forgetful")))
+    tokenizer = AutoTokenizer.from_pretrained(copy)
+    tokenizer.chat_template = FORGETFUL
+    tokenizer.save_pretrained(copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen2(tmp_path_factory.mktemp("qwen") / "model", context=2048)
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> None:
+    model = qwen if remembers else forgetful(qwen)
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(model), quick=True, changes=SMALL)
+    run = run_recipe(recipe, out=tmp_path / "run")
+    results = json.loads((run / "results.json").read_text())
+    policies = results["conditions"]["held-out"]["policies"]
+    assert set(policies) == {"sft", "grpo", "grpo-greedy", "gold"}
+    assert policies["gold"]["yardstick"]["mean"] == 1.0
+    assert "grpo - sft" in results["conditions"]["held-out"]["pairs"]
+    assert (run / "grpo" / "best" / "adapter_config.json").is_file()
+    assert "<svg" in (run / "report.html").read_text()
+    if not remembers:  # what was trained so is loaded so, without being told again
+        loaded = load_model(run / "grpo" / "best")
+        assert loaded.tokenizer.init_kwargs["gradus"]["keep_history"]
+
+
+def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwen: Path, tmp_path: Path) -> None:
+    model = forgetful(Path(shutil.copytree(qwen, tmp_path / "model")))
+    recipe = load_recipe("memory", model=str(model))
+    with pytest.raises(ConfigError, match=r"rewrites history.*model\.keep_history = true"):
+        run_recipe(recipe, out=tmp_path / "run")
