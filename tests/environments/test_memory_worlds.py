@@ -270,3 +270,19 @@ def test_own_worlds_that_cannot_be_used(tmp_path: Path, line: str, message: str)
     path.write_text(line)
     with pytest.raises(ConfigError, match=message):
         jsonl_source(str(path))
+
+
+def test_some_training_worlds_are_lessons_in_copying_and_the_others_are_whole() -> None:
+    spec = load("memory:synthetic:chunks=5")
+    sizes = {index: spec.train_task(index).options.get("chunks") for index in (0, 1999, 2000, 7999, 8000, 100_000)}
+    assert sizes == {0: 5, 1999: 5, 2000: 1, 7999: 1, 8000: 5, 100_000: 5}
+    lesson = spec.train_task(2000)
+    (episode,) = play(spec, spec.policy("teacher"), [lesson]).episodes
+    assert len(episode.turns) == 1
+    assert episode.outcome["turns"][0]["facts"] >= 1
+
+
+def test_a_story_brings_its_own_recipe() -> None:
+    spec = load(f"memory:babi:{Path(__file__).parents[1] / 'data' / 'babi'}")
+    assert spec.recipe == "memory-babi.toml"
+    assert load("memory").recipe == "memory.toml"

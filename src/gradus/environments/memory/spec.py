@@ -129,7 +129,7 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         vocabulary=lambda: _vocabulary(source),
         random_answers=random_answer,
         hidden=("asked",),  # the answers are said in the dialogue; what will be asked is not
-        recipe="memory.toml",
+        recipe=source.recipe,
         reference=_REFERENCE,
     )
 

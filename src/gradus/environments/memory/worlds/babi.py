@@ -55,6 +55,7 @@ def babi_source(path: str) -> Source:
         vocabulary=vocabulary,
         responses={"append-only": append_facts, "teacher": teach_story},
         kinds=tuple(dict.fromkeys(name for name, _ in tested)),
+        recipe="memory-babi.toml",
     )
 
 

@@ -126,7 +126,8 @@ class Source:
     """Where worlds come from.
 
     ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``responses``: policies of
-    its own, name -> function from an observation's data to calls; ``teacher`` among them primes a model.
+    its own, name -> function from an observation's data to calls; ``teacher`` among them primes a model. ``recipe``: the file in
+    ``gradus.recipes`` that a run of it begins with.
     """
 
     name: str
@@ -138,3 +139,4 @@ class Source:
     vocabulary: Callable[[], Vocabulary]
     responses: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = field(default_factory=dict)
     kinds: Sequence[str] = ()  # of questions, for metrics
+    recipe: str = "memory.toml"
