@@ -291,3 +291,17 @@ def test_a_statement_that_all_members_share_has_no_advantage():
     paid[..., 1] = 0.3
     found = statement_advantages(paid, torch.full((4,), 3), torch.zeros(4, dtype=torch.long))
     assert torch.equal(found, torch.zeros(4, 3, 2))
+
+
+def test_statements_and_acts_keep_their_weights_in_the_grade():
+    torch = __import__("torch")
+    from gradus.algorithms import statement_advantages
+
+    draws = torch.Generator().manual_seed(1)
+    paid = torch.randn(6, 4, 2, generator=draws, dtype=torch.float64)
+    lengths, groups = torch.full((6,), 4), torch.tensor([0, 0, 0, 1, 1, 1])
+    plain = statement_advantages(paid, lengths, groups, scale="none")
+    scaled = statement_advantages(paid, lengths, groups, scale="batch")
+    ratio = plain / scaled
+    assert torch.allclose(ratio, ratio[0, 0, 0].expand_as(ratio))
+    assert torch.isclose((scaled.sum(-1) ** 2).mean().sqrt(), torch.tensor(1.0, dtype=torch.float64))
