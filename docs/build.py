@@ -1,10 +1,13 @@
-"""Check the docs: every relative link leads somewhere, and every shell example names a command that exists."""
+"""Check the docs: every relative link leads somewhere, and every example names a command, and options of it, that exist."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from typer.main import get_command
 
@@ -13,27 +16,48 @@ from gradus.cli.commands import attach
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
-COMMAND = re.compile(r"^\s*(?:\.venv/bin/)?gradus ([a-z][a-z-]*)", re.MULTILINE)
+LINE = re.compile(r"^\s*(?:\.venv/bin/)?(gradus [a-z][^\n]*)", re.MULTILINE)  # in a block
+INLINE = re.compile(r"`(?:\.venv/bin/)?(gradus [a-z][^`]*)`")
 
 
 def main() -> int:
     """Print what is wrong; the exit code is the number of faults, at most 1."""
     attach(app)
-    known = set(getattr(get_command(app), "commands", {}))
+    root = get_command(app)
     faults: list[str] = []
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/gradus/recipes/*.md")]
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        for target, _ in LINK.findall(text):
-            if not (page.parent / target).exists():
-                faults.append(f"{page.relative_to(ROOT)}: no {target}")
-        faults.extend(
-            f"{page.relative_to(ROOT)}: no command gradus {name}" for name in COMMAND.findall(text) if name not in known
-        )
+        found = [f"no {target}" for target, _ in LINK.findall(text) if not (page.parent / target).exists()]
+        joined = text.replace("\\\n", " ")  # a command that goes on in the next line
+        for example in (*LINE.findall(joined), *INLINE.findall(joined)):
+            found.extend(_wrong(root, example))
+        faults.extend(f"{page.relative_to(ROOT)}: {fault}" for fault in found)
     for fault in faults:
         print(fault)
     print(f"{len(pages)} pages, {len(faults)} faults")
     return int(bool(faults))
+
+
+def _wrong(root: Any, example: str) -> Iterator[str]:
+    """What an example asks for that is not there."""
+    try:
+        words = shlex.split(example, comments=True)[1:]
+    except ValueError:  # an example in prose may hold a lone quotation mark
+        words = example.split()[1:]
+    command = root
+    for word in words:
+        inner = getattr(command, "commands", {})
+        if inner and word not in inner and not word.startswith("-"):
+            yield f"no command {word} in: {example.strip()}"
+            return
+        command = inner.get(word, command)
+        if getattr(command, "commands", None):
+            continue
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        option = word.split("=")[0]
+        if re.fullmatch(r"--?[a-z][a-z-]*", option) and option not in {*known, "--help"}:
+            yield f"no option {option} in: {example.strip()}"
 
 
 if __name__ == "__main__":
