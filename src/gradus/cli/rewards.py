@@ -101,10 +101,10 @@ def _show(tried: Tryout, limit: int) -> None:
 
     names = list(tried.component_means())
     table = Table(box=None)
-    table.add_column("completion", overflow="ellipsis", no_wrap=True, max_width=50)
+    table.add_column("completion", overflow="ellipsis", no_wrap=True, max_width=28)
     table.add_column("answer read", overflow="ellipsis", no_wrap=True, max_width=16)
-    for name in [*names, "reward"]:
-        table.add_column(name, justify="right")
+    for name in [*names, "reward"]:  # long names are folded, so that narrow terminals show the figures whole
+        table.add_column(name.replace("_", " "), justify="right", min_width=7, overflow="fold")
     for row in tried.rows()[:limit]:
         figures = [_figure(row["components"][name]) for name in names]
         text = Text(" ".join(row["completion"].split()) or "(empty)")
