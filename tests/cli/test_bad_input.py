@@ -185,3 +185,12 @@ def test_a_folder_that_cannot_be_written(gradus: Said, tmp_path: Path) -> None:
     assert (code, "could not write" in said) == (3, True), said
     code, said = gradus("package-env", "rhythm", tmp_path / "file" / "package")
     assert (code, "file" in said) == (3, True), said
+
+
+def test_an_environment_in_the_current_folder_is_found(
+    gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_lamps.py").write_text("from fakes import lamps\n\nSPEC = lamps()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert gradus("envs", "my_lamps:SPEC")[0] == 0

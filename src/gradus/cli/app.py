@@ -6,6 +6,7 @@ Exit codes: 0 done (or healthy, or pass), 1 a verdict of fail or warnings, 2 wro
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -41,6 +42,7 @@ def main() -> None:
     """Entry point of the `gradus` command."""
     from gradus.cli import commands
 
+    sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
     try:
         app()
