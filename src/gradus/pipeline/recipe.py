@@ -133,7 +133,9 @@ class Recipe(_Section):
                 f"rewards are for environments of one turn, {spec.name} has up to {spec.max_turns}; choose one of its "
                 f"graders: {', '.join(spec.graders)}"
             )
-        own = grader_of(load_rewards(self.rewards), name=_OWN_GRADER, summary="the recipe's own rewards")
+        rewards = load_rewards(self.rewards)
+        rewards.trainer_state.max_steps = self.grpo.max_steps
+        own = grader_of(rewards, name=_OWN_GRADER, summary="the recipe's own rewards")
         return replace(spec, graders={**spec.graders, _OWN_GRADER: own}, default_grader=_OWN_GRADER)
 
     def template(self) -> dict[str, Any]:
@@ -142,8 +144,11 @@ class Recipe(_Section):
         return {"keep_history": keep, "template_options": self.model.template_options or None}
 
     def schedule(self, grader: Grader) -> RewardSchedule | None:
-        """What changes the grader's weights from step to step, None where nothing does. Raises ConfigError."""
-        if not self.stage and self.adaptive is None:
+        """What changes from step to step in what is paid, None where nothing does. Raises ConfigError.
+
+        Rewards of one's own have a schedule even where weights stay: their functions may look at the step.
+        """
+        if not self.stage and self.adaptive is None and not self.rewards:
             return None
         return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive)
 

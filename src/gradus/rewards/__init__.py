@@ -14,7 +14,7 @@ from gradus.rewards.functions import (
     strict_format,
     style,
 )
-from gradus.rewards.grading import grader_of, reweigh
+from gradus.rewards.grading import grader_of, reweigh, tell_step
 from gradus.rewards.numbers import NumberReading, read_number
 from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, StepPlan, adapt
 from gradus.rewards.tryout import Tryout, parse_completions, read_completions, try_rewards
@@ -56,5 +56,6 @@ __all__ = [
     "same_answer",
     "strict_format",
     "style",
+    "tell_step",
     "try_rewards",
 ]

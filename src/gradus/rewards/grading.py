@@ -9,7 +9,7 @@ from math import fsum
 from gradus.core import ConfigError, Episode, Grade, Grader, RewardTerm
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
-__all__ = ["grader_of", "reweigh"]
+__all__ = ["grader_of", "reweigh", "tell_step"]
 
 
 def grader_of(rewards: Rewards, *, name: str, summary: str = "", range: tuple[float, float] | None = None) -> Grader:
@@ -18,18 +18,32 @@ def grader_of(rewards: Rewards, *, name: str, summary: str = "", range: tuple[fl
     The columns come from ``episode.outcome["columns"]``, or from the outcome itself where it has none. An episode without
     an answer, or with more than one, is an error of that episode.
     """
+    grade = _RewardGrade(name, rewards)
+    return Grader(name=name, summary=summary, weights=dict(rewards.weights), grade=grade, per_turn=True, range=range)
 
-    def grade(episodes: Sequence[Episode]) -> list[Grade]:
+
+class _RewardGrade:
+    """The grade function of rewards; it keeps hold of them, so that they can be told the step."""
+
+    def __init__(self, name: str, rewards: Rewards) -> None:
+        self.name, self.rewards = name, rewards
+
+    def __call__(self, episodes: Sequence[Episode]) -> list[Grade]:
         rows = {place: _completion(episode) for place, episode in enumerate(episodes) if len(episode.turns) == 1}
-        scored = dict(zip(rows, rewards(list(rows.values())), strict=True))
+        scored = dict(zip(rows, self.rewards(list(rows.values())), strict=True))
         return [
-            _grade(name, scored[place])
+            _grade(self.name, scored[place])
             if place in scored
-            else Grade(grader=name, value=None, error=f"expected an episode of one turn, got {len(episode.turns)}")
+            else Grade(grader=self.name, value=None, error=f"expected an episode of one turn, got {len(episode.turns)}")
             for place, episode in enumerate(episodes)
         ]
 
-    return Grader(name=name, summary=summary, weights=dict(rewards.weights), grade=grade, per_turn=True, range=range)
+
+def tell_step(grader: Grader, step: int) -> None:
+    """Let reward functions see the optimiser step that is about to be taken, as TRL does: ``trainer_state.global_step`` counts
+    the steps that were taken before. Nothing happens where the grader is not made of reward functions."""
+    if isinstance(grader.grade, _RewardGrade):
+        grader.grade.rewards.trainer_state.global_step = step - 1
 
 
 def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:

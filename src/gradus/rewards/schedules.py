@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, Grader
-from gradus.rewards.grading import reweigh
+from gradus.rewards.grading import reweigh, tell_step
 
 __all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt"]
 
@@ -126,7 +126,8 @@ class RewardSchedule:
         )
 
     def grader(self, grader: Grader, step: int) -> Grader:
-        """``grader`` under the weights that hold for ``step``."""
+        """``grader`` under the weights that hold for ``step``; its reward functions are told the step."""
+        tell_step(grader, step)
         return reweigh(grader, self.plan(step).weights)
 
     def observe(self, step: int, components: Mapping[str, float | None]) -> None:

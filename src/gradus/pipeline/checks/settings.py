@@ -78,12 +78,11 @@ def _claim(subject: Subject, claim: Any) -> None:
 
 def schedule(subject: Subject) -> list[Finding]:
     """Stages and adaptive weights name components that the grader pays."""
-    found = subject.recipe.schedule(subject.grader)
+    subject.recipe.schedule(subject.grader)  # raises for a name that the grader does not know
     stages = subject.recipe.stage
-    if found is None:
-        return [passed("the grader's weights stay as they are")]
     if not stages:
-        return [passed("weights adapt")]
+        adapt = subject.recipe.adaptive is not None
+        return [passed("weights adapt" if adapt else "the grader's weights stay as they are")]
     lengths = [stage.steps for stage in stages]
     ends = sum(length or 0 for length in lengths[:-1])
     said = [f"{stage.name} {stage.steps or subject.recipe.grpo.max_steps - ends}" for stage in stages]
