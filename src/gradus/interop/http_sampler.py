@@ -64,7 +64,7 @@ class HttpSampler:
         name: str | None = None,
     ) -> None:
         if sampling.grammar:
-            raise ConfigError("a grammar cannot be enforced by a server; unset sampling.grammar")
+            raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
         self.model, self.renderer, self.sampling, self.retries = model, renderer, sampling, retries
         self.concurrency = concurrency
         self._name = name or f"http:{model}"
