@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from streams import healthy, spoiled
 
-from gradus.health import RULES, count_alarms, diagnose, status
+from gradus.health import RULES, Monitor, count_alarms, diagnose, status
+from gradus.health.history import History
 
 
 def _flat(i):
@@ -100,6 +101,42 @@ def test_dead_groups_of_solved_tasks_do_not_stop():
     found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "dead groups")
     assert found.severity == "warn"
     assert "solved" in found.evidence
+
+
+def test_a_stage_is_held_to_its_own_beginning():
+    # A format stage in which nearly all is right, then sums that are learnt: little spread at first, then much, then little.
+    records = healthy(0)
+    for i, record in enumerate(records):
+        record["stage"] = "form" if i < 10 else "sums"
+        if i < 10:
+            record.update(reward_mean=2.0, reward_total_std=0.05, dead_groups=0.9)
+        elif i >= 60:
+            record.update(reward_mean=2.9, reward_total_std=0.2, dead_groups=0.9)
+        else:
+            record.update(reward_mean=1.5 + i / 50, reward_total_std=1.0, dead_groups=0.1)
+    history = History(records)
+    assert [len(history.before(count)) for count in (0, 1, 10, 11, 60)] == [0, 1, 10, 1, 50]
+    early = [each for each in Monitor()(records[:10]) if each["rule"] == "dead groups"]
+    assert [each["severity"] for each in early] == ["warn"]  # a short stage ends by itself
+    late = [each for each in Monitor()(records) if each["rule"] == "dead groups"]
+    assert [each["severity"] for each in late] == ["warn"]
+    assert "solved" in late[0]["evidence"]
+
+
+def test_lowered_weights_do_not_hide_that_tasks_are_solved():
+    def solved(record, i):
+        aim = 13.0 + 0.01 * (i % 3)
+        return {
+            "dead_groups": 0.9 if i >= 15 else 0.4,
+            "reward_mean": 0.3,
+            "reward_total_std": 0.05,
+            "yardstick_mean": aim,
+            "weights": {"a": 0.5},
+        }
+
+    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "dead groups")
+    assert found.severity == "warn"
+    assert "yardstick rose" in found.evidence
 
 
 def test_half_dead_groups_are_a_warning():

@@ -95,7 +95,7 @@ class Monitor:
         alerts: list[dict[str, Any]] = []
         for rule in self._rules:
             if rule.kind in kinds:
-                history = History(self._records, rule.kind)
+                history = History(self._records, rule.kind).now()
                 if finding := rule.check(history):
                     alerts.append(_alert(rule, finding, history.step))
         return alerts

@@ -26,7 +26,10 @@ class Trend:
 
 
 class History:
-    """Records of one kind in order, read as columns; missing and null are NaN. Names may be dotted: ``metrics.play``."""
+    """Records of one kind in order, read as columns; missing and null are NaN. Names may be dotted: ``metrics.play``.
+
+    A new stage of a reward schedule pays something else, so what came before it is no comparison: :meth:`now` leaves it out.
+    """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], kind: str = "step") -> None:
         self.records = [record for record in records if record.get("kind", "step") == kind]
@@ -40,10 +43,16 @@ class History:
         return self.records[-1].get("step") if self.records else None
 
     def before(self, count: int) -> History:
-        """The history as it was after ``count`` records."""
+        """The history as it was after ``count`` records, of the stage that the last of them belongs to."""
         found = History(())
-        found.records = self.records[:count]
+        stage = self.records[count - 1].get("stage") if count else None
+        begin = next((i + 1 for i in range(count - 1, -1, -1) if self.records[i].get("stage") != stage), 0)
+        found.records = self.records[begin:count]
         return found
+
+    def now(self) -> History:
+        """The history of the stage at hand."""
+        return self.before(len(self.records))
 
     def column(self, name: str, last: int | None = None) -> Array:
         """Values of ``name`` over the last so many records (all if None), (n,)."""

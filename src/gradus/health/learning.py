@@ -23,7 +23,8 @@ __all__ = [
 
 _WINDOW = 10
 _DEAD_WARN, _DEAD_STOP = 0.5, 0.8
-_LEFT = 0.4  # of the spread over episodes at the start, below which tasks count as solved
+_SHORT = 20  # steps of a stage below which it is not stopped: a short one ends by itself
+_LEFT = 0.6  # of the spread over episodes at the start, below which tasks count as solved
 _HALF = 0.5  # of what spread and variety were at the start
 _GONE = 0.2  # of what the answer told about the task at the start
 _INVALID = 0.05
@@ -48,17 +49,28 @@ def dead_groups(history: History) -> Finding | None:
         return Finding(severity="warn", evidence=evidence)
     if solved := _solved(history):
         return Finding(severity="warn", evidence=evidence + solved)
+    stage = history.records[-1].get("stage")
+    if stage is not None and len(history) < _SHORT:
+        return Finding(severity="warn", evidence=f"{evidence}, in the first {len(history)} of stage {stage}")
     return Finding(severity="stop", evidence=evidence)
 
 
 def _solved(history: History) -> str:
-    """A sentence if the reward has risen and hardly differs between episodes any more: nothing is left to learn."""
-    start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", 5)
-    spread, left = history.first_mean("reward_total_std", 5), history.mean("reward_total_std", 5)
-    if start is None or now is None or spread is None or left is None:
+    """A sentence if the reward has risen and differs less between episodes than it did: little is left to learn.
+
+    Where adaptive weights are lowered with success the reward falls by that alone, and the yardstick tells what was learnt.
+    """
+    start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", _WINDOW)
+    spread, left = history.first_mean("reward_total_std", 5), history.mean("reward_total_std", _WINDOW)
+    if start is None or now is None or spread is None or left is None or left > _LEFT * spread:
         return ""
-    if now - start < max(spread, 1e-9) / 2 or left > _LEFT * spread:
-        return ""
+    if now - start < max(spread, 1e-9) / 2:
+        aims = history.head("yardstick_mean", _WINDOW), history.column("yardstick_mean", _WINDOW)
+        better = difference(*aims)
+        if not history.names("weights") or better is None or better < _VERY_SURE:
+            return ""
+        rose = f"from {aims[0].mean():.2f} to {np.nanmean(aims[1]):.2f}"
+        return f"; the yardstick rose {rose} and the reward differs little: the tasks may be solved"
     return f"; the reward rose from {start:.2f} to {now:.2f} and is nearly the same everywhere: the tasks may be solved"
 
 
