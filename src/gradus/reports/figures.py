@@ -208,12 +208,12 @@ def _line(axis: Axes, index: int, x: Sequence[float], y: Sequence[float | None],
 
 def _marks(axis: Axes, curve: Curve) -> None:
     """Upright lines where something begins."""
-    for mark in curve.marks:
+    for place, mark in enumerate(curve.marks):  # names of short stages stand below each other
         axis.axvline(mark.x, color=COLOURS[-1], linewidth=0.8, linestyle=":")
         at: Any = {
             "xy": (mark.x, 1),
             "xycoords": ("data", "axes fraction"),
-            "xytext": (2, -8),
+            "xytext": (2, -8 - 9 * (place % 3)),
             "textcoords": "offset points",
         }
         axis.annotate(mark.name, **at, fontsize=7, color=COLOURS[-1])

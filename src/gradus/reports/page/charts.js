@@ -175,10 +175,10 @@ function lineChart(host, spec) {
     for (const { at: tick, text } of ticks(first, last, Math.max(2, Math.floor(width / 60)), xs.every(Number.isInteger))) {
       picture.append(svg("text", { class: "tick", x: scale(tick), y: height - 6, "text-anchor": "middle" }, text));
     }
-    for (const mark of spec.marks ?? []) {
+    for (const [place, mark] of (spec.marks ?? []).entries()) {  // names of short stages stand below each other
       picture.append(
         svg("line", { class: "mark", x1: scale(mark.x), x2: scale(mark.x), y1: frame.top, y2: frame.bottom }),
-        svg("text", { class: "tick", x: scale(mark.x) + 3, y: frame.top + 8 }, mark.name),
+        svg("text", { class: "tick", x: scale(mark.x) + 3, y: frame.top + 8 + 12 * (place % 3) }, mark.name),
       );
     }
     spec.series.forEach((series, index) => {
