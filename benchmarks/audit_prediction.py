@@ -50,7 +50,7 @@ def settings(steps: int, threads: int) -> GrpoConfig:
 
 def foretold(spec: EnvironmentSpec, model: Path, grader: str, config: GrpoConfig, tasks: int) -> dict[str, float]:
     """What the audit's signal check expects of groups of 8 played by this student."""
-    policy = LocalPolicy(load_model(model), config.sampling, name="student")
+    policy = LocalPolicy(load_model(model), config.sampling, name="student", grammar=spec.grammar)
     wanted = [spec.train_task(index) for index in range(tasks)]
     groups = play(spec, policy, wanted, group_size=16, key=("forecast",), grader=spec.grader(grader)).groups
     grades = [group.values() for group in groups]

@@ -203,3 +203,39 @@ def test_trend_is_calibrated_under_noise_that_neighbours_share():
     rng = np.random.default_rng(0)
     beyond = np.mean([abs(trend(_wave(rng, 50)).t) > 2 for _ in range(600)])
     assert beyond < 0.12
+
+
+def validations(rise: float, fall: float) -> list[dict[str, object]]:
+    """Three validations of 32 tasks that differ far more than any of them moves, sampled and greedy."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    grades, aims = rng.normal(0.6, 0.3, 32), rng.normal(11, 5, 32)
+    return [
+        {
+            "kind": "validation",
+            "step": step,
+            "decoding": decoding,
+            "condition": "train",
+            "grades": [*(grades + step / 20 * rise + rng.normal(0, 0.02, 32)), None],
+            "yardsticks": [*(aims + step / 20 * fall + rng.normal(0, 0.4, 32)), 3.0],
+        }
+        for step in (0, 10, 20)
+        for decoding in ("sampled", "greedy")
+    ]
+
+
+def test_a_hack_shows_task_by_task_where_steps_are_too_noisy_to_show_it():
+    found = [each for each in diagnose(validations(0.06, -1.5)) if each.rule == "hack suspected"]
+    assert [each.severity for each in found] == ["stop"]
+    assert "on the same 32 tasks" in found[0].evidence
+    live = Monitor()
+    told = [live(validations(0.06, -1.5)[:count]) for count in (2, 6)]
+    assert [len(each) for each in told] == [0, 1]
+    step = {"kind": "step", "step": 21, "reward_mean": 0.6}
+    assert "hack suspected" in {each["rule"] for each in live([step])}, "it goes on holding between validations"
+
+
+def test_validations_that_rise_together_or_hardly_move_are_no_hack():
+    for rise, fall in ((0.06, 1.5), (0.0, -1.5), (0.06, 0.0)):
+        assert "hack suspected" not in {each.rule for each in diagnose(validations(rise, fall))}

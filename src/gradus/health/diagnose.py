@@ -77,7 +77,7 @@ def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]
 class Monitor:
     """The rules in a running run. Call it with new records, or with all so far; it knows what it has seen.
 
-    It returns all that holds at the newest record: mappings with rule, severity, evidence, remedy, step, and adjust where
+    It returns all that holds at the newest record of each kind: mappings with rule, severity, evidence, remedy, step, and adjust where
     something may safely be changed. What was already told is for the caller to know, so that a resumed run reacts as the
     unbroken one does.
     """
@@ -91,7 +91,7 @@ class Monitor:
         fresh = [record for record in records if _identity(record) not in self._seen]
         self._seen.update(_identity(record) for record in fresh)
         self._records += fresh
-        kinds = {record.get("kind", "step") for record in fresh}
+        kinds = {record.get("kind", "step") for record in self._records}
         alerts: list[dict[str, Any]] = []
         for rule in self._rules:
             if rule.kind in kinds:
@@ -114,7 +114,13 @@ def _alert(rule: Rule, finding: Finding, step: int | None) -> dict[str, Any]:
 
 
 def _identity(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    return record.get("kind", "step"), record.get("step"), record.get("decoding"), record.get("rule")
+    return (
+        record.get("kind", "step"),
+        record.get("step"),
+        record.get("decoding"),
+        record.get("condition"),
+        record.get("rule"),
+    )
 
 
 def status(diagnoses: Iterable[Diagnosis]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradus.health.finding import Finding
-from gradus.health.history import History, difference, trend
+from gradus.health.history import History, difference, paired, trend
 
 __all__ = [
     "collapse",
@@ -13,6 +13,7 @@ __all__ = [
     "dead_groups",
     "failing_episodes",
     "format_ignored",
+    "hack_on_validation",
     "hack_suspected",
     "length_drift",
     "overfitting",
@@ -35,6 +36,7 @@ _STUCK = 50
 _NOISE = 2.0  # t within which a slope is noise
 _SURE, _VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are no chance
 _HACK_WINDOW, _HACK_LEAST = 60, 20
+_SAME = ("decoding", "condition")
 _DOMINANT = 0.9
 _OVERFIT = 1.05
 
@@ -198,6 +200,25 @@ def hack_suspected(history: History) -> Finding | None:
     if apart is None or apart > -_NOISE:
         return None
     evidence = f"over {window} steps the reward moved by {up.rise:+.3f} (t = {up.t:.1f}) and the yardstick by {down.rise:+.3f} (t = {down.t:.1f})"
+    sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
+    return Finding(severity="stop" if sure else "warn", evidence=evidence)
+
+
+def hack_on_validation(history: History) -> Finding | None:
+    """Task by task against the first validation: the grade is up and the yardstick down, both far beyond noise.
+
+    Training steps meet other tasks each time, and how much tasks differ can hide for long what a pair of plays of the same
+    task shows at once.
+    """
+    now = history.records[-1]
+    first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
+    up, down = (paired(first.get(name), now.get(name)) for name in ("grades", "yardsticks"))
+    if first is now or up is None or down is None or up.t < _SURE or down.t > -_SURE:
+        return None
+    evidence = (
+        f"on the same {up.pairs} tasks ({now.get('decoding')}) the grade moved by {up.mean:+.3f} since step {first.get('step')} "
+        f"(t = {up.t:.1f}) and the yardstick by {down.mean:+.3f} (t = {down.t:.1f})"
+    )
     sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
     return Finding(severity="stop" if sure else "warn", evidence=evidence)
 

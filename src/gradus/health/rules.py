@@ -74,6 +74,13 @@ RULES: tuple[Rule, ...] = (
         check=learning.hack_suspected,
     ),
     Rule(
+        name="hack suspected",
+        summary="on the same held-out tasks the grade has risen and the declared yardstick fallen",
+        remedy="Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the best grades.",
+        check=learning.hack_on_validation,
+        kind="validation",
+    ),
+    Rule(
         name="dead groups",
         summary="groups whose members all get the same grade teach nothing",
         remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",

@@ -97,7 +97,7 @@ def train_grpo(
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
     ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``schedule`` changes its weights, the
-    learning rate and the optimiser from step to step; validation keeps the grader as it is, so that steps compare. ``monitor`` looks at all step records
+    learning rate and the optimiser from step to step; validation keeps the grader as it is, so that steps compare. ``monitor`` looks at all records of steps and validations
     after each step and returns alerts (rule, severity, evidence, remedy, and what it would adjust); ``on_alert`` says whether
     to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). ``on_step`` is given every
     step's record, ``on_record`` all that goes to the metrics, in the process that writes. Resuming gives, bit for
@@ -336,6 +336,7 @@ class GrpoLoop:
             records += validate(self.loaded, self.spec, tasks, self.config, self.grader, step=step)
         for record in records:
             self.folder.append(record)
+        self.records += records
 
     def store(self, step: int, groups: Sequence[Group]) -> None:
         """Keep a sample of what was played, tokens and log-probs included."""
@@ -371,7 +372,7 @@ class GrpoLoop:
             raise ConfigError(f"the run in {self.folder.path} had {stored} schedule of rewards, now there is {now}")
         if self.schedule is not None and self.state.schedule is not None:
             self.schedule.restore(self.state.schedule)
-        self.records = [record for record in self.folder.records() if record["kind"] == "step"]
+        self.records = [record for record in self.folder.records() if record["kind"] in ("step", "validation")]
 
     def finish(self) -> None:
         """Write the final model; it is the best one too where nothing was validated."""

@@ -31,7 +31,8 @@ def validate(
             max_turns=config.max_turns,
         )
         found = episode_metrics(played.groups)
-        whole = sum(episode.stop is not StopReason.FAILED for episode in played.episodes)
+        episodes = played.episodes
+        whole = sum(episode.stop is not StopReason.FAILED for episode in episodes)
         records.append(
             {
                 "kind": "validation",
@@ -42,11 +43,17 @@ def validate(
                 "yardstick_mean": found["yardstick_mean"],
                 "components": found["components"],
                 "metrics": found["metrics"],
+                "grades": [_rounded(episode.grade.value if episode.grade else None) for episode in episodes],
+                "yardsticks": [_rounded(episode.metrics.get("yardstick")) for episode in episodes],
                 "episodes": whole,
                 "best": False,
             }
         )
     return records
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def chosen_grade(records: Sequence[dict[str, Any]], best_by: str) -> float | None:
