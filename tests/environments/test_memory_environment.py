@@ -91,8 +91,38 @@ def test_v2_pays_the_chunk_that_made_the_call() -> None:
     assert facts[2]["right"] == 0
     grade = SPEC.graders["v2"].grade([episode])[0]
     turn_terms = [{term.component for term in turn} for turn in grade.terms]
-    assert turn_terms[0] == {"calls", "facts"}
+    assert turn_terms[0] == {"calls", "facts", "answered"}
     assert turn_terms[-1] == {"calls", "facts", "answered", "compression"}
+
+
+def answered(grade) -> list[float]:
+    return [term.value for turn in grade.terms for term in turn if term.component == "answered"]
+
+
+def test_v2_pays_a_chunk_what_it_added_to_the_answers() -> None:
+    task = replace(SPEC.train_task(3), options={"chunks": 4, "change": 0.0, "correct": 0.0, "retract": 0.0})
+    (episode,) = play(SPEC, SPEC.policy("teacher"), [task]).episodes
+    paid = answered(SPEC.graders["v2"].grade([episode])[0])
+    assert math.fsum(paid) == pytest.approx(1.0)
+    assert sum(value > 0 for value in paid) > 1
+    for turn, value in zip(episode.outcome["turns"], paid, strict=True):
+        assert value >= 0 if turn["facts"] else value == 0  # where nothing was to be kept, nothing was added
+
+    environment = SPEC.make()
+    environment.reset(seed=task.seed, **task.options)
+    environment.step(episode.turns[0].action)
+    early = environment.outcome()
+    assert balanced_accuracy(early["questions"]) == pytest.approx(paid[0])
+    environment.step(episode.turns[1].action)
+    assert balanced_accuracy(environment.outcome()["questions"]) == pytest.approx(paid[0] + paid[1])
+
+
+def test_in_a_long_world_the_answers_are_paid_at_the_end() -> None:
+    task = replace(SPEC.train_task(3), options={"chunks": 33})
+    (episode,) = play(SPEC, SPEC.policy("teacher"), [task]).episodes
+    paid = answered(SPEC.graders["v2"].grade([episode])[0])
+    assert not any(paid[:-1])
+    assert paid[-1] == pytest.approx(balanced_accuracy(episode.outcome["questions"]))
 
 
 def question(unknown: bool, correct: bool) -> dict:

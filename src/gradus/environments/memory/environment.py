@@ -12,6 +12,7 @@ from typing import Any
 from gradus.core import EnvironmentFault, Observation, Span
 from gradus.environments.memory.entries import Entry
 from gradus.environments.memory.facts import facts_right, grounded
+from gradus.environments.memory.graders import balanced_accuracy
 from gradus.environments.memory.readers import READERS, Reader, Reading
 from gradus.environments.memory.store import Hit, Memory
 from gradus.environments.memory.text import content_words, count_words
@@ -20,6 +21,8 @@ from gradus.environments.memory.worlds.records import Question, Source, World
 from gradus.environments.memory.writing import observation_text, system_prompt
 
 __all__ = ["MemoryEnvironment"]
+
+STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than playing
 
 
 class MemoryEnvironment:
@@ -77,6 +80,7 @@ class MemoryEnvironment:
         for place, question in enumerate(world.questions):
             if question.after == self._index:
                 self._answers[place] = self._ask(question)
+        self._turns[-1]["answered"] = self._standing()
         self._index += 1
         understood = all(result.name for result in results)
         told = {
@@ -95,15 +99,13 @@ class MemoryEnvironment:
     def outcome(self) -> Mapping[str, Any]:
         """Turn accounts, gold facts, every question with both readings, and the memory with its log."""
         world = self._playing
-        for place, question in enumerate(world.questions):
-            if place not in self._answers:
-                self._answers[place] = self._ask(question)
+        answers = [self._answers.get(place) or self._ask(question) for place, question in enumerate(world.questions)]
         return {
             "world": world.name,
             "turns": self._turns,
             "facts": [[_fact_json(fact) for fact in chunk.facts] for chunk in world.chunks],
             "asked": [question.text for question in world.questions],
-            "questions": [self._answers[place] for place in range(len(world.questions))],
+            "questions": answers,
             "memory": self._memory.state(),
             "memory_words": self._memory.words,
             "input_words": sum(count_words(chunk.text) for chunk in world.chunks[: max(1, self._index)]),
@@ -162,6 +164,21 @@ class MemoryEnvironment:
                 name: sum(r.ok and r.name == name for r in results) for name in {r.name for r in results if r.ok}
             },
         }
+
+    def _standing(self) -> float | None:
+        """r1 of grader v2 if the dialogue ended here, so that each chunk can be paid what it added; None in a long world."""
+        if len(self._playing.chunks) > STANDING_CHUNKS:
+            return None
+        strict = self._readers["strict"]
+        questions = [
+            self._answers.get(place)
+            or {
+                "unknown": question.silence_answers,
+                "readings": {"strict": {"correct": strict(self._memory, question).correct}},
+            }
+            for place, question in enumerate(self._playing.questions)
+        ]
+        return balanced_accuracy(questions) if questions else None
 
     def _ask(self, question: Question) -> dict[str, Any]:
         """A question with its readings and the notes that they were shown."""

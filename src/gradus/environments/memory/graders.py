@@ -43,14 +43,14 @@ def smallness(memory_words: int, input_words: int) -> float:
 
 
 def _mem_alpha(episodes: Sequence[Episode]) -> list[Grade]:
-    return [_graded("mem-alpha", episode, _mem_alpha_terms) for episode in episodes]
+    return [_graded("mem-alpha", episode, _mem_alpha_terms, MEM_ALPHA_WEIGHTS) for episode in episodes]
 
 
 def _v2(episodes: Sequence[Episode]) -> list[Grade]:
-    return [_graded("v2", episode, _v2_terms) for episode in episodes]
+    return [_graded("v2", episode, _v2_terms, V2_WEIGHTS) for episode in episodes]
 
 
-def _graded(name: str, episode: Episode, build: Any) -> Grade:
+def _graded(name: str, episode: Episode, build: Any, weights: Mapping[str, float]) -> Grade:
     outcome = episode.outcome
     problem = None
     if episode.failure is not None:
@@ -64,7 +64,7 @@ def _graded(name: str, episode: Episode, build: Any) -> Grade:
     components, terms = build(outcome)
     return Grade(
         grader=name,
-        value=fsum(term.value for turn in terms for term in turn),
+        value=fsum(weights[component] * value for component, value in components.items()),
         components=components,
         terms=tuple(tuple(turn) for turn in terms),
     )
@@ -93,7 +93,12 @@ def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
 
 
 def _v2_terms(outcome: Mapping[str, Any]) -> Built:
-    """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 are paid at the chunk that earned them, r1 and r3' at the last turn."""
+    """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 are paid at the chunk that earned them, r3' at the last turn.
+
+    r1 is paid as it grows: each chunk gets what it added to, or took from, the r1 of a dialogue that ends there. These payments
+    add up to r1 and make a potential (Ng et al., 1999, Policy invariance under reward transformations), so that what is best to do stays the
+    same, while a chunk no longer answers for what other chunks had stored. In long worlds, all of it is paid at the last turn.
+    """
     turns = outcome["turns"]
     answered = balanced_accuracy(outcome["questions"])
     compression = answered * smallness(outcome["memory_words"], outcome["input_words"])
@@ -106,7 +111,8 @@ def _v2_terms(outcome: Mapping[str, Any]) -> Built:
         ]
         for r2, r4 in zip(calls, facts, strict=True)
     ]
-    terms[-1].append(RewardTerm(component="answered", value=V2_WEIGHTS["answered"] * answered))
+    for row, gain in zip(terms, _gains([turn["answered"] for turn in turns], answered), strict=True):
+        row.append(RewardTerm(component="answered", value=V2_WEIGHTS["answered"] * gain))
     terms[-1].append(RewardTerm(component="compression", value=V2_WEIGHTS["compression"] * compression))
     components = {
         "answered": answered,
@@ -115,6 +121,12 @@ def _v2_terms(outcome: Mapping[str, Any]) -> Built:
         "facts": fsum(facts) / len(turns),
     }
     return components, terms
+
+
+def _gains(standing: Sequence[float | None], final: float) -> list[float]:
+    """What each turn added to r1, given what it stood at after each; they add up to ``final``."""
+    known = [0.0 if value is None else value for value in standing]
+    return [after - before for before, after in zip([0.0, *known[:-1]], [*known[:-1], final], strict=True)]
 
 
 def _share(part: int, whole: int, *, empty: float) -> float:
