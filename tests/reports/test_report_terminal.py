@@ -45,7 +45,7 @@ def test_an_episode_shows_all_it_read_answered_and_was_paid(played: Any) -> None
         assert turn.observation in text
         assert turn.action in text
     assert f"grade v3 {episode.grade.value:.3f}".replace("-", "\N{MINUS SIGN}") in text
-    assert "belief skill (belief)" in text
+    assert "belief skill (social)" in text
     assert "Stated belief and truth" in text
 
 
