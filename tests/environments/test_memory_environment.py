@@ -304,7 +304,7 @@ def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> 
 
     assert SPEC.vocabulary is not None
     tokenizer = build_tokenizer(SPEC.vocabulary())
-    assert len(tokenizer) < 1400
+    assert len(tokenizer) < 1200
     task = SPEC.tasks("in-distribution")[0]
     environment = SPEC.make()
     observation = environment.reset(seed=task.seed, **task.options)

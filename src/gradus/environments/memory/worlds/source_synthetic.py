@@ -16,7 +16,6 @@ from gradus.environments.memory.worlds.synthetic import synthetic_config, synthe
 __all__ = ["read_statements", "synthetic_source"]
 
 LESSONS = range(2_000, 8_000)  # training worlds of one chunk without small talk
-IDS = 400
 TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
     range(1_000_000, 1_000_128),
     range(2_000_000, 2_000_048),
@@ -105,10 +104,7 @@ def _vocabulary() -> Vocabulary:
     words = {word for text in texts for word in text.split() if "{" not in word}
     # A syllable that begins a word is a token of its own, so that a name costs two tokens and not three.
     starts = [*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)]
-    ids = [str(number) for number in range(1, IDS + 1)]  # one token each, so that an id is copied in one step
-    return Vocabulary(
-        words=(*sorted(words), *_date_words(), *ids, *starts), pieces=(*SYLLABLES, "'s", ".", ",", ":", "?")
-    )
+    return Vocabulary(words=(*sorted(words), *_date_words(), *starts), pieces=(*SYLLABLES, "'s", ".", ",", ":", "?"))
 
 
 def _date_words() -> Sequence[str]:

@@ -22,9 +22,6 @@ from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 __all__ = ["SyntheticConfig", "reserved_words", "synthetic_config", "synthetic_world"]
 
 
-FIRST_IDS = 250  # so that a long world's ids have been met in other, short ones
-
-
 class SyntheticConfig(BaseModel):
     """Knobs of the synthetic world. Rates are weights of what an event is, where it is possible.
 
@@ -106,7 +103,7 @@ class _Writer:
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
             questions=tuple(questions),
-            first_id=self.rng.randint(1, FIRST_IDS),
+            first_id=self.rng.randint(1, 99),
         )
 
     def _chunk(self, index: int, today: str) -> Chunk:
