@@ -95,6 +95,7 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     found = _audit(bare, "gullible", budget=4200)
     assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
     assert _check(found, "separation").passed is None
+    assert _check(found, "free credit").passed is None, "nobody is known to play better than blindly"
     assert found.hack is not None
     assert found.verdict == "fail"
 
