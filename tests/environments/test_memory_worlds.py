@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, Episode
 from gradus.environments import load
 from gradus.environments.memory.text import count_words
 from gradus.environments.memory.worlds.babi import babi_source
@@ -274,12 +275,31 @@ def test_own_worlds_that_cannot_be_used(tmp_path: Path, line: str, message: str)
 
 def test_some_training_worlds_are_lessons_in_copying_and_the_others_are_whole() -> None:
     spec = load("memory:synthetic:chunks=5")
-    sizes = {index: spec.train_task(index).options.get("chunks") for index in (0, 1999, 2000, 7999, 8000, 100_000)}
-    assert sizes == {0: 5, 1999: 5, 2000: 1, 7999: 1, 8000: 5, 100_000: 5}
-    lesson = spec.train_task(2000)
-    (episode,) = play(spec, spec.policy("teacher"), [lesson]).episodes
+    sizes = {
+        index: spec.train_task(index).options.get("chunks")
+        for index in (0, 1499, 1500, 3999, 4000, 7999, 8000, 100_000)
+    }
+    assert sizes == {0: 5, 1499: 5, 1500: 4, 3999: 4, 4000: 1, 7999: 1, 8000: 5, 100_000: 5}
+    (episode,) = play(spec, spec.policy("teacher"), [spec.train_task(4000)]).episodes
     assert len(episode.turns) == 1
     assert episode.outcome["turns"][0]["facts"] >= 1
+
+
+def test_lessons_of_several_chunks_are_short_and_full_of_updates() -> None:
+    spec = load("memory")
+    lessons, whole = (
+        play(spec, spec.policy("teacher"), [spec.train_task(first + i) for i in range(30)]).episodes
+        for first in (1500, 0)
+    )
+
+    def read(episodes: list[Episode]) -> float:
+        return fmean(len(turn.observation.split()) for episode in episodes for turn in episode.turns)
+
+    def rewritten(episodes: list[Episode]) -> float:
+        return sum(episode.metrics["updates"] or 0.0 for episode in episodes) / sum(len(e.turns) for e in episodes)
+
+    assert read(lessons) < 0.75 * read(whole)
+    assert rewritten(lessons) >= 0.8 * rewritten(whole)
 
 
 def test_a_story_brings_its_own_recipe() -> None:

@@ -38,14 +38,15 @@ def _insert_head(bank: str) -> str:
 
 
 def _update_head(bank: str) -> str:
-    return f'{{"name":"memory_update","arguments":{{"category":{json.dumps(bank)},"entry_id":'
+    """The content stands before the id: which entry it is, is easier to say for one who has just written what is in it."""
+    return f'{{"name":"memory_update","arguments":{{"category":{json.dumps(bank)},"new_content":"'
 
 
 def _delete_head(bank: str) -> str:
     return f'{{"name":"memory_delete","arguments":{{"category":{json.dumps(bank)},"entry_id":'
 
 
-_NEW_CONTENT = ',"new_content":"'
+_ENTRY_ID = '","entry_id":'
 _CORE_HEAD = '{"name":"core_memory_update","arguments":{"content":"'
 
 
@@ -60,7 +61,7 @@ def write_insert(bank: str, content: str) -> str:
 
 def write_update(bank: str, entry_id: int, content: str) -> str:
     """A ``memory_update`` call."""
-    return f"{_update_head(bank)} {entry_id} {_NEW_CONTENT} {_quoted(content)} {_END}"
+    return f"{_update_head(bank)} {_quoted(content)} {_ENTRY_ID} {entry_id} }}}}"
 
 
 def write_delete(bank: str, entry_id: int) -> str:
@@ -76,30 +77,34 @@ def write_core(content: str) -> str:
 def fragments(banks: Iterable[str]) -> list[str]:
     """The fixed stretches of every call over these banks, none of which holds a space."""
     heads = [head(bank) for bank in banks for head in (_insert_head, _update_head, _delete_head)]
-    return [NOOP, _CORE_HEAD, _NEW_CONTENT, _END, "}}", *heads]
+    return [NOOP, _CORE_HEAD, _ENTRY_ID, _END, "}}", *heads]
 
 
 def system_prompt(schema: Schema) -> str:
     """The rules, short enough to be read again at every chunk."""
     return (
         "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
-        f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}ID{_NEW_CONTENT}TEXT{_END} "
+        f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}TEXT{_ENTRY_ID}ID}}}} "
         f"{_delete_head('CATEGORY')}ID}}}} {_CORE_HEAD}TEXT{_END} {NOOP} "
-        f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most"
+        f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most "
+        "Memory:TEXT|CATEGORY|ID"
     )
 
 
 def observation_text(
     timestamp: str | None, text: str, core: str, related: Sequence[Hit], refused: Sequence[str]
 ) -> str:
-    """One turn: the date and the chunk, then what depends on the memory: core, related entries, and refused calls."""
+    """One turn: the date and the chunk, then what depends on the memory: core, related entries, and refused calls.
+
+    An entry's number stands behind its content, so that a model that reads from left to right knows whose number it is.
+    """
     lines = [f"Date: {timestamp}"] if timestamp else []
     lines.append(text)
     if core:
         lines.append(f"Core: {core}")
     if related:
         lines.append("Memory:")
-        lines += [f"{hit.entry.id} {hit.entry.bank} {hit.entry.content}" for hit in related]
+        lines += [f"{hit.entry.content} | {hit.entry.bank} {hit.entry.id}" for hit in related]
     lines += [f"Refused: {message}" for message in refused]
     return "\n".join(lines)
 

@@ -15,7 +15,12 @@ from gradus.environments.memory.worlds.synthetic import synthetic_config, synthe
 
 __all__ = ["read_statements", "synthetic_source"]
 
-LESSONS = range(2_000, 8_000)  # training worlds of one chunk without small talk
+# Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
+# changes, to learn to copy from what the memory holds.
+LESSONS: Mapping[range, Mapping[str, Any]] = {
+    range(1_500, 4_000): {"chunks": 4, "chat": 0, "attributes": 2, "events": 1.3, "tell": 3.0, "change": 6.0},
+    range(4_000, 8_000): {"chunks": 1, "chat": 0},
+}
 TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
     range(1_000_000, 1_000_128),
     range(2_000_000, 2_000_048),
@@ -26,7 +31,7 @@ TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
 def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
     """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length.
 
-    Training worlds have from none to all of the small talk, and 6,000 of them (2,000 to 7,999) are one chunk long: copying is
+    Training worlds have from none to all of the small talk, and 6,500 of them (1,500 to 7,999) are short lessons: copying is
     learnt where little distracts, ignoring where much does. A model that is primed on 8,000 worlds gets both.
     """
     base = synthetic_config(knobs or {})
@@ -43,7 +48,8 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
         }
 
     def train(index: int) -> tuple[int, dict[str, Any]]:
-        shape = {"chunks": 1, "chat": 0} if index in LESSONS else {"chat": index % (base.chat + 1)}
+        lesson = next((shape for indices, shape in LESSONS.items() if index in indices), None)
+        shape = lesson or {"chat": index % (base.chat + 1)}
         return index, {**knobs, "split": "train", **shape}
 
     conditions = (

@@ -21,6 +21,8 @@ from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
 __all__ = ["SyntheticConfig", "reserved_words", "synthetic_config", "synthetic_world"]
 
+FIRST_IDS = (32, 64)  # anywhere, so that numbers must be copied; of two digits up to worlds four times as long
+
 
 class SyntheticConfig(BaseModel):
     """Knobs of the synthetic world. Rates are weights of what an event is, where it is possible.
@@ -103,7 +105,7 @@ class _Writer:
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
             questions=tuple(questions),
-            first_id=self.rng.randint(1, 99),
+            first_id=self.rng.randint(*FIRST_IDS),
         )
 
     def _chunk(self, index: int, today: str) -> Chunk:
