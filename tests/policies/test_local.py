@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tiny_models import WORDS, play, recomputed, sequences, starts
 from gradus.core import Action, ConfigError, Observation, PolicyError, Request, StopReason
 from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, WordGrammar, load_model
 from gradus.policies.decoding import _similar
+from gradus.policies.kv_cache import RaggedCache
 
 Load = Callable[[str], LoadedModel]
 KINDS = ("qwen2", "llama", "gpt2", "mistral", "gemma3")
@@ -121,19 +123,26 @@ def test_greedy_takes_the_likeliest_token(loaded: Load):
         assert action.tokens.logprobs == (0.0,) * len(action.tokens.logprobs)
 
 
+def forwards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(rows, new tokens) of each forward from now on, as the first layer writes them into the cache."""
+    sizes: list[tuple[int, int]] = []
+    update = RaggedCache.update
+
+    def counted(self: RaggedCache, key: torch.Tensor, value: torch.Tensor, layer: int, *rest: Any):
+        if layer == 0:
+            sizes.append((key.shape[0], key.shape[2]))
+        return update(self, key, value, layer, *rest)
+
+    monkeypatch.setattr(RaggedCache, "update", counted)
+    return sizes
+
+
 def test_one_prefill_and_one_forward_per_further_token(loaded: Load, monkeypatch: pytest.MonkeyPatch):
     """A group's prompt is read once; a later turn is one forward, and each further token one more."""
     model = loaded("qwen2")
     sampling = SamplingConfig(max_new_tokens=8, grammar=True)
     policy = LocalPolicy(model, sampling, grammar=[WORDS[12:20]] * 3)
-    sizes: list[tuple[int, int]] = []
-    forward = type(model.model).forward
-
-    def counted(self, input_ids, **options):
-        sizes.append(tuple(input_ids.shape))
-        return forward(self, input_ids, **options)
-
-    monkeypatch.setattr(type(model.model), "forward", counted)
+    sizes = forwards(monkeypatch)
     session = policy.start(starts(8))
     texts = ["w20 w21 w22", "w23 w24 w25"]
     session.act([Request(row=r, observation=Observation(text=texts[r // 4])) for r in range(8)])
@@ -147,19 +156,12 @@ def test_one_prefill_and_one_forward_per_further_token(loaded: Load, monkeypatch
 def test_a_finished_row_leaves_the_batch(loaded: Load, monkeypatch: pytest.MonkeyPatch):
     model = loaded("qwen2")
     policy = LocalPolicy(model, SamplingConfig(max_new_tokens=6))
-    widths: list[int] = []
-    forward = type(model.model).forward
-
-    def counted(self, input_ids, **options):
-        widths.append(input_ids.shape[0])
-        return forward(self, input_ids, **options)
-
-    monkeypatch.setattr(type(model.model), "forward", counted)
+    sizes = forwards(monkeypatch)
     session = policy.start(starts(12, group_size=1))
     answers = session.act([Request(row=r, observation=Observation(text=WORDS[r + 12])) for r in range(12)])
     lengths = [len(action.tokens.action_ids) for action in answers]
     assert len(set(lengths)) > 2
-    decoded = widths[-(max(lengths) - 1) :]
+    decoded = [rows for rows, _ in sizes[-(max(lengths) - 1) :]]
     assert decoded == [sum(length > step for length in lengths) for step in range(1, max(lengths))]
 
 

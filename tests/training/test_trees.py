@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from gradus.policies import LoadedModel, SamplingConfig
+from gradus.policies.lean import has_lean_decoder
 from gradus.training.batches import microbatches
-from gradus.training.decoder import has_lean_decoder
 from gradus.training.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
 from gradus.training.mixed import bfloat16_backward
 from gradus.training.trainer import checkpoint_activations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from gradus.policies.grammar import Grammar
 from gradus.policies.kv_cache import RaggedCache
+from gradus.policies.lean import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.loading import LoadedModel
 from gradus.policies.masks import MaskPlan
 from gradus.policies.sampling import SamplingConfig, draw, legal_mask, sampling_logprobs
@@ -91,6 +93,9 @@ class Decoder:
     ) -> None:
         self._model, self._device, self._dtype = loaded.model, loaded.device, loaded.dtype
         self._sampling, self._plan, self._grammar = sampling, plan, grammar
+        causal = causal_model(loaded.model)
+        lean = has_lean_decoder(causal) and plan.window is None and causal.config._attn_implementation == "sdpa"
+        self._lean = causal if lean else None
         self._cache = RaggedCache(rows, min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY))
         self._slot_of, self._row_at = list(range(rows)), list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
@@ -259,10 +264,15 @@ class Decoder:
             self._cache.aim_together(count, pasts[0], width)
         else:
             self._cache.aim(positions, valid, width, slots=where)
+        ids, mask = ids.to(self._device), self._plan.masks(positions, width, self._dtype)
+        if self._lean is not None:
+            last = torch.arange(longest - 1, count * longest, longest, device=self._device)
+            look = partial(self._cache.attend, count, mask)
+            return decode_positions(self._lean, ids.view(1, -1), positions.reshape(1, -1), look, last)
         options = {"logits_to_keep": 1} if self._plan.keeps_last else {}
         out = self._model(
-            input_ids=ids.to(self._device),
-            attention_mask=self._plan.masks(positions, width, self._dtype),
+            input_ids=ids,
+            attention_mask=mask,
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
@@ -104,6 +105,26 @@ class RaggedCache(Cache):
         """Let slots ``targets`` begin as ``sources`` do, as far as ``width`` positions: a shared prefix, expanded."""
         for buffer in (*self._keys, *self._values):
             buffer[targets, :, :width] = buffer[sources, :, :width]
+
+    def attend(
+        self, rows: int, mask: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        """Write a layer's keys and values (KH, rows x S, D), then attend to the past: query (H, rows x S, D) to (rows x S, H, D).
+
+        ``mask`` is additive, (rows, 1, S, width). Where each row asks one question, the heads that share keys ask it together:
+        they read the past once.
+        """
+        query, key, value = (part.unflatten(1, (rows, -1)).transpose(0, 1) for part in (query, key, value))
+        keys, values = self.update(key, value, layer)
+        heads, shared = query.shape[1], keys.shape[1]
+        if query.shape[2] == 1 and heads != shared:
+            query = query.reshape(rows, shared, heads // shared, -1)
+            mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
+            return mixed.reshape(rows, heads, -1)
+        mixed = F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=heads != shared
+        )
+        return mixed.transpose(1, 2).flatten(0, 1)
 
     # What transformers may ask a cache; the masks and positions are ours, so none of it decides anything.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
+from gradus.policies.lean import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.batches import MicroBatch, Tree
-from gradus.training.decoder import decode_positions, has_lean_decoder
 
 __all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
 
@@ -59,8 +59,7 @@ def score_tokens(
     causal = causal_model(model)
     source, place = torch.unique(batch.labels.source, return_inverse=True)
     if causal.config._attn_implementation == TREE and has_lean_decoder(causal):
-        look = partial(attend, tree=batch.tree)
-        logits = decode_positions(causal, batch.input_ids, batch.positions, look, source)
+        logits = decode_positions(causal, batch.input_ids, batch.positions, partial(_look, batch.tree), source)
     elif causal.config._attn_implementation == TREE:
         output = causal(
             input_ids=batch.input_ids,
@@ -101,12 +100,6 @@ def _rows(model: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
     columns, place = torch.unique(source % ids.shape[1], return_inverse=True)
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
     return logits[source // ids.shape[1], place]
-
-
-def causal_model(model: nn.Module) -> PreTrainedModel:
-    """The Hugging Face model inside a peft wrapper, or the model itself. Adapters stay in force."""
-    unwrap = getattr(model, "get_base_model", None)
-    return cast(PreTrainedModel, unwrap() if callable(unwrap) else model)
 
 
 def supports_tree(model: nn.Module) -> bool:
@@ -164,6 +157,11 @@ def _attend(
     if tree is None:
         raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
     return attend(query[0], key[0], value[0], scaling, tree=tree).unsqueeze(0), None
+
+
+def _look(tree: Tree, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Attention as the lean decoder asks for it; a tree is the same in all layers."""
+    return attend(query, key, value, scaling, tree=tree)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree) -> Tensor:

@@ -1,47 +1,54 @@
-"""The decoder of Llama and Qwen2 written for training on sampled tokens: the same function as transformers', with less of it.
+"""The decoder of Llama and Qwen2, written for sampling and for training on what was sampled: transformers' function, with less of it.
 
-Three things are left out. Behind the attention of the last layer only positions that predict a sampled token go on: the others
+Three things are left out. Behind the attention of the last layer only positions that predict a token go on: the others
 have given their keys and values, and nothing reads what they would become. RMSNorm and the rotary embedding are one autograd
 function each, where transformers' five or six tensor operations would each be kept for the backward pass. All parameters and
-projections stay the modules of the model, adapters included.
+projections stay the modules of the model, adapters included. How to attend is the caller's: over a cache, or over a tree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-__all__ = ["decode_positions", "has_lean_decoder"]
+__all__ = ["Attend", "causal_model", "decode_positions", "has_lean_decoder"]
 
-Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-
-
-def has_lean_decoder(model: PreTrainedModel) -> bool:
-    """Whether :func:`decode_positions` computes what ``model`` computes; not where activations are to be checkpointed."""
-    known = type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
-    return known and model.config.hidden_act == "silu" and not _checkpointed(model)
+Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 
 
-def _checkpointed(model: PreTrainedModel) -> bool:
+def causal_model(model: nn.Module) -> PreTrainedModel:
+    """The Hugging Face model inside a peft wrapper, or the model itself. Adapters stay in force."""
+    unwrap = getattr(model, "get_base_model", None)
+    return cast(PreTrainedModel, unwrap() if callable(unwrap) else model)
+
+
+def has_lean_decoder(model: nn.Module) -> bool:
+    """Whether :func:`decode_positions` computes what a causal ``model`` computes; not where activations are to be checkpointed."""
+    causal: Any = model
+    known = type(causal) in (LlamaForCausalLM, Qwen2ForCausalLM)
+    return known and causal.config.hidden_act == "silu" and not _checkpointed(causal)
+
+
+def _checkpointed(model: nn.Module) -> bool:
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
     """Logits (S, V) at the places ``source`` (S,), ascending, of one row.
 
-    ``input_ids`` and ``positions`` are (1, N). ``attend`` takes query (H, N, D), key and value (KH, N, D) and the scale of the
-    scores, and returns (N, H, D).
+    ``input_ids`` and ``positions`` are (1, N). ``attend`` takes a layer's number, query (H, N, D), key and value (KH, N, D) and the
+    scale of the scores, and returns (N, H, D).
     """
     decoder = model.model
     hidden = decoder.embed_tokens(input_ids)[0]
     cos, sin = (part[0] for part in decoder.rotary_emb(hidden[None], positions))
     last = len(decoder.layers) - 1
     for number, layer in enumerate(decoder.layers):
-        mixed = _mix(layer.self_attn, _norm(layer.input_layernorm, hidden), cos, sin, attend)
+        mixed = _mix(layer.self_attn, _norm(layer.input_layernorm, hidden), cos, sin, attend, number)
         if number == last:
             mixed, hidden = mixed.index_select(0, source), hidden.index_select(0, source)
         hidden = hidden + layer.self_attn.o_proj(mixed)
@@ -49,14 +56,15 @@ def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: A
     return model.lm_head(_norm(decoder.norm, hidden))
 
 
-def _mix(attention: Any, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+def _mix(attention: Any, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend, number: int) -> Tensor:
     """What attention gathers, (N, H * D), before its output projection."""
     size = attention.head_dim
     query, key, value = (
         project(inputs).unflatten(1, (-1, size)) for project in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
     query, key = (_Rotate.apply(part, cos, sin) for part in (query, key))
-    return attend(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), attention.scaling).flatten(1)
+    query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+    return attend(number, query, key, value, attention.scaling).flatten(1)
 
 
 def _norm(module: nn.Module, hidden: Tensor) -> Tensor:
