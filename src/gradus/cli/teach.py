@@ -14,6 +14,7 @@ def command(
     policy: str | None = typer.Option(None, "--policy", help="The teacher; the environment's own by default."),
     episodes: int = typer.Option(200, "--episodes", "-n", help="How many training tasks to play."),
     grader: str | None = typer.Option(None, "--grader", help="Grader; the environment's default otherwise."),
+    workers: int = typer.Option(1, "--workers", help="Processes that play, for the environment's own policies."),
     seed: int = typer.Option(0, "--seed", help="Seed of the teacher's own randomness."),
     out: Path = typer.Option(Path("teacher.jsonl"), "--out", "-o", help="Where the episodes go."),
 ) -> None:
@@ -30,6 +31,13 @@ def command(
     teacher = make_policy(spec, name)
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         summary = teach(
-            spec, teacher, episodes=episodes, seed=seed, grader=spec.grader(grader), path=out, progress=advance
+            spec,
+            teacher,
+            episodes=episodes,
+            seed=seed,
+            grader=spec.grader(grader),
+            path=out,
+            workers=workers,
+            progress=advance,
         )
     typer.echo(summary.sentence(out))

@@ -53,10 +53,12 @@ class AuditSection(_Section):
 
 
 class TeachSection(_Section):
-    """Whose episodes prime the model. ``policy`` None is the environment's own teacher."""
+    """Whose episodes prime the model. ``policy`` None is the environment's own teacher. ``workers``: processes that play, for
+    an environment's own teachers; they change no episode."""
 
     policy: str | None = None
     episodes: int = Field(default=200, ge=1)
+    workers: int = Field(default=1, ge=1)
 
 
 class EvalSection(_Section):

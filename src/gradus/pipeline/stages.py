@@ -144,6 +144,7 @@ def _do_teach(run: _Run, cost: dict[str, Any]) -> None:
             path=path,
             grader=run.grader,
             seed=run.recipe.seed,
+            workers=section.workers,
             progress=advance,
         )
     run.console.print(summary.sentence(path), highlight=False)
@@ -329,7 +330,7 @@ def _section(*names: str) -> Callable[[_Run], dict[str, Any]]:
     """The settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: _Run) -> dict[str, Any]:
-        dumped = run.recipe.model_dump(mode="json")
+        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"workers"}})  # who plays changes no episode
         return {name: dumped[name] for name in ("environment", "seed", *names)}
 
     return select

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
 from math import fsum
+from multiprocessing import get_context
 from pathlib import Path
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
+from gradus.environments import load
 from gradus.rollouts import EpisodeWriter, play, read_episodes
 
 __all__ = ["TeachSummary", "teach"]
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
+_WORTH_WORKERS = 4  # chunks below which processes take longer to start than they save
+
+Span = tuple[int, int]  # the first task, and the one behind the last
+Chunks = Generator[list[Episode], None, None]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,34 +61,115 @@ def teach(
     path: Path,
     grader: Grader,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> TeachSummary:
-    """Play training tasks 0 to ``episodes`` - 1 and append them to ``path``; tasks that are there already are not played."""
+    """Play training tasks 0 to ``episodes`` - 1 and append them to ``path``; tasks that are there already are not played.
+
+    ``workers``: processes that play. They load the environment by its name, so they serve its own policies and graders only;
+    for anything else, and where little is to be played, this process plays alone. The episodes are the same.
+    """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
+    if workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")
     started = time.perf_counter()
     kept = _kept(spec, policy, path)
     first = len(kept)
+    spans = [(begin, min(begin + _CHUNK, episodes)) for begin in range(first, episodes, _CHUNK)]
+    if workers > 1 and len(spans) >= _WORTH_WORKERS and _known_by_name(spec, policy, grader):
+        chunks = _by_workers(spec, policy.name, spans, grader.name, seed, workers, episodes, progress)
+    else:
+        chunks = _alone(spec, policy, spans, grader, seed, episodes, progress)
     with ExitStack() as stack:
         writer: EpisodeWriter | None = (
             None  # opened with the first episodes: a teacher that does not answer leaves no file
         )
-        for begin in range(first, episodes, _CHUNK):
-            tasks = [spec.train_task(index) for index in range(begin, min(begin + _CHUNK, episodes))]
-
-            def tell(done: int, _: int, before: int = begin) -> None:
-                if progress is not None:
-                    progress(before + done, episodes)
-
-            played = play(
-                spec, policy, tasks, seed=seed, key=("teach",), first_group=begin, grader=grader, progress=tell
-            ).episodes
+        stack.callback(chunks.close)
+        for played in chunks:
             writer = writer or stack.enter_context(
                 EpisodeWriter(path, environment=spec.name, note=f"teacher {policy.name}")
             )
             writer.write(played)
             kept.extend(played)
     return _summary(policy, kept[:episodes], max(0, episodes - first), grader, time.perf_counter() - started)
+
+
+def _alone(
+    spec: EnvironmentSpec,
+    policy: Policy,
+    spans: Sequence[Span],
+    grader: Grader,
+    seed: int,
+    total: int,
+    progress: Progress | None,
+) -> Chunks:
+    """The episodes of each span of tasks, played here."""
+    for begin, end in spans:
+
+        def tell(done: int, _: int, before: int = begin) -> None:
+            if progress is not None:
+                progress(before + done, total)
+
+        yield _play(spec, policy, (begin, end), grader, seed, tell)
+
+
+def _by_workers(
+    spec: EnvironmentSpec,
+    policy: str,
+    spans: Sequence[Span],
+    grader: str,
+    seed: int,
+    workers: int,
+    total: int,
+    progress: Progress | None,
+) -> Chunks:
+    """The episodes of each span of tasks, in order, played by processes that are fresh: a fork of torch's threads may hang."""
+    fresh = get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=_deaf)
+    try:
+        for (_, end), played in zip(
+            spans,
+            pool.map(_play_named, repeat(spec.name), repeat(policy), spans, repeat(grader), repeat(seed)),
+            strict=True,
+        ):
+            if progress is not None:
+                progress(end, total)
+            yield played
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> bool:
+    """Whether a fresh process would find the environment, the policy and the grader."""
+    try:
+        fresh = _spec(spec.name)
+    except ConfigError:
+        return False
+    return policy.name.partition(":")[0] in fresh.policies and grader.name in fresh.graders
+
+
+def _deaf() -> None:
+    """Leave Ctrl-C to the process that started this one: it keeps what has been played."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _play_named(environment: str, policy: str, span: Span, grader: str, seed: int) -> list[Episode]:
+    spec = _spec(environment)
+    return _play(spec, spec.policy(policy), span, spec.graders[grader], seed, None)
+
+
+@cache
+def _spec(environment: str) -> EnvironmentSpec:
+    return load(environment)
+
+
+def _play(
+    spec: EnvironmentSpec, policy: Policy, span: Span, grader: Grader, seed: int, tell: Progress | None
+) -> list[Episode]:
+    tasks = [spec.train_task(index) for index in range(*span)]
+    played = play(spec, policy, tasks, seed=seed, key=("teach",), first_group=span[0], grader=grader, progress=tell)
+    return list(played.episodes)
 
 
 def _kept(spec: EnvironmentSpec, policy: Policy, path: Path) -> list[Episode]:

@@ -267,6 +267,7 @@ class Decoder:
         ids, mask = ids.to(self._device), self._plan.masks(positions, width, self._dtype)
         if self._lean is not None:
             last = torch.arange(longest - 1, count * longest, longest, device=self._device)
+            assert isinstance(mask, Tensor)  # a lean decoder has one kind of layer
             look = partial(self._cache.attend, count, mask)
             return decode_positions(self._lean, ids.view(1, -1), positions.reshape(1, -1), look, last)
         options = {"logits_to_keep": 1} if self._plan.keeps_last else {}
