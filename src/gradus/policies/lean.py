@@ -27,7 +27,11 @@ def causal_model(model: nn.Module) -> PreTrainedModel:
 
 
 def has_lean_decoder(model: nn.Module) -> bool:
-    """Whether :func:`decode_positions` computes what a causal ``model`` computes; not where activations are to be checkpointed."""
+    """Whether :func:`decode_positions` computes what a causal ``model`` computes.
+
+    Not where activations are to be checkpointed, nor where the model is dealt out to several processes: weights are then gathered
+    by hooks of the modules' own forward, and the class is one of FSDP's.
+    """
     causal: Any = model
     known = type(causal) in (LlamaForCausalLM, Qwen2ForCausalLM)
     return known and causal.config.hidden_act == "silu" and not _checkpointed(causal)
