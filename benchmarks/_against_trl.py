@@ -29,7 +29,7 @@ from gradus.policies import NanoConfig, make_nano
 from gradus.policies.loading import load_model, quiet_transformers
 from gradus.training import GrpoConfig, RunFolder
 from gradus.training.alerts import Alarm
-from gradus.training.grpo import GrpoLoop
+from gradus.training.grpo_loop import GrpoLoop
 from gradus.training.screen import Screen
 from gradus.training.trainer import prepare_model
 

@@ -1,18 +1,22 @@
 """Trains a few steps and writes down the first gradient and the last weights; run alone or by ``accelerate launch``.
 
-``two_processes.py MODEL FOLDER KIND STEPS``, KIND grpo or sft.
+``two_processes.py MODEL FOLDER STEPS KIND...``: each kind is grpo or sft, with what it differs in behind a plus (``sft+muon``), and
+trains in FOLDER/KIND; a run that is there already goes on from its last checkpoint.
 """
 
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
+import gradus.training.sharding as sharding
 import gradus.training.trainer as trainer
-from gradus.policies import SamplingConfig
-from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
-from gradus.training.distributed import world
+from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, load_model
+from gradus.training import GrpoConfig, LoraConfig, SftConfig, train_grpo, train_sft
+from gradus.training.checkpoints import save_model
+from gradus.training.distributed import barrier, total, whole, world
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -20,50 +24,103 @@ from fakes import Answers, lamps
 
 from gradus.rollouts import play
 
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lora": {"lora": LoraConfig(rank=2, alpha=4)},
+    "muon": {"optimiser": "muon"},
+    "checkpointed": {"gradient_checkpointing": True},
+    "validated": {"validation_every": 2, "validation_tasks": 6},
+    "served": {},
+}
+BOTH: dict[str, Any] = {"checkpoint_every": 2, "keep_checkpoints": 9, "learning_rate": 3e-3, "threads": 1}
 
-def grpo(model: str, folder: Path, steps: int) -> Path:
+
+def grpo(model: str, folder: Path, steps: int, change: str) -> None:
     config = GrpoConfig(
-        max_steps=steps,
-        groups=5,  # an odd number, so that the shares differ
-        group_size=4,
-        learning_rate=3e-3,
-        sampling=SamplingConfig(max_new_tokens=6, grammar=True),
-        validation_every=0,
-        checkpoint_every=steps,
-        token_budget=256,
+        **{
+            "max_steps": steps,
+            "groups": 5,  # an odd number, so that the shares differ
+            "group_size": 4,
+            "sampling": SamplingConfig(max_new_tokens=6, grammar=True),
+            "validation_every": 0,
+            "token_budget": 256,
+            **BOTH,
+            **CHANGES[change],
+        }
     )
-    return train_grpo(model, lamps(), config, folder / "run", live=False).final
+    outside = served(model, folder.parent / "sampler", config) if change == "served" else {}
+    train_grpo(model, lamps(), config, folder, live=False, resume=folder.exists(), **outside)
 
 
-def sft(model: str, folder: Path, steps: int) -> Path:
+def served(model: str, folder: Path, config: GrpoConfig) -> dict[str, Any]:
+    """A sampler that reads the weights the trainer wrote, as a server would: no whole copy is needed in the trainer."""
+    spec = lamps()
+    policy = LocalPolicy(load_model(model, device="cpu"), config.sampling, grammar=spec.grammar)
+
+    def synchronise(loaded: LoadedModel, step: int) -> None:
+        save_model(folder, loaded.model, loaded.tokenizer)
+        barrier()
+        policy.loaded.model.load_state_dict(load_model(folder, device="cpu").model.state_dict())
+        barrier()
+
+    return {"sampler": policy, "synchronise": synchronise}
+
+
+def sft(model: str, folder: Path, steps: int, change: str) -> None:
     spec = lamps()
     taught = Answers("right", lambda start, seen: f"{start.environment.outcome()['number']} {seen.data['colour']}")
     lessons = play(spec, taught, [spec.train_task(index) for index in range(23)]).episodes
     config = SftConfig(
-        epochs=steps, max_steps=steps, batch_size=7, validation_share=0, learning_rate=3e-3, token_budget=128
+        **{
+            "epochs": steps,
+            "max_steps": steps,
+            "batch_size": 7,
+            "validation_share": 0.2,
+            "token_budget": 128,
+            **BOTH,
+            **CHANGES[change],
+        }
     )
-    return train_sft(model, lessons, config, folder / "run", live=False).final
+    train_sft(model, lessons, config, folder, live=False, resume=folder.exists())
+
+
+def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
+    """Train and give the first gradient, the share of the parameters that this process keeps between steps, and how many passes
+    without effect all processes took."""
+    seen: dict[str, Any] = {}
+    idle: list[float] = []
+    clip, idle_pass = trainer.clip_gradients, sharding._idle_pass
+
+    def count(loaded: LoadedModel) -> None:
+        idle.append(1.0)
+        idle_pass(loaded)
+
+    def watch(module: torch.nn.Module, limit: float) -> torch.Tensor:
+        if not seen:
+            trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
+            seen["gradient"] = torch.cat(
+                [whole(one.grad).reshape(-1) for one in trained.values() if one.grad is not None]
+            )
+            parts = [getattr(one, "to_local", lambda one=one: one)().numel() for one in trained.values()]
+            seen["kept"] = sum(parts) / sum(one.numel() for one in trained.values())
+        return clip(module, limit)
+
+    started = time.perf_counter()
+    name, _, change = kind.partition("+")
+    trainer.clip_gradients, sharding._idle_pass = watch, count
+    try:
+        {"grpo": grpo, "sft": sft}[name](model, folder / "run", steps, change or "plain")
+    finally:
+        trainer.clip_gradients, sharding._idle_pass = clip, idle_pass
+    return {**seen, "idle": total([sum(idle)])[0], "size": world().size, "seconds": time.perf_counter() - started}
 
 
 def main() -> None:
-    model, folder, kind, steps = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    gradients: list[torch.Tensor] = []
-    clip = trainer.clip_gradients
-
-    def watch(module: torch.nn.Module, limit: float) -> torch.Tensor:
-        if not gradients:
-            gradients.append(torch.cat([one.grad.reshape(-1) for one in module.parameters() if one.grad is not None]))
-        return clip(module, limit)
-
-    trainer.clip_gradients = watch
-    started = time.perf_counter()
-    final = {"grpo": grpo, "sft": sft}[kind](model, folder, steps)
-    if world().main:
-        seconds = time.perf_counter() - started
-        torch.save(
-            {"gradient": gradients[0], "size": world().size, "final": str(final), "seconds": seconds},
-            folder / "seen.pt",
-        )
+    model, folder, steps = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    for kind in sys.argv[4:]:
+        seen = watched(kind, model, folder / kind, steps)
+        if world().main:
+            torch.save(seen, folder / kind / "seen.pt")
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ def weights_to_server(policy: HttpSampler, folder: Path, *, every: int = 1) -> S
         if begun and step % every:
             return
         begun = True
+        save_model(folder, _without_adapters(loaded.model) if world().main else loaded.model, loaded.tokenizer)
         if world().main:
-            save_model(folder, _whole(loaded.model), loaded.tokenizer)
             policy.reload(folder)
         barrier()
 
@@ -74,7 +74,7 @@ def weights_to_server(policy: HttpSampler, folder: Path, *, every: int = 1) -> S
 
 
 @torch.no_grad()
-def _whole(model: torch.nn.Module) -> torch.nn.Module:
+def _without_adapters(model: torch.nn.Module) -> torch.nn.Module:
     """The model without adapters: merged into a copy, so that the weights that are trained are not touched."""
     if not hasattr(model, "peft_config"):
         return model

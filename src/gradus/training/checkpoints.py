@@ -1,7 +1,8 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
 A checkpoint holds the trained weights, the optimiser and a small state; no random-number state, because what a step draws
-depends on its keys alone.
+depends on its keys alone. All processes take part in writing, because each may hold a part of the model; process 0 writes. The files
+are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from torch import nn
 
 from gradus.core import StorageError
 from gradus.policies.loading import quiet_transformers
+from gradus.training.distributed import barrier, collected, part_of, world
 from gradus.training.folder import write_folder
 from gradus.training.optimiser import trainable
+from gradus.training.sharding import whole_state
 
 __all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint", "save_model"]
 
@@ -41,11 +44,12 @@ def save_checkpoint(
 ) -> Path:
     """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
+    weights = {name: collected(value) for name, value in trainable(model).items()}
+    memory = optimiser.state_dict()
 
     def fill(aside: Path) -> None:
-        weights = {name: value.detach().cpu().contiguous() for name, value in trainable(model).items()}
         save_file(weights, aside / "weights.safetensors")
-        torch.save(optimiser.state_dict(), aside / "optimiser.pt")
+        torch.save(memory, aside / "optimiser.pt")
         state = {
             "schema": SCHEMA,
             "step": checkpoint.step,
@@ -54,9 +58,11 @@ def save_checkpoint(
         }
         (aside / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
 
-    write_folder(path, fill)
-    for old in _found(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    if world().main:
+        write_folder(path, fill)
+        for old in _found(folder)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+    barrier()
     return path
 
 
@@ -86,20 +92,22 @@ def load_checkpoint(path: Path, model: nn.Module, optimiser: torch.optim.Optimiz
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+            parameter.copy_(part_of(weights[name], parameter))
     optimiser.load_state_dict(memory)
     return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
 
 
 def save_model(path: Path, model: nn.Module, tokenizer: Any) -> None:
     """Write an ordinary Hugging Face folder (a peft folder if the model wears adapters), whole or not at all."""
+    state = whole_state(model)
 
     def fill(aside: Path) -> None:
         with quiet_transformers():
-            model.save_pretrained(aside)  # type: ignore[operator]
+            model.save_pretrained(aside, state_dict=state)  # type: ignore[operator]
             tokenizer.save_pretrained(aside)
 
-    write_folder(path, fill)
+    if world().main:
+        write_folder(path, fill)
 
 
 def _found(folder: Path) -> list[Path]:

@@ -1,9 +1,10 @@
 """Several processes as one trainer, started by ``accelerate launch``.
 
-Every process holds the whole model. It plays its share of a step's groups; the played groups are then gathered, so that
-credit, figures and decisions are the same everywhere. It trains on its share of the sequences with the denominators of the whole
-step, and the gradients are added up once, before clipping. So the sum is the gradient of one process, whatever their number, and
-processes need not cut their share into equally many microbatches. Process 0 alone writes files.
+Every process plays its share of a step's groups; the played groups are then gathered, so that credit, figures and decisions are
+the same everywhere. It trains on its share of the sequences with the denominators of the whole step. Where every process holds the
+whole model, the gradients are added up once, before clipping; so the sum is the gradient of one process, whatever their number, and
+processes need not cut their share into equally many microbatches. Where each holds a part of it (``sharding``), torch adds them up
+pass by pass. Process 0 alone writes files.
 """
 
 from __future__ import annotations
@@ -12,14 +13,29 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
 
-__all__ = ["World", "any_of", "barrier", "gather", "largest", "share", "sum_gradients", "total", "world"]
+__all__ = [
+    "World",
+    "any_of",
+    "barrier",
+    "collected",
+    "from_main",
+    "gather",
+    "largest",
+    "launched_with",
+    "part_of",
+    "share",
+    "sum_gradients",
+    "total",
+    "whole",
+    "world",
+]
 
 T = TypeVar("T")
 
@@ -42,24 +58,43 @@ class World:
 def world() -> World:
     """This process's place; joins the others at the first call. Alone, nothing is imported or started.
 
-    Raises ConfigError under a launcher configuration that shards the model, which this trainer does not do.
+    Raises ConfigError under a launcher's configuration that this trainer does not follow.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
         return World()
     from accelerate import DistributedType, PartialState
 
-    for flag, name in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
-        if os.environ.get(flag, "false").lower() == "true":
-            raise ConfigError(
-                f"{name} shards the model, and the sampler here needs all of it in every process; launch without it "
-                "(data parallel), or sample on a server and see docs/scaling.md"
-            )
+    _check_launch()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true" or not torch.cuda.is_available()
     state = PartialState(cpu=use_cpu)
     if state.distributed_type == DistributedType.NO:
         return World()
     device = None if use_cpu else state.device
     return World(rank=state.process_index, size=state.num_processes, device=device)
+
+
+def launched_with(feature: str) -> bool:
+    """Whether the launcher was asked for ``FSDP`` or ``DEEPSPEED``."""
+    return os.environ.get(f"ACCELERATE_USE_{feature}", "false").lower() == "true"
+
+
+def _check_launch() -> None:
+    """Refuse what would have no effect here, or a wrong one."""
+    if launched_with("DEEPSPEED"):
+        raise ConfigError(
+            "DeepSpeed has an update of its own, which this trainer does not drive; launch with --use_fsdp --fsdp_version 2 "
+            "--fsdp_reshard_after_forward true, which shards as much, or without both (data parallel); see docs/scaling.md"
+        )
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", ""):
+        raise ConfigError(
+            f"the launcher asks for mixed precision {precision}, but precision is a setting of the run: launch with "
+            "--mixed_precision no and set autocast = true (or dtype) in the run"
+        )
+    if launched_with("FSDP"):
+        from accelerate.utils.fsdp_utils import disable_fsdp_ram_efficient_loading
+
+        disable_fsdp_ram_efficient_loading()  # transformers would read the weights in process 0 only and leave the others empty
 
 
 def share(count: int) -> range:
@@ -75,6 +110,15 @@ def gather(items: Sequence[T]) -> list[T]:
     found: list[Any] = [None] * world().size
     torch.distributed.all_gather_object(found, list(items))
     return [item for part in found for item in part]
+
+
+def from_main(item: T) -> T:
+    """Process 0's item, everywhere: for decisions on figures that may differ in their last bits."""
+    if world().size == 1:
+        return item
+    found: list[Any] = [item]
+    torch.distributed.broadcast_object_list(found, src=0)
+    return found[0]
 
 
 def total(values: Iterable[float]) -> list[float]:
@@ -117,3 +161,26 @@ def sum_gradients(model: nn.Module) -> None:
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that processes hold parts of (a DTensor); all must ask. Any other tensor as it is."""
+    gather_parts = getattr(tensor, "full_tensor", None)
+    return tensor if gather_parts is None else cast(Tensor, gather_parts())
+
+
+def collected(tensor: Tensor) -> Tensor:
+    """The whole tensor in the memory of process 0's machine; an empty one elsewhere. All must ask."""
+    found = whole(tensor.detach())
+    return found.cpu().contiguous() if world().main else found.new_empty(0)
+
+
+def part_of(value: Tensor, like: Tensor) -> Tensor:
+    """What this process holds of the whole ``value`` where it holds ``like`` of another of its shape; else ``value`` itself."""
+    if not hasattr(like, "full_tensor") or value.shape != like.shape:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    held = cast(DTensor, like)
+    here = value.to(device=held.device, dtype=value.dtype)
+    return distribute_tensor(here, held.device_mesh, held.placements, src_data_rank=None)  # every process has the whole

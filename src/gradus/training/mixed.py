@@ -30,7 +30,9 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 @contextmanager
 def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
     """Inside this context the products of the backward pass of all linear layers are taken in bfloat16."""
-    layers = [module for module in model.modules() if type(module) is nn.Linear] if enabled else []
+    # Layers that compute in their own way (quantised ones, say) are left alone; FSDP's classes inherit the plain forward.
+    plain = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    layers = [module for module in plain if type(module).forward is nn.Linear.forward] if enabled else []
     for layer in layers:
         layer.forward = partial(_forward, layer)
     try:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
+from gradus.training.distributed import collected, part_of, whole
 
 __all__ = ["SCHEDULES", "OptimiserConfig", "clip_gradients", "learning_rate", "make_optimiser", "trainable"]
 
@@ -87,7 +88,32 @@ def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Opt
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+    return _storable(torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True))
+
+
+def _storable(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Let ``state_dict`` give whole tensors where processes hold parts of them, and ``load_state_dict`` take them back."""
+
+    def take_apart(optimiser: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
+        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        state = {
+            index: {name: part_of(value, parameters[index]) for name, value in memory.items()}
+            for index, memory in stored["state"].items()
+        }
+        return {**stored, "state": state}
+
+    def put_together(optimiser: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+        state = {
+            index: {
+                name: collected(value) if hasattr(value, "full_tensor") else value for name, value in memory.items()
+            }
+            for index, memory in found["state"].items()
+        }
+        return {**found, "state": state}
+
+    optimiser.register_load_state_dict_pre_hook(take_apart)
+    optimiser.register_state_dict_post_hook(put_together)
+    return optimiser
 
 
 class _Muon(torch.optim.Optimizer):
@@ -105,20 +131,22 @@ class _Muon(torch.optim.Optimizer):
                 "muon needs matrices inside the model's blocks, and none of them is trained; set optimiser = adamw"
             )
         decay = config.weight_decay
-        self._parts: tuple[torch.optim.Optimizer, ...] = (
+        parts: list[torch.optim.Optimizer] = [
             torch.optim.Muon(
                 inside,
                 lr=config.muon_rate,
                 weight_decay=decay,
                 momentum=config.muon_momentum,
                 nesterov=config.muon_momentum > 0,
-            ),
-        )
-        if rest:
-            adamw = torch.optim.AdamW(
-                rest, lr=config.learning_rate, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True
             )
-            self._parts = (*self._parts, adamw)
+        ]
+        if rest:
+            parts.append(
+                torch.optim.AdamW(
+                    rest, lr=config.learning_rate, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True
+                )
+            )
+        self._parts = tuple(_storable(part) for part in parts)
         super().__init__([p for part in self._parts for group in part.param_groups for p in group["params"]], {})
         self.param_groups = [group for part in self._parts for group in part.param_groups]
         for group in self.param_groups:
@@ -147,4 +175,4 @@ def _is_embedding(name: str) -> bool:
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Norm of the whole gradient before clipping, scalar. ``limit`` 0 measures only."""
     gradients = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    return nn.utils.clip_grad_norm_(gradients, limit if limit > 0 else math.inf)
+    return whole(nn.utils.clip_grad_norm_(gradients, limit if limit > 0 else math.inf))

@@ -20,13 +20,14 @@ from gradus.policies.sampling import SamplingConfig
 from gradus.training.augment import answer_pools, first_turns, with_answer_noise
 from gradus.training.batches import MicroBatch, microbatches
 from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
-from gradus.training.distributed import any_of, barrier, share, total, world
+from gradus.training.distributed import any_of, barrier, from_main, share, total, world
 from gradus.training.folder import RunFolder
 from gradus.training.forward import score_tokens
 from gradus.training.interrupt import Interrupt
 from gradus.training.optimiser import learning_rate, make_optimiser
 from gradus.training.screen import Screen
 from gradus.training.sequences import TrainingSequence
+from gradus.training.sharding import shard
 from gradus.training.text import text_sequences
 from gradus.training.trainer import TrainerConfig, precision, prepare_model, run_update, share_prefixes
 
@@ -166,6 +167,7 @@ class _Trainer:
         checks: Sequence[TrainingSequence],
     ) -> None:
         self.loaded, self.config, self.folder = loaded, config, folder
+        shard(loaded, plays=False)
         self.optimiser = make_optimiser(loaded.model, config)
         self.run = _Run()
         self._by_episode: dict[int, list[TrainingSequence]] = {}
@@ -274,7 +276,7 @@ class _Trainer:
                 loss -= float(scores.logprobs.sum())
                 right += float(scores.greedy.sum())
                 tokens += len(batch.labels.target)
-        found = loss / tokens
+        found, right = from_main((loss / tokens, right))
         if self.run.best is None or found < self.run.best:
             self.run.best = found
             self.save("best")
@@ -285,9 +287,7 @@ class _Trainer:
         state = {"best": self.run.best, "last": self.run.last}
         checkpoint = Checkpoint(step=self.run.step, offset=self.folder.offset(), state=state)
         keep = self.config.keep_checkpoints
-        if self.folder.writing:
-            save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
-        barrier()
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
@@ -308,5 +308,4 @@ class _Trainer:
 
     def save(self, name: str) -> None:
         """Write the weights as they are to a folder of the run."""
-        if self.folder.writing:
-            save_model(self.folder.path / name, self.loaded.model, self.loaded.tokenizer)
+        save_model(self.folder.path / name, self.loaded.model, self.loaded.tokenizer)

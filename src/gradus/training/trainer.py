@@ -21,6 +21,7 @@ from gradus.training.distributed import sum_gradients, world
 from gradus.training.forward import causal_model, disable_dropout, supports_tree, tree_attention
 from gradus.training.mixed import bfloat16_backward, has_fast_bfloat16
 from gradus.training.optimiser import OptimiserConfig, clip_gradients, trainable
+from gradus.training.sharding import idle_passes, is_sharded
 
 __all__ = [
     "LoraConfig",
@@ -176,9 +177,11 @@ def run_update(
     TrainingError if the gradient is not finite; the weights stay as they were.
     """
     optimiser.zero_grad(set_to_none=True)
+    idle_passes(loaded, len(batches))
     for batch in batches:
         loss(batch.to(loaded.device)).backward()
-    sum_gradients(loaded.model)
+    if not is_sharded(loaded.model):  # else every pass has added up its own
+        sum_gradients(loaded.model)
     if before_step is not None:
         before_step()
     started = time.perf_counter()
