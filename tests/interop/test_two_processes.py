@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from gradus.training.distributed import world
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 STEPS = 5
+WAIT = 400  # seconds for one launch, on a machine that is shared
 PLAIN = ("grpo", "sft")
 WAYS = {
     "data parallel": [
@@ -40,14 +42,20 @@ Train = Callable[..., dict[str, dict[str, Any]]]
 def run(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What two_processes.py saw of each kind, its last weights and its metrics."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    ran = subprocess.run(
+    with subprocess.Popen(
         [*command, str(SCRIPT), str(model), str(folder), str(STEPS), *kinds],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        timeout=170,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
+        start_new_session=True,
+    ) as running:
+        try:
+            said, _ = running.communicate(timeout=WAIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)  # the launcher and what it launched
+            raise
+    assert running.returncode == 0, said[-3000:]
     found: dict[str, dict[str, Any]] = {}
     for kind in kinds:
         path = folder / kind
@@ -113,6 +121,7 @@ def test_two_processes_that_hold_a_part_each_train_as_one(train: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_two_processes_that_hold_the_model_each_train_as_one(train: Train) -> None:
     alone, together = train("alone", *PLAIN), train("data parallel", *PLAIN)
     for kind in PLAIN:
@@ -121,6 +130,7 @@ def test_two_processes_that_hold_the_model_each_train_as_one(train: Train) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_parts_go_with_adapters_checkpointed_activations_validation_muon_and_a_server(train: Train) -> None:
     """AdamW divides rounding by rounding where a gradient is almost zero, and Muon computes in bfloat16: hence the bounds."""
     kinds = {"grpo+lora": 1e-5, "sft+checkpointed": 1e-5, "grpo+validated": 1e-4, "sft+muon": 2e-2, "grpo+served": 1e-4}
@@ -131,11 +141,11 @@ def test_parts_go_with_adapters_checkpointed_activations_validation_muon_and_a_s
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_goes_on_with_another_number_of_processes(train: Train, tmp_path: Path) -> None:
     """A checkpoint is the same whoever wrote it."""
-    unbroken = train("alone", *PLAIN)
+    unbroken = {way: train(way, *PLAIN) for way in ("alone", "fsdp")}
     for writer, reader in (("alone", "fsdp"), ("fsdp", "alone"), ("fsdp", "fsdp")):
-        whole = train("fsdp", *PLAIN) if writer == "fsdp" and reader == "alone" else None
         begun = tmp_path / f"{writer} then {reader}"
         for kind in PLAIN:
             shutil.copytree(tmp_path / writer / kind / "run", begun / kind / "run")
@@ -144,9 +154,8 @@ def test_a_run_goes_on_with_another_number_of_processes(train: Train, tmp_path: 
                 shutil.rmtree(begun / kind / "run" / "checkpoints" / f"step-{later:06d}")
         resumed = train(reader, *PLAIN, begun=begun)
         for kind in PLAIN:
-            assert len(resumed[kind]["records"]) == STEPS
-            assert largest_difference(unbroken[kind]["weights"], resumed[kind]["weights"]) < 1e-5
-            assert whole is None or largest_difference(whole[kind]["weights"], resumed[kind]["weights"]) < 1e-5
+            assert len(resumed[kind]["records"]) == len(unbroken[writer][kind]["records"])
+            assert largest_difference(unbroken[writer][kind]["weights"], resumed[kind]["weights"]) < 1e-5
 
 
 @pytest.fixture
