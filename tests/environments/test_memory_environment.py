@@ -218,10 +218,10 @@ def test_an_update_is_possible_because_the_entry_is_shown() -> None:
     observation = environment.reset(seed=11)
     person = observation.data["text"].split(":")[0]
     shown = environment.step(write_insert("values", f"{person} cause rivers"))
-    lines = [line for line in shown.text.splitlines() if line.startswith(f"{person} cause rivers | values ")]
+    lines = [line for line in shown.text.splitlines() if line.endswith(f" values {person} cause rivers")]
     if person in shown.data["text"]:
         assert len(lines) == 1
-        assert int(lines[0].split()[-1]) == shown.data["entries"][0]["id"]
+        assert int(lines[0].split()[0]) == shown.data["entries"][0]["id"]
 
 
 def test_nothing_hidden_is_observable() -> None:

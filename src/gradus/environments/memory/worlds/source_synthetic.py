@@ -11,15 +11,15 @@ from gradus.environments.memory.worlds.lexicon import SYLLABLES
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.records import Source
-from gradus.environments.memory.worlds.synthetic import IDS, synthetic_config, synthetic_world
+from gradus.environments.memory.worlds.synthetic import synthetic_config, synthetic_world
 
 __all__ = ["read_statements", "synthetic_source"]
 
 # Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
 # changes, to learn to copy from what the memory holds.
 LESSONS: Mapping[range, Mapping[str, Any]] = {
-    range(1_500, 4_500): {"chunks": 4, "chat": 0, "attributes": 2, "events": 1.6, "tell": 2.0, "change": 12.0},
-    range(4_500, 8_000): {"chunks": 1, "chat": 0},
+    range(1_500, 5_500): {"chunks": 4, "chat": 0, "attributes": 2, "events": 1.6, "tell": 2.0, "change": 12.0},
+    range(5_500, 8_000): {"chunks": 1, "chat": 0},
 }
 TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
     range(1_000_000, 1_000_128),
@@ -110,19 +110,16 @@ def _vocabulary() -> Vocabulary:
     words = {word for text in texts for word in text.split() if "{" not in word}
     # A syllable that begins a word is a token of its own, so that a name costs two tokens and not three.
     starts = [*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)]
-    return Vocabulary(
-        words=(*sorted(words), *_numbers_and_dates(), *starts), pieces=(*SYLLABLES, "'s", ".", ",", ":", "?")
-    )
+    return Vocabulary(words=(*sorted(words), *_date_words(), *starts), pieces=(*SYLLABLES, "'s", ".", ",", ":", "?"))
 
 
-def _numbers_and_dates() -> Sequence[str]:
+def _date_words() -> Sequence[str]:
     from gradus.environments.memory.worlds.timeline import MONTHS
 
     return (
         *MONTHS,
         *(str(day) for day in range(1, 32)),
         *(str(year) for year in range(2029, 2042)),
-        *(str(number) for number in IDS),
         "Date:",
         ",",
         "formerly",

@@ -21,7 +21,7 @@ from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
 __all__ = ["SyntheticConfig", "reserved_words", "synthetic_config", "synthetic_world"]
 
-IDS = range(32, 132)  # numbers of entries that a nano model has as one word each
+FIRST_IDS = (32, 64)  # anywhere, so that numbers must be copied; of two digits up to worlds four times as long
 
 
 class SyntheticConfig(BaseModel):
@@ -105,12 +105,8 @@ class _Writer:
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
             questions=tuple(questions),
-            first_id=self._first_id(),
+            first_id=self.rng.randint(*FIRST_IDS),
         )
-
-    def _first_id(self) -> int:
-        """Anywhere, so that numbers must be copied; lower in long worlds, so that the numbers they come to occur in short ones."""
-        return self.rng.randint(IDS.start, max(IDS.start, 99 - 2 * self.config.chunks))
 
     def _chunk(self, index: int, today: str) -> Chunk:
         speakers = self.rng.sample(self.people, 2)
