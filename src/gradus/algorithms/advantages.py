@@ -79,11 +79,8 @@ def turn_advantages(
     Returns:
         (N, K), 0 behind ``lengths``.
     """
-    index = GroupIndex(groups)
-    played = torch.arange(turn_rewards.shape[1], device=turn_rewards.device) < lengths[:, None]
     to_go = rewards_to_go(turn_rewards, lengths, discount=discount)
-    centred = torch.where(played, _centre(to_go, index, "leave_one_out"), 0.0)
-    return centred / _scales(centred, played, index.equal(to_go).all(1), index, scale)
+    return _by_channel(to_go[..., None], _played(turn_rewards, lengths), groups, scale)[..., 0]
 
 
 def span_advantages(
@@ -103,13 +100,8 @@ def span_advantages(
     Returns:
         (N, K, C), 0 behind ``lengths``.
     """
-    index = GroupIndex(groups)
-    played = torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
     to_go = torch.stack([rewards_to_go(part, lengths, discount=discount) for part in rewards.unbind(-1)], -1)
-    centred = torch.where(played[..., None], _centre(to_go, index, "leave_one_out"), 0.0)
-    # Dead by channel, not by sum: a turn may pay one span what it takes from another.
-    dead = index.equal(to_go).flatten(1).all(1)
-    return centred / _scales(centred.sum(-1), played, dead, index, scale)[..., None]
+    return _by_channel(to_go, _played(rewards, lengths), groups, scale)
 
 
 def statement_advantages(
@@ -132,14 +124,24 @@ def statement_advantages(
     Returns:
         (N, K, C), 0 behind ``lengths``.
     """
-    index = GroupIndex(groups)
-    played = torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
+    played = _played(rewards, lengths)
     paid = torch.where(played[..., None], rewards, 0.0)
     later = rewards_to_go(paid.sum(-1), lengths, discount=discount) - paid[..., 1:].sum(-1)
-    found = torch.cat([later[..., None], paid[..., 1:]], dim=-1)
-    centred = torch.where(played[..., None], _centre(found, index, "leave_one_out"), 0.0)
-    dead = index.equal(found).flatten(1).all(1)
+    return _by_channel(torch.cat([later[..., None], paid[..., 1:]], dim=-1), played, groups, scale)
+
+
+def _by_channel(returns: Tensor, played: Tensor, groups: Tensor, scale: Scale) -> Tensor:
+    """Returns (N, K, C) less the leave-one-out mean of the same turn and channel, all channels divided by one scale."""
+    index = GroupIndex(groups)
+    centred = torch.where(played[..., None], _centre(returns, index, "leave_one_out"), 0.0)
+    # Dead by channel, not by sum: a turn may pay one span what it takes from another.
+    dead = index.equal(returns).flatten(1).all(1)
     return centred / _scales(centred.sum(-1), played, dead, index, scale)[..., None]
+
+
+def _played(rewards: Tensor, lengths: Tensor) -> Tensor:
+    """(N, K) bool, true up to each episode's length."""
+    return torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
 
 
 def token_advantages(advantages: Tensor, turns: Tensor, spans: Tensor | None = None) -> Tensor:

@@ -32,6 +32,10 @@ class Rule:
     kind: str = "step"
 
 
+_AUDIT_THE_GRADER = (
+    "Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the best grades."
+)
+
 RULES: tuple[Rule, ...] = (
     Rule(
         name="sampler gap",
@@ -70,13 +74,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="hack suspected",
         summary="the grade rises while the declared yardstick falls",
-        remedy="Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the best grades.",
+        remedy=_AUDIT_THE_GRADER,
         check=learning.hack_suspected,
     ),
     Rule(
         name="hack suspected",
         summary="on the same held-out tasks the grade has risen and the declared yardstick fallen",
-        remedy="Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the best grades.",
+        remedy=_AUDIT_THE_GRADER,
         check=learning.hack_on_validation,
         kind="validation",
     ),

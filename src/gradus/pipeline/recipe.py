@@ -76,8 +76,12 @@ _OWN_GRADER = "rewards"
 
 
 class Recipe(_Section):
-    """A whole run. ``rewards`` compose a grader of one's own, called ``rewards``, for environments of one turn, in place of
-    ``grader``. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length. ``trackers``: where metrics go besides metrics.jsonl (``tensorboard``, ``wandb``); it changes no stage."""
+    """A whole run.
+
+    ``rewards`` compose a grader of one's own, called ``rewards``, for environments of one turn, in place of ``grader``.
+    ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length. ``trackers``: where
+    metrics go besides metrics.jsonl (``tensorboard``, ``wandb``); it changes no stage.
+    """
 
     environment: str
     grader: str | None = None
