@@ -13,20 +13,19 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
 from gradus.policies.lean import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
+from gradus.training.attention import attend
 from gradus.training.batches import MicroBatch, Tree
 
 __all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
 
 TREE = "gradus_tree"
-LONG = 256  # queries from which a suffix is computed in stretches
-STRETCHES = 4
+TREE_HALF = "gradus_tree_bfloat16"  # its backward pass in bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +57,11 @@ def score_tokens(
     """
     causal = causal_model(model)
     source, place = torch.unique(batch.labels.source, return_inverse=True)
-    if causal.config._attn_implementation == TREE and has_lean_decoder(causal):
-        logits = decode_positions(causal, batch.input_ids, batch.positions, partial(_look, batch.tree), source)
-    elif causal.config._attn_implementation == TREE:
+    attention = causal.config._attn_implementation
+    if attention in (TREE, TREE_HALF) and has_lean_decoder(causal):
+        look = partial(_look, batch.tree, attention == TREE_HALF)
+        logits = decode_positions(causal, batch.input_ids, batch.positions, look, source)
+    elif attention in (TREE, TREE_HALF):
         output = causal(
             input_ids=batch.input_ids,
             position_ids=batch.positions,
@@ -112,8 +113,9 @@ def supports_tree(model: nn.Module) -> bool:
 
 
 @contextmanager
-def tree_attention(model: nn.Module) -> Iterator[None]:
-    """Let the model attend by tree. Holds the backward pass too, where checkpointed layers run again.
+def tree_attention(model: nn.Module, *, half: bool = False) -> Iterator[None]:
+    """Let the model attend by tree; ``half``: with a backward pass in bfloat16. Holds the backward pass too, where checkpointed
+    layers run again.
 
     Does nothing for a model that does not support it.
     """
@@ -122,7 +124,7 @@ def tree_attention(model: nn.Module) -> Iterator[None]:
         yield
         return
     before = causal.config._attn_implementation
-    causal.config._attn_implementation = TREE
+    causal.config._attn_implementation = TREE_HALF if half else TREE
     try:
         yield
     finally:
@@ -151,89 +153,19 @@ def _attend(
     *,
     scaling: float | None = None,
     tree: Tree | None = None,
+    half: bool,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention over a tree. query (1, H, N, D), key and value (1, KH, N, D); returns (1, N, H, D)."""
     if tree is None:
         raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
-    return attend(query[0], key[0], value[0], scaling, tree=tree).unsqueeze(0), None
+    return attend(query[0], key[0], value[0], scaling, tree=tree, half=half).unsqueeze(0), None
 
 
-def _look(tree: Tree, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def _look(tree: Tree, half: bool, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     """Attention as the lean decoder asks for it; a tree is the same in all layers."""
-    return attend(query, key, value, scaling, tree=tree)
+    return attend(query, key, value, scaling, tree=tree, half=half)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree) -> Tensor:
-    """query (H, N, D), key and value (KH, N, D) in the order of a microbatch; returns (N, H, D).
-
-    A CPU attends in float32, under autocast too: its bfloat16 kernel takes three times as long as its float32 one.
-    """
-    if query.device.type != "cpu":
-        return _attend_tree(query, key, value, scaling, tree)
-    with torch.autocast("cpu", enabled=False):
-        return _attend_tree(query.float(), key.float(), value.float(), scaling, tree).to(query.dtype)
-
-
-def _attend_tree(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree) -> Tensor:
-    grouped = query.shape[0] != key.shape[0]
-    (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
-    if not prefixes:
-        q, k, v = (_fold(part, rows, longest) for part in (query, key, value))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
-        return _unfold(out)
-    sizes = [prefixes * longest_prefix, rows * longest]
-    (q0, q1), (k0, k1), (v0, v1) = (part.split(sizes, dim=1) for part in (query, key, value))
-    q0, k0, v0 = (_fold(part, prefixes, longest_prefix) for part in (q0, k0, v0))
-    q1, k1, v1 = (_fold(part, rows, longest) for part in (q1, k1, v1))
-    first = F.scaled_dot_product_attention(q0, k0, v0, is_causal=True, scale=scaling, enable_gqa=grouped)
-    k1 = torch.cat([_to_members(k0, tree), k1], dim=2)
-    v1 = torch.cat([_to_members(v0, tree), v1], dim=2)
-    assert tree.mask is not None
-    second = _masked(q1, k1, v1, tree.mask.to(q1.dtype), longest_prefix, scaling, grouped)
-    return torch.cat([_unfold(first), _unfold(second)], dim=0)
-
-
-def _masked(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, offset: int, scaling: float | None, grouped: bool
-) -> Tensor:
-    """Attention of (B, H, S, D) queries to (B, KH, offset + S, D) keys, where query i sees at most offset + i + 1 of them.
-
-    The kernel computes what the mask throws away. Long suffixes are cut into stretches of queries that are shown no key
-    behind their own end: four halve the triangle's waste, and more cost as much as they save.
-    """
-    length = query.shape[2]
-    step = length if length < LONG else -(-length // STRETCHES)
-    parts = [
-        F.scaled_dot_product_attention(
-            query[:, :, start : start + step],
-            key[:, :, : offset + start + step],
-            value[:, :, : offset + start + step],
-            attn_mask=mask[:, :, start : start + step, : offset + start + step],
-            scale=scaling,
-            enable_gqa=grouped,
-        )
-        for start in range(0, length, step)
-    ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-
-
-def _fold(part: Tensor, rows: int, length: int) -> Tensor:
-    """(H, rows * length, D) to (rows, H, length, D), without a copy."""
-    return part.unflatten(1, (rows, length)).transpose(0, 1)
-
-
-def _unfold(part: Tensor) -> Tensor:
-    """(rows, H, length, D) to (rows * length, H, D)."""
-    return part.transpose(1, 2).flatten(0, 1)
-
-
-def _to_members(part: Tensor, tree: Tree) -> Tensor:
-    """(P, H, Lp, D) to (B, H, Lp, D): every suffix sees its parent prefix; gradients of the members add up."""
-    if tree.parent is not None:
-        return part.index_select(0, tree.parent)
-    members = tree.suffixes[0] // tree.prefixes[0]
-    return part.unsqueeze(1).expand(-1, members, -1, -1, -1).flatten(0, 1)
-
-
-AttentionInterface.register(TREE, _attend)
+AttentionInterface.register(TREE, partial(_attend, half=False))
+AttentionInterface.register(TREE_HALF, partial(_attend, half=True))

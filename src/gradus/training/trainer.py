@@ -141,7 +141,8 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
     """What a training pass runs in: tree attention, autocast where it was asked for, and the backward pass's own dtype."""
     half = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
-    with tree_attention(loaded.model), bfloat16_backward(loaded.model, enabled=half), autocast(loaded, config):
+    attention = tree_attention(loaded.model, half=half)
+    with attention, bfloat16_backward(loaded.model, enabled=half), autocast(loaded, config):
         yield
 
 
