@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
 from math import fsum
@@ -74,8 +74,8 @@ def teach(
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     started = time.perf_counter()
-    kept = _kept(spec, policy, path)
-    first = len(kept)
+    tally = _Tally()
+    first = tally.count(_kept(spec, policy, path)[:episodes])
     spans = [(begin, min(begin + _CHUNK, episodes)) for begin in range(first, episodes, _CHUNK)]
     if workers > 1 and len(spans) >= _WORTH_WORKERS and _known_by_name(spec, policy, grader):
         chunks = _by_workers(spec, policy.name, spans, grader.name, seed, workers, episodes, progress)
@@ -91,8 +91,8 @@ def teach(
                 EpisodeWriter(path, environment=spec.name, note=f"teacher {policy.name}")
             )
             writer.write(played)
-            kept.extend(played)
-    return _summary(policy, kept[:episodes], max(0, episodes - first), grader, time.perf_counter() - started)
+            tally.count(played)
+    return tally.summary(policy, episodes - first, grader, time.perf_counter() - started)
 
 
 def _alone(
@@ -186,20 +186,45 @@ def _kept(spec: EnvironmentSpec, policy: Policy, path: Path) -> list[Episode]:
     return list(found.episodes)
 
 
-def _summary(policy: Policy, kept: Sequence[Episode], played: int, grader: Grader, seconds: float) -> TeachSummary:
-    values = [each.grade.value for each in kept if each.grade is not None and each.grade.value is not None]
-    usage = [turn.usage for episode in kept for turn in episode.turns if turn.usage is not None]
-    costs = [each.cost for each in usage]
-    known = [cost for cost in costs if cost is not None]
-    return TeachSummary(
-        policy=policy.name,
-        episodes=len(kept),
-        played=played,
-        failed=sum(each.failure is not None for each in kept),
-        grade_mean=fsum(values) / len(values) if values else None,
-        grader=grader.name,
-        seconds=seconds,
-        prompt_tokens=sum(each.prompt_tokens for each in usage),
-        completion_tokens=sum(each.completion_tokens for each in usage),
-        cost=fsum(known) if known and len(known) == len(costs) else None,
-    )
+@dataclass
+class _Tally:
+    """What a summary needs of the episodes: they are too large to be kept for it."""
+
+    episodes: int = 0
+    failed: int = 0
+    grades: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    costs: list[float] = field(default_factory=list)
+    priced: bool = True
+
+    def count(self, played: Sequence[Episode]) -> int:
+        """Add episodes; returns how many there are now."""
+        for episode in played:
+            self.episodes += 1
+            self.failed += episode.failure is not None
+            if episode.grade is not None and episode.grade.value is not None:
+                self.grades.append(episode.grade.value)
+            for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
+                self.prompt_tokens += usage.prompt_tokens
+                self.completion_tokens += usage.completion_tokens
+                if usage.cost is None:
+                    self.priced = False
+                else:
+                    self.costs.append(usage.cost)
+        return self.episodes
+
+    def summary(self, policy: Policy, played: int, grader: Grader, seconds: float) -> TeachSummary:
+        """The cost is None where a single answer's is not known."""
+        return TeachSummary(
+            policy=policy.name,
+            episodes=self.episodes,
+            played=played,
+            failed=self.failed,
+            grade_mean=fsum(self.grades) / len(self.grades) if self.grades else None,
+            grader=grader.name,
+            seconds=seconds,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cost=fsum(self.costs) if self.costs and self.priced else None,
+        )
