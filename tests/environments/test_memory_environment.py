@@ -224,6 +224,14 @@ def test_an_update_is_possible_because_the_entry_is_shown() -> None:
         assert int(lines[0].split()[0]) == shown.data["entries"][0]["id"]
 
 
+def test_entries_are_shown_in_the_order_of_their_numbers() -> None:
+    (episode,) = play(SPEC, SPEC.policy("append-only"), [SPEC.train_task(5)]).episodes
+    shown = [turn.observation.partition("Memory:\n")[2].splitlines() for turn in episode.turns]
+    numbers = [[int(line.split()[0]) for line in lines] for lines in shown]
+    assert max(map(len, numbers)) >= 4
+    assert numbers == [sorted(each) for each in numbers]
+
+
 def test_nothing_hidden_is_observable() -> None:
     for index in range(5):
         task = SPEC.train_task(index)
