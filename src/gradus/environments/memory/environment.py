@@ -126,8 +126,7 @@ class MemoryEnvironment:
 
     def _observe(self, **told: Any) -> Observation:
         chunk = self._playing.chunks[self._index]
-        # In the order of their numbers: by relevance, the first one would be the right one often enough not to look further.
-        self._related = sorted(self._memory.related(chunk.text, entries=self._shown), key=lambda hit: hit.entry.id)
+        self._related = self._memory.related(chunk.text, entries=self._shown)
         text = observation_text(chunk.timestamp, chunk.text, self._memory.core, self._related, self._refused)
         data = {
             "index": self._index,

@@ -157,7 +157,7 @@ def _vocabulary(source: Source) -> Vocabulary:
     ]
     digits = [str(digit) for digit in range(10)]
     letters = [chr(code) for code in range(33, 127)]
-    words = dict.fromkeys((*own.words, *fragments(banks), *banks, *prompt, *told, *digits, "Memory:", "Core:"))
+    words = dict.fromkeys((*own.words, *fragments(banks), *banks, *prompt, *told, *digits, "Memory:", "Core:", "|"))
     return Vocabulary(words=tuple(words), pieces=tuple(dict.fromkeys((*own.pieces, *digits, *letters))))
 
 

@@ -87,21 +87,24 @@ def system_prompt(schema: Schema) -> str:
         f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}TEXT{_ENTRY_ID}ID}}}} "
         f"{_delete_head('CATEGORY')}ID}}}} {_CORE_HEAD}TEXT{_END} {NOOP} "
         f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most "
-        "Memory:ID,CATEGORY,TEXT"
+        "Memory:TEXT|CATEGORY|ID"
     )
 
 
 def observation_text(
     timestamp: str | None, text: str, core: str, related: Sequence[Hit], refused: Sequence[str]
 ) -> str:
-    """One turn: the date and the chunk, then what depends on the memory: core, related entries, and refused calls."""
+    """One turn: the date and the chunk, then what depends on the memory: core, related entries, and refused calls.
+
+    An entry's number stands behind its content, so that a model that reads from left to right knows whose number it is.
+    """
     lines = [f"Date: {timestamp}"] if timestamp else []
     lines.append(text)
     if core:
         lines.append(f"Core: {core}")
     if related:
         lines.append("Memory:")
-        lines += [f"{hit.entry.id} {hit.entry.bank} {hit.entry.content}" for hit in related]
+        lines += [f"{hit.entry.content} | {hit.entry.bank} {hit.entry.id}" for hit in related]
     lines += [f"Refused: {message}" for message in refused]
     return "\n".join(lines)
 

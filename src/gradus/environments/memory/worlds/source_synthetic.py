@@ -18,8 +18,8 @@ __all__ = ["read_statements", "synthetic_source"]
 # Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
 # changes, to learn to copy from what the memory holds.
 LESSONS: Mapping[range, Mapping[str, Any]] = {
-    range(1_500, 5_500): {"chunks": 4, "chat": 0, "attributes": 2, "events": 1.6, "tell": 2.0, "change": 12.0},
-    range(5_500, 8_000): {"chunks": 1, "chat": 0},
+    range(1_500, 4_000): {"chunks": 4, "chat": 0, "attributes": 2, "events": 1.3, "tell": 3.0, "change": 6.0},
+    range(4_000, 8_000): {"chunks": 1, "chat": 0},
 }
 TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
     range(1_000_000, 1_000_128),
