@@ -1,6 +1,6 @@
 """One process against two on one machine, one thread and one core each: priming and GRPO on Rhythm, a whole step by the clock.
 
-The same global batch every time (32 whole weeks to read; 16 x 8 weeks to play and to train on), with the recipe's model. Two processes
+The same global batch every time (32 whole weeks to read; 8 x 8 weeks to play and to train on), with the recipe's model. Two processes
 hold a whole model each (data parallel) or a part each (FSDP); ways alternate, so that all meet the same machine. It needs two free cores.
 """
 
@@ -34,7 +34,7 @@ def train(model: Path, folder: Path, steps: int) -> None:
     priming = SftConfig(**common, epochs=steps, batch_size=32, validation_share=0, checkpoint_every=steps)
     train_sft(model, lessons, priming, folder / "sft", live=False)
     sampling = SamplingConfig(max_new_tokens=8, grammar=True)
-    loop = GrpoConfig(**common, groups=16, group_size=8, sampling=sampling, validation_every=0, checkpoint_every=steps)
+    loop = GrpoConfig(**common, groups=8, group_size=8, sampling=sampling, validation_every=0, checkpoint_every=steps)
     train_grpo(model, spec, loop, folder / "grpo", live=False)
 
 

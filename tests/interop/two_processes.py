@@ -6,6 +6,7 @@ trains in FOLDER/KIND; a run that is there already goes on from its last checkpo
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, load_model
 from gradus.training import GrpoConfig, LoraConfig, SftConfig, train_grpo, train_sft
 from gradus.training.checkpoints import save_model
 from gradus.training.distributed import barrier, total, whole, world
+from gradus.training.zero import ZeroOptimiser
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -89,11 +91,11 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
     without effect all processes took."""
     seen: dict[str, Any] = {}
     idle: list[float] = []
-    clip, idle_pass = trainer.clip_gradients, sharding._idle_pass
+    clip, idle_pass, zero_step = trainer.clip_gradients, sharding._idle_pass, ZeroOptimiser.step
 
-    def count(loaded: LoadedModel) -> None:
+    def count(loaded: LoadedModel, backward: Callable[[torch.Tensor], None]) -> None:
         idle.append(1.0)
-        idle_pass(loaded)
+        idle_pass(loaded, backward)
 
     def watch(module: torch.nn.Module, limit: float) -> torch.Tensor:
         if not seen:
@@ -105,13 +107,25 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
             seen["kept"] = sum(parts) / sum(one.numel() for one in trained.values())
         return clip(module, limit)
 
+    def watch_zero(self: ZeroOptimiser, closure: None = None) -> None:
+        # The gradient before DeepSpeed takes the mean over the processes; stage 2 has dealt it out already.
+        if not seen:
+            trained = [one for _, one in self._engine.module.named_parameters() if one.requires_grad]
+            found = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
+            flat = torch.cat([one.reshape(-1) for one in found])
+            torch.distributed.all_reduce(flat)
+            seen["gradient"] = flat / world().size
+            parts = [one.numel() for group in self.param_groups for one in group["params"]]
+            seen["kept"] = sum(parts) / sum(one.numel() for one in trained)
+        zero_step(self, closure)
+
     started = time.perf_counter()
     name, _, change = kind.partition("+")
-    trainer.clip_gradients, sharding._idle_pass = watch, count
+    trainer.clip_gradients, sharding._idle_pass, ZeroOptimiser.step = watch, count, watch_zero
     try:
         {"grpo": grpo, "sft": sft}[name](model, folder / "run", steps, change or "plain")
     finally:
-        trainer.clip_gradients, sharding._idle_pass = clip, idle_pass
+        trainer.clip_gradients, sharding._idle_pass, ZeroOptimiser.step = clip, idle_pass, zero_step
     return {**seen, "idle": total([sum(idle)])[0], "size": world().size, "seconds": time.perf_counter() - started}
 
 

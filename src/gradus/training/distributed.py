@@ -80,11 +80,6 @@ def launched_with(feature: str) -> bool:
 
 def _check_launch() -> None:
     """Refuse what would have no effect here, or a wrong one."""
-    if launched_with("DEEPSPEED"):
-        raise ConfigError(
-            "DeepSpeed has an update of its own, which this trainer does not drive; launch with --use_fsdp --fsdp_version 2 "
-            "--fsdp_reshard_after_forward true, which shards as much, or without both (data parallel); see docs/scaling.md"
-        )
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", ""):
         raise ConfigError(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.training.distributed import collected, part_of, whole
+from gradus.training.zero import ZeroOptimiser, zero_launched
 
 __all__ = ["SCHEDULES", "OptimiserConfig", "clip_gradients", "learning_rate", "make_optimiser", "trainable"]
 
@@ -78,8 +79,15 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Optimizer:
-    """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it."""
+    """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it.
+
+    In several processes that DeepSpeed was launched for, AdamW runs under its engine. Raises ConfigError for what it cannot do.
+    """
     named = trainable(model)
+    if config.optimiser == "muon" and zero_launched():
+        raise ConfigError(
+            "DeepSpeed cuts through matrices, which Muon needs whole; set optimiser = adamw, or launch with FSDP"
+        )
     if config.optimiser == "muon":
         return _Muon(named, config)
     parameters = named.values()
@@ -88,7 +96,8 @@ def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Opt
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return _storable(torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True))
+    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+    return ZeroOptimiser(model, adamw, grad_clip=config.grad_clip) if zero_launched() else _storable(adamw)
 
 
 def _storable(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:

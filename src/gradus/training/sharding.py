@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
@@ -105,15 +106,13 @@ def is_sharded(model: nn.Module) -> bool:
     return world().size > 1 and bool(_units(model))
 
 
-def idle_passes(loaded: LoadedModel, passes: int) -> None:
-    """Before this process's ``passes``: take as many without effect as another process has more. Nothing where none is needed."""
-    if not is_sharded(loaded.model):
-        return
+def idle_passes(loaded: LoadedModel, passes: int, backward: Callable[[Tensor], None] = Tensor.backward) -> None:
+    """Before this process's ``passes``: take as many without effect as another process has more, so that all meet in each."""
     for _ in range(int(largest(passes)) - passes):
-        _idle_pass(loaded)
+        _idle_pass(loaded, backward)
 
 
-def _idle_pass(loaded: LoadedModel) -> None:
+def _idle_pass(loaded: LoadedModel, backward: Callable[[Tensor], None]) -> None:
     """Gather and reduce what every pass does; the gradient is zero."""
     nothing = np.zeros(1)
     sequence = TrainingSequence(
@@ -127,7 +126,7 @@ def _idle_pass(loaded: LoadedModel) -> None:
     )
     (batch,) = microbatches([sequence], budget=1, share=supports_tree(loaded.model))
     scores = score_tokens(loaded.model, batch.to(loaded.device), SamplingConfig())
-    (0.0 * scores.logprobs.sum()).backward()
+    backward(0.0 * scores.logprobs.sum())
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from gradus.training.forward import causal_model, disable_dropout, supports_tree
 from gradus.training.mixed import bfloat16_backward, has_fast_bfloat16
 from gradus.training.optimiser import OptimiserConfig, clip_gradients, trainable
 from gradus.training.sharding import idle_passes, is_sharded
+from gradus.training.zero import ZeroOptimiser
 
 __all__ = [
     "LoraConfig",
@@ -178,21 +179,33 @@ def run_update(
     TrainingError if the gradient is not finite; the weights stay as they were.
     """
     optimiser.zero_grad(set_to_none=True)
-    idle_passes(loaded, len(batches))
+    zero = optimiser if isinstance(optimiser, ZeroOptimiser) else None  # DeepSpeed adds up and clips by itself
+    backward = Tensor.backward if zero is None else zero.backward
+    parts = zero is not None or is_sharded(loaded.model)  # every pass may add up its own gradients
+    if parts:
+        idle_passes(loaded, len(batches), backward)
     for batch in batches:
-        loss(batch.to(loaded.device)).backward()
-    if not is_sharded(loaded.model):  # else every pass has added up its own
+        backward(loss(batch.to(loaded.device)))
+    if not parts:
         sum_gradients(loaded.model)
     if before_step is not None:
         before_step()
     started = time.perf_counter()
-    norm = float(clip_gradients(loaded.model, config.grad_clip))
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group.get("scale", 1.0)
+    if zero is None:
+        norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
+        optimiser.step()
+    else:
+        zero.step()
+        norm = _finite(zero.norm())
+    optimiser.zero_grad(set_to_none=True)
+    return norm, time.perf_counter() - started
+
+
+def _finite(norm: float) -> float:
     if not math.isfinite(norm):
         raise TrainingError(
             f"the gradient's norm is {norm}; the weights were left as they are. Lower learning_rate, or train in float32"
         )
-    for group in optimiser.param_groups:
-        group["lr"] = rate * group.get("scale", 1.0)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
-    return norm, time.perf_counter() - started
+    return norm
