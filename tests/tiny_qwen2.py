@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-__all__ = ["FORGETFUL", "make_tiny_qwen2"]
+__all__ = ["FORGETFUL", "make_tiny_qwen2", "random_qwen2"]
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
@@ -31,6 +32,21 @@ TEXT = [
 ]
 
 
+def random_qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:
+    """Random weights in a shape of two small layers, or one that ``changes`` makes of it."""
+    shape: dict[str, Any] = {
+        "vocab_size": 300,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 64,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(Qwen2Config(**{**shape, **changes})).eval()
+
+
 def make_tiny_qwen2(folder: Path, *, seed: int = 0, hidden_size: int = 32, layers: int = 2, context: int = 512) -> Path:
     """Write the folder and return it."""
     tokenizer = Tokenizer(models.BPE())
@@ -51,12 +67,11 @@ def make_tiny_qwen2(folder: Path, *, seed: int = 0, hidden_size: int = 32, layer
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = CHATML
-    config = Qwen2Config(
+    model = random_qwen2(
+        seed,
         vocab_size=len(fast),
         hidden_size=hidden_size,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         intermediate_size=2 * hidden_size,
         max_position_embeddings=context,
         tie_word_embeddings=False,
@@ -64,9 +79,6 @@ def make_tiny_qwen2(folder: Path, *, seed: int = 0, hidden_size: int = 32, layer
         pad_token_id=fast.pad_token_id,
         bos_token_id=None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder

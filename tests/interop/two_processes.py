@@ -33,6 +33,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "checkpointed": {"gradient_checkpointing": True},
     "validated": {"validation_every": 2, "validation_tasks": 6},
     "served": {},
+    "autocast": {"autocast": True},
 }
 BOTH: dict[str, Any] = {"checkpoint_every": 2, "keep_checkpoints": 9, "learning_rate": 3e-3, "threads": 1}
 

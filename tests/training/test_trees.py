@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequence_fakes import random_sequences
+from tiny_qwen2 import random_qwen2
 from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from gradus.policies import LoadedModel, SamplingConfig
 from gradus.policies.lean import has_lean_decoder
@@ -157,20 +157,16 @@ def test_the_lean_decoder_drops_what_nothing_reads(loaded: LoadedModel) -> None:
 @pytest.mark.parametrize("biased", [True, False])
 def test_the_lean_decoder_knows_qwen2(biased: bool) -> None:
     """Biases of the projections, grouped key heads, another epsilon: still transformers' numbers and gradients."""
-    config = Qwen2Config(
-        vocab_size=300,
+    model = random_qwen2(
+        1,
         hidden_size=48,
         num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=64,
         rms_norm_eps=1e-4,
         rope_theta=500.0,
         tie_word_embeddings=biased,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = Qwen2ForCausalLM(config).eval()
         for name, parameter in model.named_parameters():
             if "norm" in name or "bias" in name:
                 torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
@@ -226,20 +222,7 @@ def test_checkpointed_layers_give_the_same_gradient(loaded: LoadedModel) -> None
 
 def test_a_model_with_windows_takes_plain_rows() -> None:
     """Where a layer does not see its whole past a tree would be wrong; such a model gets rows, and the same numbers."""
-    config = Qwen2Config(
-        vocab_size=300,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=64,
-        use_sliding_window=True,
-        sliding_window=8,
-        max_window_layers=1,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Qwen2ForCausalLM(config).eval()
+    model = random_qwen2(use_sliding_window=True, sliding_window=8, max_window_layers=1)
     assert not supports_tree(model)
     sequences = random_sequences(6)
     got = in_batches(model, sequences, budget=150, share=supports_tree(model))
@@ -273,3 +256,16 @@ def test_a_cpu_attends_in_float32_under_autocast(loaded: LoadedModel, monkeypatc
     with torch.autocast("cpu", dtype=torch.bfloat16):
         in_batches(loaded.model, random_sequences(3), budget=200)
     assert seen == {torch.float32}
+
+
+@pytest.mark.usefixtures("plain_decoder")
+def test_long_suffixes_under_autocast_may_come_in_two_dtypes(loaded: LoadedModel) -> None:
+    """transformers' own decoder rotates queries and keys in float32 there, and leaves values in bfloat16."""
+    sequences = random_sequences(4, groups=1, members=2, prefix=10, suffix=100)
+    wanted = [alone(loaded.model, sequence) for sequence in sequences]
+    exact = gradient(loaded.model, wanted)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = in_batches(loaded.model, sequences, budget=10_000)
+    assert all((found[index] - one).abs().max() < 0.05 for index, one in enumerate(wanted))
+    rough = gradient(loaded.model, [found[index] for index in range(2)])
+    assert (rough - exact).norm() < 0.05 * exact.norm()

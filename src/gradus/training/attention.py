@@ -82,6 +82,7 @@ def _masked(
     rows, heads, length, size = query.shape
     weights = 2 * rows * heads * length * key.shape[2]
     if half and length >= _SHORT and weights <= _KEPT:
+        key, value = key.to(query.dtype), value.to(query.dtype)  # under autocast transformers rotates in float32
         return _Stretches.apply(query, key, value, mask, offset, size**-0.5 if scaling is None else scaling)
     parts = [
         _kernel(

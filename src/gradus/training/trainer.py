@@ -148,8 +148,12 @@ def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
 
 
 def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
-    """The dtype that playing and training share, so that their log-probs can be compared."""
-    return torch.autocast(loaded.device.type, dtype=torch.bfloat16, enabled=config.autocast)
+    """The dtype that playing and training share, so that their log-probs can be compared.
+
+    Weights are cast once for all passes; of a model in parts at every use, or all of it would be kept.
+    """
+    keep = not is_sharded(loaded.model)
+    return torch.autocast(loaded.device.type, dtype=torch.bfloat16, enabled=config.autocast, cache_enabled=keep)
 
 
 def share_prefixes(model: nn.Module) -> bool:
