@@ -26,6 +26,7 @@ def test_paired_difference_is_the_paired_t_test():
     expected = reference.ttest_rel(A, B)
     bounds = expected.confidence_interval(0.95)
     assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found.t == pytest.approx(expected.statistic, rel=1e-9)
     assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-12)
     assert (found.wins, found.ties, found.n) == (6, 1, 8)
     assert found.sd == pytest.approx(np.std(np.subtract(A, B), ddof=1))
@@ -54,9 +55,14 @@ def test_swapping_sides_mirrors_the_result():
 
 def test_too_few_pairs_are_undefined():
     for found in (paired_difference([], []), paired_difference([1.0], [0.5])):
-        assert (found.low, found.bca_low, found.p, found.sd) == (None, None, None, None)
+        assert (found.low, found.bca_low, found.p, found.sd, found.t) == (None, None, None, None, None)
     with pytest.raises(ValueError, match="same seeds"):
         paired_difference([1.0], [])
+
+
+@pytest.mark.parametrize(("step", "t"), [(0.1, np.inf), (-0.1, -np.inf), (0.0, 0.0)])
+def test_equal_differences_are_beyond_all_noise_unless_they_are_zero(step, t):
+    assert paired_difference([value + step for value in A], A).t == t
 
 
 def test_clusters_widen_the_interval_and_withhold_the_win_rate():

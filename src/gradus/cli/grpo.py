@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import TRACKER
+
 __all__ = ["command"]
 
 
@@ -17,9 +19,7 @@ def command(
     changes: list[str] = typer.Option(
         [], "--set", "-s", help="Change a setting: --set grpo.max_steps=20 (repeatable)."
     ),
-    tracker: list[str] = typer.Option(
-        [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
-    ),
+    tracker: list[str] = TRACKER,
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/grpo"), "--out", "-o", help="Folder for checkpoints and metrics."),
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off, bit for bit."),

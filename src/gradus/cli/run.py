@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import TRACKER
+
 __all__ = ["command"]
 
 
@@ -16,9 +18,7 @@ def command(
     changes: list[str] = typer.Option(
         [], "--set", "-s", help="Change a setting: --set grpo.max_steps=20 (repeatable)."
     ),
-    tracker: list[str] = typer.Option(
-        [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
-    ),
+    tracker: list[str] = TRACKER,
     quick: bool = typer.Option(False, "--quick", help="Every stage at toy size, for a first look."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Run folder; runs/ENVIRONMENT otherwise."),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import TRACKER
+
 __all__ = ["command"]
 
 
@@ -15,9 +17,7 @@ def command(
     model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name; a nano model otherwise."),
     recipe: Path | None = typer.Option(None, "--recipe", "-r", help="A TOML recipe; the environment's own otherwise."),
     changes: list[str] = typer.Option([], "--set", "-s", help="Change a setting: --set sft.epochs=2 (repeatable)."),
-    tracker: list[str] = typer.Option(
-        [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
-    ),
+    tracker: list[str] = TRACKER,
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/sft"), "--out", "-o", help="Folder for the model and its metrics."),
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off."),

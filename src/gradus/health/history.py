@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["History", "Paired", "Trend", "difference", "paired", "trend"]
+__all__ = ["History", "Trend", "difference", "trend"]
 
 Array = npt.NDArray[np.float64]
 
@@ -23,15 +23,6 @@ class Trend:
 
     rise: float
     t: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paired:
-    """Mean difference over ``pairs`` tasks, and t, the mean over its standard error."""
-
-    mean: float
-    t: float
-    pairs: int
 
 
 class History:
@@ -132,19 +123,6 @@ def difference(earlier: Array, later: Array) -> float | None:
     if error < 1e-12:
         return 0.0 if abs(gap) < 1e-12 else float(np.copysign(np.inf, gap))
     return gap / error
-
-
-def paired(earlier: Sequence[float | None] | None, later: Sequence[float | None] | None) -> Paired | None:
-    """Later minus earlier, task by task; None where the lists do not match or fewer than eight pairs are known."""
-    if earlier is None or later is None or len(earlier) != len(later):
-        return None
-    gaps = np.array([b - a for a, b in zip(earlier, later, strict=True) if a is not None and b is not None])
-    if len(gaps) < 8:
-        return None
-    mean, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
-    if error < 1e-12:
-        return Paired(mean=mean, t=0.0 if abs(mean) < 1e-12 else float(np.copysign(np.inf, mean)), pairs=len(gaps))
-    return Paired(mean=mean, t=mean / error, pairs=len(gaps))
 
 
 def _number(record: Mapping[str, Any], name: str) -> float:

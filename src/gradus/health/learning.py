@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from gradus.health.finding import Finding
-from gradus.health.history import History, difference, paired, trend
+from gradus.health.history import History, difference, trend
+from gradus.stats import Paired, paired_difference
 
 __all__ = [
     "collapse",
@@ -23,6 +27,7 @@ __all__ = [
 ]
 
 _WINDOW = 10
+_PAIRS = 8  # tasks below which a comparison says nothing
 _DEAD_WARN, _DEAD_STOP = 0.5, 0.8
 _SHORT = 20  # steps of a stage below which it is not stopped: a short one ends by itself
 _LEFT = 0.6  # of the spread over episodes at the start, below which tasks count as solved
@@ -212,11 +217,13 @@ def hack_on_validation(history: History) -> Finding | None:
     """
     now = history.records[-1]
     first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
-    up, down = (paired(first.get(name), now.get(name)) for name in ("grades", "yardsticks"))
-    if first is now or up is None or down is None or up.t < _SURE or down.t > -_SURE:
+    up, down = (_moved(first, now, name) for name in ("grades", "yardsticks"))
+    if first is now or up is None or down is None or up.t is None or down.t is None:
+        return None
+    if up.t < _SURE or down.t > -_SURE:
         return None
     evidence = (
-        f"on the same {up.pairs} tasks ({now.get('decoding')}) the grade moved by {up.mean:+.3f} since step {first.get('step')} "
+        f"on the same {up.n} tasks ({now.get('decoding')}) the grade moved by {up.mean:+.3f} since step {first.get('step')} "
         f"(t = {up.t:.1f}) and the yardstick by {down.mean:+.3f} (t = {down.t:.1f})"
     )
     sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
@@ -230,6 +237,15 @@ def overfitting(history: History) -> Finding | None:
         return None
     evidence = f"validation loss {losses[-1]:.3f} against {losses.min():.3f} at its best, three times in a row"
     return Finding(severity="warn", evidence=evidence)
+
+
+def _moved(first: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Paired | None:
+    """Now minus then, task by task; None where the lists do not match or fewer than eight pairs are known."""
+    earlier, later = first.get(name), now.get(name)
+    if earlier is None or later is None or len(earlier) != len(later):
+        return None
+    found = paired_difference(later, earlier)
+    return found if found.n >= _PAIRS else None
 
 
 def _against_start(history: History, name: str) -> float | None:

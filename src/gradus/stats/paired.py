@@ -38,6 +38,15 @@ class Paired:
     p: float | None
 
     @property
+    def t(self) -> float | None:
+        """The mean difference over its standard error; infinite where all differences are one number other than 0."""
+        if self.mean is None or self.error is None:
+            return None
+        if self.error <= 1e-12 * abs(self.mean):
+            return 0.0 if self.mean == 0 else float(np.copysign(np.inf, self.mean))
+        return self.mean / self.error
+
+    @property
     def sd(self) -> float | None:
         """Standard deviation of a difference, such that ``error`` = sd / sqrt(n); clusters inflate it."""
         return None if self.error is None else self.error * float(np.sqrt(self.n))
