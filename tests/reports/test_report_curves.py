@@ -27,6 +27,18 @@ def test_figures_that_are_never_there_have_no_chart() -> None:
     assert sft_curves([{"kind": "sft", "step": 1, "loss": None}]) == []
 
 
+def test_kinds_of_one_metric_share_a_chart() -> None:
+    lines = [
+        step(1, metrics={"recall": 0.5, "recall/late": 0.1}),
+        step(2, metrics={"recall/late": 0.2, "recall/early": 0.9}),
+    ]
+    curves = {curve.title: curve for curve in grpo_curves(lines)}
+    assert [series.name for series in curves["recall"].series] == ["training"]
+    late, early = curves["recall by kind"].series
+    assert (late.name, late.y) == ("late", [0.1, 0.2])
+    assert (early.name, [value for value in early.y if value is not None]) == ("early", [0.9])
+
+
 def test_components_and_metrics_bring_their_own_names() -> None:
     curves = grpo_curves([step(1, components={"tidy": 0.2, "kind": 0.4}, metrics={"belief_mae": 0.3})], "true joy")
     titles = {curve.title: curve for curve in curves}

@@ -95,10 +95,15 @@ def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[C
             "yardstick_mean",
         ),
     ]
+    metrics = _names(steps, "metrics")
     curves.extend(
         _nested(name.replace("_", " "), "metric of the environment", steps, validation, "metrics", name)
-        for name in _names(steps, "metrics")
+        for name in metrics
+        if "/" not in name
+        and name.replace("_", " ") != yardstick  # an environment may list its yardstick as a metric too
     )
+    families = dict.fromkeys(name.partition("/")[0] for name in metrics if "/" in name)
+    curves.extend(_family(stem, steps, "metrics") for stem in families)
     curves.append(_grouped("Components of the grade", "mean of each, unweighted", steps, "components"))
     curves.append(
         _grouped("Weights of the components", "in force at each step, by the schedule", steps, "weights", smooth=False)
@@ -139,6 +144,20 @@ def _grouped(title: str, note: str, records: Sequence[Json], group: str, *, smoo
         for name in names
     ]
     return Curve(title=title, note=note, series=series if smooth else [replace(each, smooth=()) for each in series])
+
+
+def _family(stem: str, records: Sequence[Json], group: str) -> Curve:
+    """One chart for the figures ``stem/kind`` of a group, a line for each kind."""
+    kinds = [
+        name.partition("/")[2] for name in _names(records, group) if name.partition("/")[0] == stem and "/" in name
+    ]
+    series = [
+        _series(
+            kind.replace("_", " "), records, lambda record, kind=kind: (record.get(group) or {}).get(f"{stem}/{kind}")
+        )
+        for kind in kinds
+    ]
+    return Curve(title=f"{stem.replace('_', ' ')} by kind", note="metric of the environment", series=series)
 
 
 def _nested(title: str, note: str, steps: Sequence[Json], validation: Sequence[Json], group: str, name: str) -> Curve:
