@@ -13,8 +13,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 FSDP = "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
 WAYS = {"alone": None, "data parallel": "--multi_gpu", "FSDP": FSDP}
@@ -22,24 +27,31 @@ KINDS = ("sft", "grpo")
 
 
 def train(model: Path, folder: Path, steps: int) -> None:
-    """What each process runs: ``steps`` of priming and of GRPO."""
+    """What each process runs: ``steps`` of priming and of GRPO. Writes down its CPU seconds behind each step."""
     from gradus import environments
     from gradus.policies import SamplingConfig
     from gradus.rollouts import play
     from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
+    from gradus.training.distributed import world
 
     spec = environments.load("rhythm")
+    spent: dict[str, list[float]] = {kind: [] for kind in KINDS}
     common: dict[str, Any] = {"max_steps": steps, "threads": 1, "device": "cpu", "token_budget": 16384}
     lessons = play(spec, spec.policy("heuristic"), [spec.train_task(index) for index in range(64)]).episodes
     priming = SftConfig(**common, epochs=steps, batch_size=32, validation_share=0, checkpoint_every=steps)
-    train_sft(model, lessons, priming, folder / "sft", live=False)
+    clock = time.process_time
+    train_sft(model, lessons, priming, folder / "sft", live=False, on_step=lambda record: spent["sft"].append(clock()))
     sampling = SamplingConfig(max_new_tokens=8, grammar=True)
     loop = GrpoConfig(**common, groups=8, group_size=8, sampling=sampling, validation_every=0, checkpoint_every=steps)
-    train_grpo(model, spec, loop, folder / "grpo", live=False)
+    train_grpo(model, spec, loop, folder / "grpo", live=False, on_step=lambda record: spent["grpo"].append(clock()))
+    (folder / f"cpu-{world().rank}.json").write_text(json.dumps(spent))
 
 
-def launch(way: str, model: Path, folder: Path, steps: int, port: int) -> dict[str, list[float]]:
-    """Train in a way of its own processes; seconds of the steps behind the first, by kind."""
+Found = dict[str, dict[str, list[float]]]
+
+
+def launch(way: str, model: Path, folder: Path, steps: int, port: int) -> Found:
+    """Train in a way of its own processes; seconds by the clock, and CPU seconds in a process, of the steps behind the first."""
     options = WAYS[way]
     command = [sys.executable]
     if options is not None:
@@ -52,11 +64,13 @@ def launch(way: str, model: Path, folder: Path, steps: int, port: int) -> dict[s
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if ran.returncode:
         raise SystemExit(ran.stderr[-3000:])
-    found: dict[str, list[float]] = {}
+    spent = [json.loads(path.read_text()) for path in folder.glob("cpu-*.json")]
+    found: Found = {}
     for kind in KINDS:
         records = [json.loads(line) for line in (folder / kind / "metrics.jsonl").read_text().splitlines()]
         seconds = [record["seconds"] for record in records if record["kind"] in ("sft", "step")]
-        found[kind] = [one["total"] if isinstance(one, dict) else one for one in seconds][1:]
+        cpu = [after - before for one in spent for before, after in pairwise(one[kind])]
+        found[kind] = {"clock": [one["total"] if isinstance(one, dict) else one for one in seconds][1:], "cpu": cpu}
     return found
 
 
@@ -80,23 +94,34 @@ def main() -> None:
     options = parser.parse_args()
     if options.train:
         return train(Path(options.train[0]), Path(options.train[1]), options.steps)
-    seconds: dict[str, dict[str, list[float]]] = {kind: {way: [] for way in WAYS} for kind in KINDS}
+    seconds: dict[str, dict[str, dict[str, list[float]]]] = {
+        kind: {way: {"clock": [], "cpu": []} for way in WAYS} for kind in KINDS
+    }
     with tempfile.TemporaryDirectory(prefix="gradus-bench-") as name:
         model = nano(Path(name) / "model")
         for number in range(options.rounds):
             for way in WAYS:
                 found = launch(way, model, Path(name) / f"{number} {way}", options.steps, options.port)
                 for kind in KINDS:
-                    seconds[kind][way] += found[kind]
-    medians = {kind: {way: statistics.median(taken) for way, taken in ways.items()} for kind, ways in seconds.items()}
-    print(f"seconds of a step, medians of {options.rounds * (options.steps - 1)}; {len(os.sched_getaffinity(0))} cores")
+                    for what, values in found[kind].items():
+                        seconds[kind][way][what] += values
+    medians = {
+        kind: {way: {what: statistics.median(values) for what, values in taken.items()} for way, taken in ways.items()}
+        for kind, ways in seconds.items()
+    }
+    table = Table(title=f"seconds of a step, medians; {len(os.sched_getaffinity(0))} cores")
+    for column in ("step", "way", "by the clock", "of one process", "CPU in each process"):
+        table.add_column(column)
     for kind, ways in medians.items():
-        print(kind, " ".join(f"  {way}: {median:.2f} ({median / ways['alone']:.2f} x)" for way, median in ways.items()))
+        for way, one in ways.items():
+            ratio = one["clock"] / ways["alone"]["clock"]
+            table.add_row(kind, way, f"{one['clock']:.2f}", f"{ratio:.2f}", f"{one['cpu']:.2f}")
+    Console(width=100).print(table)
     record = {
         "name": "two_processes_over_one",
-        "ratio": medians["grpo"]["alone"] / medians["grpo"]["data parallel"],
-        "ours": medians["grpo"]["data parallel"],
-        "other": medians["grpo"]["alone"],
+        "ratio": medians["grpo"]["alone"]["clock"] / medians["grpo"]["data parallel"]["clock"],
+        "ours": medians["grpo"]["data parallel"]["clock"],
+        "other": medians["grpo"]["alone"]["clock"],
         "unit": "s",
         "runs": seconds,
     }
