@@ -19,6 +19,7 @@ from gradus.training.sequences import TrainingSequence
 __all__ = ["Labels", "MicroBatch", "Tree", "microbatches"]
 
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
+PASS = 512  # tokens that could be computed in the time that one more pass takes to start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,18 +124,21 @@ def microbatches(
     branches.sort(key=lambda branch: (-branch.longest, -branch.prefix, branch.members))
     batches: list[list[_Branch]] = []
     for branch in branches:
-        if batches and _area([*batches[-1], branch]) <= budget and _alike(batches[-1], branch):
+        if batches and _area([*batches[-1], branch]) <= budget and _together(batches[-1], branch):
             batches[-1].append(branch)
         else:
             batches.append([branch])
     return [_layout(batch, sequences, vocabulary) for batch in batches]
 
 
-def _alike(batch: Sequence[_Branch], branch: _Branch) -> bool:
-    """Keep the padding under an eighth, and prefixes apart from rows that have none."""
+def _together(batch: Sequence[_Branch], branch: _Branch) -> bool:
+    """Keep prefixes apart from rows that have none, and padding under an eighth, or under what another pass costs."""
     if (batch[0].prefix == 0) != (branch.prefix == 0):
         return False
-    return branch.longest * 8 >= batch[0].longest * 7 and branch.prefix * 8 >= batch[0].prefix * 7
+    if branch.longest * 8 >= batch[0].longest * 7 and branch.prefix * 8 >= batch[0].prefix * 7:
+        return True
+    parts = [*batch, branch]
+    return _area(parts) - sum(part.prefix + len(part.members) * part.longest for part in parts) <= PASS
 
 
 def _area(branches: Sequence[_Branch]) -> int:
