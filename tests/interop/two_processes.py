@@ -46,7 +46,7 @@ def grpo(model: str, folder: Path, steps: int, change: str) -> None:
             "group_size": 4,
             "sampling": SamplingConfig(max_new_tokens=6, grammar=True),
             "validation_every": 0,
-            "token_budget": 256,
+            "token_budget": 160,  # so small that a share takes more passes than the other
             **BOTH,
             **CHANGES[change],
         }
@@ -79,7 +79,7 @@ def sft(model: str, folder: Path, steps: int, change: str) -> None:
             "max_steps": steps,
             "batch_size": 7,
             "validation_share": 0.2,
-            "token_budget": 128,
+            "token_budget": 96,
             **BOTH,
             **CHANGES[change],
         }
