@@ -43,9 +43,8 @@ def main() -> None:
     """Entry point of the `gradus` command."""
     from gradus.cli import commands
 
-    gc.set_threshold(
-        100_000, 50, 50
-    )  # records hold no cycles, and looking for some at every 700th costs a fifth of playing
+    # Records hold no cycles, and looking for some at every 700th object costs a fifth of playing.
+    gc.set_threshold(100_000, 50, 50)
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
     try:

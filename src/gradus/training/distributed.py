@@ -74,7 +74,7 @@ def world() -> World:
 
 
 def launched_with(feature: str) -> bool:
-    """Whether the launcher was asked for ``FSDP`` or ``DEEPSPEED``."""
+    """Whether accelerate's launcher was asked for a feature, named as in its ``ACCELERATE_USE_...``: ``FSDP``, ``DEEPSPEED``."""
     return os.environ.get(f"ACCELERATE_USE_{feature}", "false").lower() == "true"
 
 
