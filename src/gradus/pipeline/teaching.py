@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -11,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
 from math import fsum
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
 from gradus.environments import load
@@ -126,7 +128,7 @@ def _by_workers(
 ) -> Chunks:
     """The episodes of each span of tasks, in order, played by processes that are fresh: a fork of torch's threads may hang."""
     fresh = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=_deaf)
+    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=_follow_parent)
     try:
         for (_, end), played in zip(
             spans,
@@ -149,9 +151,17 @@ def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> boo
     return policy.name.partition(":")[0] in fresh.policies and grader.name in fresh.graders
 
 
-def _deaf() -> None:
-    """Leave Ctrl-C to the process that started this one: it keeps what has been played."""
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the process that started this one, which keeps what has been played, and end when it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _play_named(environment: str, policy: str, span: Span, grader: str, seed: int) -> list[Episode]:
