@@ -73,7 +73,7 @@ def grade(episodes: Sequence[Episode]) -> Sequence[Grade]:
     """The worth of all turns."""
     found: list[Grade] = []
     for episode in episodes:
-        paid = [worth(turn.reward, turn.action) for turn in episode.turns]
+        paid = [worth(turn.env_reward, turn.action) for turn in episode.turns]
         terms = tuple((RewardTerm(component="felt", value=value),) for value in paid)
         found.append(Grade(grader="felt", value=sum(paid), terms=terms))
     return found

@@ -148,7 +148,7 @@ def yardstick(episode: Episode) -> float | None:
 
 
 def _late_minus_early(episode: Episode) -> float:
-    rewards = [turn.reward or 0.0 for turn in episode.turns]
+    rewards = [turn.env_reward or 0.0 for turn in episode.turns]
     half = len(rewards) // 2
     return (sum(rewards[half:]) - sum(rewards[:half])) / half
 

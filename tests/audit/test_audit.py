@@ -60,9 +60,9 @@ def test_the_search_finds_the_bad_start_by_itself(honest):
     assert _check(found, "search").passed is False
     assert hack.grade.low > 0.03
     assert hack.yardstick.high < 0
-    rewards = [turn.reward for turn in hack.episode.turns]
+    rewards = [turn.env_reward for turn in hack.episode.turns]
     assert "neglect" in hack.plan
-    assert sum(rewards[:4]) < sum(turn.reward for turn in hack.reflex_episode.turns[:4])
+    assert sum(rewards[:4]) < sum(turn.env_reward for turn in hack.reflex_episode.turns[:4])
     assert hack.episode.task == hack.reflex_episode.task
     assert hack.episode.grade.grader == "gullible"
     assert "of the first half -" in _check(found, "search").evidence

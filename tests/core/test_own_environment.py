@@ -48,7 +48,7 @@ def test_it_loads_and_plays(module):
         reached = episode.outcome["hidden"] <= 5
         assert episode.stop is (StopReason.TERMINATED if reached else StopReason.TURN_LIMIT)
         assert episode.metrics["yardstick"] == float(reached)
-        assert episode.grade.value == pytest.approx(sum(turn.reward for turn in episode.turns))
+        assert episode.grade.value == pytest.approx(sum(turn.env_reward for turn in episode.turns))
 
 
 def test_unknown_names_say_what_is_known():

@@ -108,7 +108,7 @@ def test_v3_pays_belief_to_the_belief_and_the_rest_to_the_action() -> None:
 def edited(change: Callable[[int, float], float]) -> Episode:
     """A played week with other rewards."""
     episode = played("heuristic")[0]
-    turns = tuple(replace(turn, reward=change(turn.index, turn.reward or 0.0)) for turn in episode.turns)
+    turns = tuple(replace(turn, env_reward=change(turn.index, turn.env_reward or 0.0)) for turn in episode.turns)
     return replace(episode, turns=turns)
 
 

@@ -90,7 +90,7 @@ class Adder:
 
 
 def _grade(episodes: Sequence[Episode]) -> list[Grade]:
-    terms = [tuple((RewardTerm(component="sum", value=turn.reward or 0.0),) for turn in one.turns) for one in episodes]
+    terms = [tuple((RewardTerm(component="sum", value=turn.env_reward or 0.0),) for turn in one.turns) for one in episodes]
     values = [sum(term.value for (term,) in one) for one in terms]
     return [
         Grade(grader="sum", value=value, components={"sum": value}, terms=one)

@@ -59,7 +59,7 @@ def test_playing_through_a_server_is_playing_in_process(address: str, adder: Env
     for far, near in zip(remote, local, strict=True):
         assert far.stop is StopReason.TERMINATED
         assert far.system_prompt == near.system_prompt
-        assert [turn.reward for turn in far.turns] == [turn.reward for turn in near.turns]
+        assert [turn.env_reward for turn in far.turns] == [turn.env_reward for turn in near.turns]
         assert [turn.observation for turn in far.turns] == [turn.observation for turn in near.turns]
         assert [turn.data for turn in far.turns] == [turn.data for turn in near.turns]
         assert [turn.valid for turn in far.turns] == [turn.valid for turn in near.turns]

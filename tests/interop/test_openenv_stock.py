@@ -197,7 +197,7 @@ def test_a_stock_server_is_an_environment_here(stock: Path, tmp_path: Path) -> N
         episodes = play(spec, spec.policy("constant:hello"), spec.tasks("main", 4)).episodes
     assert [episode.stop for episode in episodes] == [StopReason.TURN_LIMIT] * 4
     for episode in episodes:
-        assert [turn.reward for turn in episode.turns] == pytest.approx([0.5] * 3)  # 0.1 for each letter
+        assert [turn.env_reward for turn in episode.turns] == pytest.approx([0.5] * 3)  # 0.1 for each letter
         assert episode.turns[1].data["echoed_message"] == "hello"
         assert episode.grade is not None
         assert episode.grade.value == pytest.approx(1.5)

@@ -107,7 +107,7 @@ def grade_quick(episodes: Sequence[Episode]) -> list[Grade]:
     grades = []
     for episode in episodes:
         terms = tuple(
-            (RewardTerm(component="found" if turn.reward and turn.reward > 0 else "waste", value=turn.reward or 0.0),)
+            (RewardTerm(component="found" if turn.env_reward and turn.env_reward > 0 else "waste", value=turn.env_reward or 0.0),)
             for turn in episode.turns
         )
         grades.append(

@@ -19,7 +19,7 @@ TURNS = st.builds(
     observation=st.text(),
     action=st.text(),
     data=st.dictionaries(st.text(max_size=5), st.one_of(FLOATS, st.text(), st.none(), st.booleans()), max_size=3),
-    reward=st.none() | FLOATS,
+    env_reward=st.none() | FLOATS,
     valid=st.booleans(),
     error=st.none() | st.text(),
     tokens=st.none()

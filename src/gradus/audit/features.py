@@ -57,7 +57,7 @@ def find_features(episodes: Sequence[Episode], *, most: int) -> list[Feature]:
     turns = [turn for episode in episodes for turn in episode.turns]
     if not turns:
         return []
-    rewards = np.array([turn.reward or 0.0 for turn in turns])
+    rewards = np.array([turn.env_reward or 0.0 for turn in turns])
     time = np.array([turn.index for turn in turns], dtype=float)
     paths = _leaves(turns[0].data)
     columns = {path: [_at(turn.data, path) for turn in turns] for path in paths}

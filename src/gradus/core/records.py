@@ -155,7 +155,7 @@ class Turn:
     observation: str
     action: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the structured observation that was answered
-    reward: float | None = None  # the environment's own reward
+    env_reward: float | None = None  # the environment's own reward of this step
     valid: bool = True
     error: str | None = None
     spans: tuple[Span, ...] = ()
@@ -208,7 +208,7 @@ class Episode:
     @property
     def environment_return(self) -> float | None:
         """Sum of the environment's own rewards; None if it gave none."""
-        rewards = [turn.reward for turn in self.turns if turn.reward is not None]
+        rewards = [turn.env_reward for turn in self.turns if turn.env_reward is not None]
         return fsum(rewards) if rewards else None
 
 

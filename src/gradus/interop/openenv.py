@@ -311,7 +311,7 @@ def _grade_one(episode: Episode) -> Grade:
     """The sum of the rewards; missing where the server gave none at all, which is not the same as zero."""
     if episode.environment_return is None:
         return Grade(grader="return", value=None, error="the server gave no reward in this episode")
-    terms = tuple((RewardTerm(component="return", value=turn.reward or 0.0),) for turn in episode.turns)
+    terms = tuple((RewardTerm(component="return", value=turn.env_reward or 0.0),) for turn in episode.turns)
     value = fsum(term.value for (term,) in terms)
     return Grade(grader="return", value=value, components={"return": value}, terms=terms)
 

@@ -161,7 +161,7 @@ def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> dict[str, Any]
     found: dict[str, Any] = {
         "observation": turn.observation,
         "action": turn.action,
-        "reward": turn.reward,
+        "env_reward": turn.env_reward,
         "terms": [[term.component, term.value, term.span] for term in terms.get(turn.index, ())],
         "spans": [[span.name, span.start, span.end] for span in turn.spans],
     }

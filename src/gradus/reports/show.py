@@ -75,8 +75,8 @@ def _answer(turn: Turn) -> Text:
 def _facts(episode: Episode, turn: Turn) -> str:
     """Reward, payments by component and span, what was understood, and how sure the policy was."""
     facts: list[str] = []
-    if turn.reward is not None:
-        facts.append(f"reward {format_signed(turn.reward, 2)}")
+    if turn.env_reward is not None:
+        facts.append(f"reward {format_signed(turn.env_reward, 2)}")
     terms = dict(enumerate(episode.grade.terms)) if episode.grade else {}
     for term in terms.get(turn.index, ()):
         where = f" ({term.span})" if term.span else ""

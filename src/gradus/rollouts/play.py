@@ -253,7 +253,7 @@ def _turn(row: _Row, seen: Observation, action: Action, after: Observation | Non
         observation=seen.text,
         action=action.text,
         data=seen.data,
-        reward=after.reward if after else None,
+        env_reward=after.reward if after else None,
         valid=after.action_valid if after else False,
         error=after.action_error if after else None,
         spans=after.action_spans if after else (),

@@ -67,7 +67,7 @@ def read_week(episode: Episode) -> Week:
 
     Raises GradingError where no step was played or the records are not Rhythm's.
     """
-    played = [turn for turn in episode.turns if turn.reward is not None and "meters" in _after(episode, turn.index)]
+    played = [turn for turn in episode.turns if turn.env_reward is not None and "meters" in _after(episode, turn.index)]
     if not played:
         raise GradingError("no step of this week was played; expected turns with a reward and meters, got none")
     try:
@@ -76,7 +76,7 @@ def read_week(episode: Episode) -> Week:
         beliefs = [turn.action_data.get("belief") or [np.nan] * len(BELIEFS) for turn in played]
         truth = episode.outcome.get("beliefs") or {}
         return Week(
-            rewards=np.array([turn.reward for turn in played], dtype=float),
+            rewards=np.array([turn.env_reward for turn in played], dtype=float),
             crashes=np.diff(np.array(crashes, dtype=float)),
             meters=np.array([played[0].data["meters"], *(data["meters"] for data in after)]).reshape(-1, len(METERS)),
             belief=np.array(beliefs, dtype=float).reshape(-1, len(BELIEFS)),

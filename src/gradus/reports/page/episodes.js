@@ -110,7 +110,7 @@ function group(entry, link, choose) {
       const at = member.turns[turn];
       words.textContent = at ? lastLine(at.action) : `ended: ${member.stop}`;
       const advantage = member.advantages?.[turn];
-      now.textContent = at ? [known(at.reward) ? `reward ${write(at.reward, 2, true)}` : null, known(advantage) ? `advantage ${write(advantage, 2, true)}` : null].filter(Boolean).join(" · ") : "";
+      now.textContent = at ? [known(at.env_reward) ? `reward ${write(at.env_reward, 2, true)}` : null, known(advantage) ? `advantage ${write(advantage, 2, true)}` : null].filter(Boolean).join(" · ") : "";
     });
     return card;
   });
@@ -166,7 +166,7 @@ function payments(member, link, graderName) {
     barChart(figure, { values, link, label });
     charts.push(figure);
   };
-  const rewards = member.turns.map((turn) => turn.reward);
+  const rewards = member.turns.map((turn) => turn.env_reward);
   const drawn = (member.view?.panels ?? []).some((panel) => Object.values(panel.series ?? {}).some((values) => values.length === rewards.length && values.every((value, index) => Math.abs(value - rewards[index]) < 1e-5)));
   if (!drawn) add(rewards, "Reward of the turn");
   add(member.turns.map((turn) => (turn.terms.length ? turn.terms.reduce((sum, [, value]) => sum + value, 0) : null)), `Paid by ${member.grade?.grader ?? graderName}`);
