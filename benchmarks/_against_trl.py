@@ -25,13 +25,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from gradus.core import EnvironmentSpec
-from gradus.policies import NanoConfig, make_nano
-from gradus.policies.loading import load_model, quiet_transformers
-from gradus.training import GrpoConfig, RunFolder
-from gradus.training.alerts import Alarm
+from gradus.policies.local.loading import load_model, quiet_transformers
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo_loop import GrpoLoop
-from gradus.training.screen import Screen
-from gradus.training.trainer import prepare_model
+from gradus.training.run.alerts import Alarm
+from gradus.training.run.folder import RunFolder
+from gradus.training.run.live_screen import Screen
 
 THREADS = 2
 clock = time.perf_counter
@@ -85,7 +86,7 @@ def trl_trainer(
     groups: int,
     group_size: int,
     max_tokens: int,
-    learning_rate: float,
+    lr: float,
     rows: int,
     rollout: Callable[..., dict[str, Any]] | None = None,
     callback: TrainerCallback | None = None,
@@ -100,7 +101,7 @@ def trl_trainer(
         num_generations=group_size,
         max_completion_length=max_tokens,
         max_steps=steps,
-        learning_rate=learning_rate,
+        learning_rate=lr,
         lr_scheduler_type="constant",
         warmup_steps=0,
         weight_decay=0.0,
@@ -173,10 +174,10 @@ def report(
     table.add_row("ratio of medians", "1", f"{other / mine:.2f}")
     if memory:
         table.add_row("peak memory, MiB", f"{memory[0]:.0f}", f"{memory[1]:.0f}")
-    for part in ("play", "environment", "grade", "train", "update"):
+    for part in ("play", "environment", "reward", "train", "update"):
         table.add_row(f"  {part}, seconds", f"{record['seconds'][part]:.2f}", "")
     table.add_row("share of matmul peak in training", f"{record['matmul_peak_share']:.0%}", "")
-    table.add_row("sampler gap, nats", f"{record['sampler_gap']:.1e}", "")
+    table.add_row("logp diff, nats", f"{record['logp_diff_max']:.1e}", "")
     Console(width=100).print(table)
     print(
         json.dumps(

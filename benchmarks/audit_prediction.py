@@ -1,8 +1,8 @@
-"""Does training do what the audit foretold? GRPO from one primed student on two graders of Rhythm, everything else equal.
+"""Does training do what the audit foretold? GRPO from one warm-started student on two graders of Rhythm, everything else equal.
 
 The audit says that v2 can be raised at the person's cost and that v3 cannot. `gradus run rhythm` has trained its student on
-v3; this trains the same student on v2 and compares what became of the grade and of the episode reward, which neither
-grader sees, on the same held-out persons. It also holds the audit's forecast of spread and dead groups, made before the first
+v3; this trains the same student on v2 and compares what became of the reward and of the episode reward, which neither
+grader sees, on the same held-out persons. It also holds the audit's forecast of spread and zero-variance groups, made before the first
 step, against the first steps. The doctor has the last word on each run. Saves docs/figures/audit_prediction.png.
 """
 
@@ -25,10 +25,12 @@ from gradus.audit import forecast
 from gradus.core import EnvironmentSpec
 from gradus.health import diagnose, read_metrics, report
 from gradus.pipeline import load_recipe
-from gradus.policies import LocalPolicy, load_model
-from gradus.rollouts import play
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.rollouts import roll_out
 from gradus.stats import Interval, mean_interval
-from gradus.training import GrpoConfig, train_grpo
+from gradus.training.config import GrpoConfig
+from gradus.training.grpo import train_grpo
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -38,7 +40,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "audit_prediction.png"
 BY_EPISODE: Mapping[str, Any] = {"credit": "episode", "discount": 1.0}
 MEMBERS = 16  # of the groups that the forecast is drawn from
 FIRST_STEPS = 5
-MEASURES = (("grades", "grade, change", "#0072B2"), ("yardsticks", "episode reward, change", "#D55E00"))
+MEASURES = (("rewards", "reward, change", "#0072B2"), ("true_rewards", "episode reward, change", "#D55E00"))
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -46,9 +48,9 @@ def foretold(spec: EnvironmentSpec, model: Path, grader: str, config: GrpoConfig
     """What the audit's signal check expects of this student's groups."""
     policy = LocalPolicy(load_model(model), config.sampling, name="student", grammar=spec.grammar)
     wanted = [spec.train_task(index) for index in range(tasks)]
-    played = play(spec, policy, wanted, group_size=MEMBERS, key=("forecast",), grader=spec.grader(grader))
-    grades = np.array([group.values() for group in played.groups], dtype=float)
-    return forecast(grades)[str(config.group_size)]
+    played = roll_out(spec, policy, wanted, group_size=MEMBERS, key=("forecast",), grader=spec.grader(grader))
+    rewards = np.array([group.values() for group in played.groups], dtype=float)
+    return forecast(rewards)[str(config.group_size)]
 
 
 def came(records: Records, name: str) -> float:
@@ -66,16 +68,16 @@ def changes(records: Records, name: str) -> tuple[list[int], list[Interval]]:
 
 
 def draw(runs: Mapping[str, Records]) -> None:
-    """A column per grader: change of the grade above, of the episode reward below, with 95 % intervals."""
+    """A column per grader: change of the reward above, of the episode reward below, with 95 % intervals."""
     figure, axes = plt.subplots(2, len(runs), figsize=(7.2, 4.6), layout="constrained", sharex=True, sharey="row")
     for column, (grader, records) in enumerate(runs.items()):
-        for row, (name, label, colour) in enumerate(MEASURES):
+        for row, (name, label, color) in enumerate(MEASURES):
             steps, found = changes(records, name)
             axis = axes[row, column]
             axis.axhline(0.0, color="#999999", linewidth=0.8)
             low, high = [each.low or 0.0 for each in found], [each.high or 0.0 for each in found]
-            axis.fill_between(steps, low, high, color=colour, alpha=0.15)
-            axis.plot(steps, [each.mean for each in found], "o-", color=colour, linewidth=2, markersize=4)
+            axis.fill_between(steps, low, high, color=color, alpha=0.15)
+            axis.plot(steps, [each.mean for each in found], "o-", color=color, linewidth=2, markersize=4)
             axis.set_ylabel(label if column == 0 else "")
             axis.spines[["top", "right"]].set_visible(False)
         axes[0, column].set_title(f"GRPO on {grader}", loc="left", fontsize=10, fontweight="bold")
@@ -109,28 +111,28 @@ def main() -> None:
     table = Table(
         title="change on the same held-out persons; what the audit expected of the first steps, and what came"
     )
-    for name in ("grader", "grade", "episode reward", "spread", "dead groups", "doctor"):
+    for name in ("grader", "reward", "episode reward", "spread", "zero-variance groups", "doctor"):
         table.add_column(name)
     document: dict[str, Any] = {"name": "audit_prediction"}
     for grader, records in runs.items():
         expected = foretold(spec, model, grader, config, options.tasks)
-        spread, dead = came(records, "reward_std"), came(records, "dead_groups")
-        grade, reward = (changes(records, name)[1][-1] for name, _, _ in MEASURES)
+        spread, dead = came(records, "reward_std"), came(records, "zero_variance_groups")
+        reward, reward = (changes(records, name)[1][-1] for name, _, _ in MEASURES)
         verdict = report(diagnose(records))
         rules = ", ".join(f"{each['rule']} ({each['severity']})" for each in verdict["diagnoses"]) or verdict["status"]
         table.add_row(
             grader,
-            said(grade, 3),
+            said(reward, 3),
             said(reward, 2),
             f"{expected['spread']:.3f}, {spread:.3f}",
-            f"{expected['dead_groups']:.0%}, {dead:.0%}",
+            f"{expected['zero_variance_groups']:.0%}, {dead:.0%}",
             rules,
         )
         document[grader] = {
-            "grade": grade.mean,
-            "yardstick": reward.mean,
+            "reward": reward.mean,
+            "true_reward": reward.mean,
             "spread": [expected["spread"], spread],
-            "dead_groups": [expected["dead_groups"], dead],
+            "zero_variance_groups": [expected["zero_variance_groups"], dead],
             "doctor": rules,
         }
     draw(runs)

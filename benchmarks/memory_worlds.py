@@ -13,7 +13,7 @@ from statistics import fmean
 
 from gradus.core import EnvironmentSpec, Episode
 from gradus.environments import load
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 EPISODES = 200
 FIGURES = {
@@ -52,7 +52,7 @@ def main(names: Sequence[str]) -> None:
 
 
 def played(spec: EnvironmentSpec, policy: str, condition: str, episodes: int) -> list[Episode]:
-    return list(play(spec, spec.policy(policy), spec.tasks(condition, episodes)).episodes)
+    return list(roll_out(spec, spec.policy(policy), spec.tasks(condition, episodes)).episodes)
 
 
 def table(spec: EnvironmentSpec, by_policy: dict[str, list[Episode]]) -> dict[str, dict[str, float]]:
@@ -68,7 +68,7 @@ def table(spec: EnvironmentSpec, by_policy: dict[str, list[Episode]]) -> dict[st
 
 
 def overall(spec: EnvironmentSpec, episodes: list[Episode]) -> dict[str, float]:
-    row = {name: mean([grade.value for grade in grader.grade(episodes)]) for name, grader in spec.graders.items()}
+    row = {name: mean([reward.value for reward in grader.compute(episodes)]) for name, grader in spec.graders.items()}
     return row | {label: mean([episode.metrics.get(key) for episode in episodes]) for label, key in FIGURES.items()}
 
 

@@ -27,7 +27,7 @@ def serve(port: int) -> None:
     import uvicorn
 
     from gradus import environments
-    from gradus.interop.openenv_server import create_app, server_config
+    from gradus.interop.openenv.server import create_app, server_config
 
     uvicorn.Server(server_config(create_app(environments.load("rhythm")), port=port)).run()
 
@@ -82,9 +82,9 @@ def over_the_wire(port: int, seconds: float, core: int) -> float:
 def in_process(seconds: float) -> float:
     """The same work without a wire: messages in, messages out."""
     from gradus import environments
-    from gradus.interop.sessions import Places, Session
+    from gradus.interop.openenv.sessions import Session, SessionSlots
 
-    session = Session(environments.load("rhythm"), Places(1))
+    session = Session(environments.load("rhythm"), SessionSlots(1))
     steps, seed, started = 0, 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
         for message in messages(seed):

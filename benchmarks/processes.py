@@ -1,4 +1,4 @@
-"""One process against two on one machine, one thread and one core each: priming and GRPO on Rhythm, a whole step by the clock.
+"""One process against two on one machine, one thread and one core each: SFT and GRPO on Rhythm, a whole step by the clock.
 
 The same global batch every time (32 whole weeks to read; 8 x 8 weeks to play and to train on), with the recipe's model. Two processes
 hold a whole model each (data parallel) or a part each (FSDP); ways alternate, so that all meet the same machine. It needs two free cores.
@@ -27,17 +27,19 @@ KINDS = ("sft", "grpo")
 
 
 def train(model: Path, folder: Path, steps: int) -> None:
-    """What each process runs: ``steps`` of priming and of GRPO. Writes down its CPU seconds behind each step."""
+    """What each process runs: ``steps`` of SFT and of GRPO. Writes down its CPU seconds behind each step."""
     from gradus import environments
-    from gradus.policies import SamplingConfig
-    from gradus.rollouts import play
-    from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
-    from gradus.training.distributed import world
+    from gradus.policies.local.sampling import SamplingConfig
+    from gradus.rollouts import roll_out
+    from gradus.training.config import GrpoConfig
+    from gradus.training.distributed.processes import world
+    from gradus.training.grpo import train_grpo
+    from gradus.training.sft import SftConfig, train_sft
 
     spec = environments.load("rhythm")
     spent: dict[str, list[float]] = {kind: [] for kind in KINDS}
     common: dict[str, Any] = {"max_steps": steps, "threads": 1, "device": "cpu", "token_budget": 16384}
-    lessons = play(spec, spec.policy("heuristic"), [spec.train_task(index) for index in range(64)]).episodes
+    lessons = roll_out(spec, spec.policy("heuristic"), [spec.train_task(index) for index in range(64)]).episodes
     priming = SftConfig(**common, epochs=steps, batch_size=32, validation_share=0, checkpoint_every=steps)
     clock = time.process_time
     train_sft(model, lessons, priming, folder / "sft", live=False, on_step=lambda record: spent["sft"].append(clock()))
@@ -77,7 +79,7 @@ def launch(way: str, model: Path, folder: Path, steps: int, port: int) -> Found:
 def nano(folder: Path) -> Path:
     """The model of Rhythm's recipe, untrained."""
     from gradus import environments
-    from gradus.policies import NanoConfig, make_nano
+    from gradus.policies.nano.model import NanoConfig, make_nano
 
     spec = environments.load("rhythm")
     assert spec.vocabulary is not None

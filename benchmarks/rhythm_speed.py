@@ -1,4 +1,4 @@
-"""How fast Rhythm is: the vectorised world, the text environment and the teacher, on this machine.
+"""How fast Rhythm is: the vectorized world, the text environment and the teacher, on this machine.
 
 Prints one table and, last, one JSON line: the world's person-steps per second against the 200,000 that it promises.
 """
@@ -27,7 +27,7 @@ from gradus.environments.rhythm.world import (
     event_effects,
     transition,
 )
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 RUNS = 5
 PERSONS = 2048
@@ -66,7 +66,7 @@ def teacher_rate() -> float:
     """Weeks per second of the teacher through the text environment, grading included."""
     spec = load("rhythm")
     tasks = [spec.train_task(index) for index in range(WEEKS)]
-    return WEEKS / play(spec, spec.policy("bayes"), tasks).seconds["total"]
+    return WEEKS / roll_out(spec, spec.policy("bayes"), tasks).seconds["total"]
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from gradus.environments.rhythm.world import (
     event_effects,
     transition,
 )
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 Array = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def returns(spec: EnvironmentSpec, condition: str, week: list[str]) -> dict[str,
     policies["open-loop week"] = ReflexPolicy("open-loop week", lambda data, start: week[data["step"]])
     tasks = spec.tasks(condition)
     return {
-        name: np.array([episode.environment_return for episode in play(spec, policy, tasks).episodes], dtype=float)
+        name: np.array([episode.env_return for episode in roll_out(spec, policy, tasks).episodes], dtype=float)
         for name, policy in policies.items()
     }
 

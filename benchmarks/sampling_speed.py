@@ -21,7 +21,10 @@ from typing import Any
 import torch
 
 from gradus.core import EpisodeStart, Observation, Request, Task, Vocabulary
-from gradus.policies import LoadedModel, LocalPolicy, NanoConfig, SamplingConfig, load_model, make_nano
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
 
 WORDS = [f"w{i}" for i in range(500)]
 ANSWER, OBSERVED, SYSTEM, GROUP = 5, 18, 40, 8

@@ -21,10 +21,13 @@ from rich.table import Table
 from torch import Tensor
 
 from gradus.core import Vocabulary
-from gradus.policies import LoadedModel, NanoConfig, SamplingConfig, load_model, make_nano
-from gradus.training import MicroBatch, TrainingSequence, microbatches
-from gradus.training.forward import score_tokens, tree_attention
-from gradus.training.peak import training_flops
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.training.data.microbatches import MicroBatch, microbatches
+from gradus.training.data.sequences import TrainingSequence
+from gradus.training.engine.forward import score_tokens, tree_attention
+from gradus.training.engine.throughput import training_flops
 
 WORDS = tuple(f"w{number}" for number in range(249))
 SHAPES = {

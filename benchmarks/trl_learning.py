@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gradus.core import Vocabulary
-from gradus.policies import NanoConfig, SamplingConfig, make_nano
-from gradus.training import GrpoConfig
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.training.config import GrpoConfig
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -37,7 +38,7 @@ def ours(model: Path, steps: int, seed: int, folder: Path) -> list[float]:
         groups=GROUPS,
         group_size=SIZE,
         max_steps=steps,
-        learning_rate=RATE,
+        lr=RATE,
         credit="episode",
         backward="auto",
         seed=seed,
@@ -70,7 +71,7 @@ def theirs(model: Path, steps: int, seed: int, folder: Path) -> list[float]:
         groups=GROUPS,
         group_size=SIZE,
         max_tokens=NEW,
-        learning_rate=RATE,
+        lr=RATE,
         rows=GROUPS * SIZE,
         seed=seed,
     ).train()
@@ -80,10 +81,10 @@ def theirs(model: Path, steps: int, seed: int, folder: Path) -> list[float]:
 def draw(curves: dict[str, np.ndarray]) -> None:
     """Each seed thin, the mean bold."""
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    for (name, runs), colour in zip(curves.items(), ("#1f5f8b", "#c8553d"), strict=True):
+    for (name, runs), color in zip(curves.items(), ("#1f5f8b", "#c8553d"), strict=True):
         steps = np.arange(1, runs.shape[1] + 1)
-        axes.plot(steps, runs.T, color=colour, alpha=0.3, linewidth=1)
-        axes.plot(steps, runs.mean(axis=0), color=colour, linewidth=2, label=name)
+        axes.plot(steps, runs.T, color=color, alpha=0.3, linewidth=1)
+        axes.plot(steps, runs.mean(axis=0), color=color, linewidth=2, label=name)
     axes.set(xlabel="step", ylabel="mean reward", ylim=(0.4, 1.02))
     axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)

@@ -15,16 +15,17 @@ from gradus.core import (
     Condition,
     EnvironmentSpec,
     Episode,
-    Grade,
     Grader,
     Observation,
+    Reward,
     RewardTerm,
     Task,
     Vocabulary,
     child_rng,
 )
-from gradus.policies import NanoConfig, SamplingConfig
-from gradus.training import GrpoConfig
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig
+from gradus.training.config import GrpoConfig
 
 GROUPS, SIZE, NEW, PROMPT = 8, 8, 32, 160
 WORDS = tuple(f"w{number}" for number in range(512 - 5 - 256 - 2))
@@ -70,10 +71,10 @@ class OneTurn:
         pass
 
 
-def grade(episodes: Sequence[Episode]) -> Sequence[Grade]:
+def reward(episodes: Sequence[Episode]) -> Sequence[Reward]:
     """The score of the answer."""
     values = [score(episode.turns[0].action) for episode in episodes]
-    return [Grade(grader="even", value=v, terms=((RewardTerm(component="even", value=v),),)) for v in values]
+    return [Reward(grader="even", value=v, terms=((RewardTerm(component="even", value=v),),)) for v in values]
 
 
 def spec() -> EnvironmentSpec:
@@ -82,13 +83,13 @@ def spec() -> EnvironmentSpec:
         name="one-turn",
         summary="random words in, random words out",
         make=OneTurn,
-        graders={"even": Grader(name="even", summary="share of even words", weights={"even": 1.0}, grade=grade)},
+        graders={"even": Grader(name="even", summary="share of even words", weights={"even": 1.0}, compute=reward)},
         default_grader="even",
         conditions={"test": Condition(name="test", seeds=[0])},
         train_task=lambda index: Task(environment="one-turn", seed=1 + index),
         policies={},
-        yardstick=lambda episode: episode.grade.value if episode.grade else None,
-        yardstick_name="score",
+        true_reward=lambda episode: episode.reward.value if episode.reward else None,
+        true_reward_name="score",
         max_turns=1,
         vocabulary=lambda: Vocabulary(words=WORDS),
     )
@@ -105,7 +106,7 @@ def main() -> None:
             groups=GROUPS,
             group_size=SIZE,
             max_steps=steps,
-            learning_rate=RATE,
+            lr=RATE,
             sampling=SamplingConfig(max_new_tokens=NEW),
             backward=options.backward,
             validation_every=0,
@@ -128,7 +129,7 @@ def main() -> None:
             groups=GROUPS,
             group_size=SIZE,
             max_tokens=NEW,
-            learning_rate=RATE,
+            lr=RATE,
             rows=GROUPS * SIZE,
             callback=watch,
         )

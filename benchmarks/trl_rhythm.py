@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from _against_trl import Alternate, OurSteps, arguments, memory_of, nano, print_peak, report, trl_trainer, workplace
 
-from gradus.core import Environment, EnvironmentSpec, Episode, Grade, Grader, Observation, RewardTerm
+from gradus.core import Environment, EnvironmentSpec, Episode, Grader, Observation, Reward, RewardTerm
 from gradus.environments.rhythm import load
-from gradus.policies import ChatRenderer, NanoConfig, SamplingConfig
-from gradus.training import GrpoConfig
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig
+from gradus.training.config import GrpoConfig
 
 SIZE, NEW, RATE, WEEK = 8, 5, 3e-4, 28
 SHAPE = NanoConfig(hidden_size=128, layers=4, heads=4, intermediate_size=384, context=8192)
@@ -69,20 +71,20 @@ def worth(reward: float | None, answer: str) -> float:
     return (reward or 0.0) + 0.01 * len(answer)
 
 
-def grade(episodes: Sequence[Episode]) -> Sequence[Grade]:
+def reward(episodes: Sequence[Episode]) -> Sequence[Reward]:
     """The worth of all turns."""
-    found: list[Grade] = []
+    found: list[Reward] = []
     for episode in episodes:
         paid = [worth(turn.env_reward, turn.action) for turn in episode.turns]
         terms = tuple((RewardTerm(component="felt", value=value),) for value in paid)
-        found.append(Grade(grader="felt", value=sum(paid), terms=terms))
+        found.append(Reward(grader="felt", value=sum(paid), terms=terms))
     return found
 
 
 def spec(turns: int) -> EnvironmentSpec:
     """Rhythm with episodes of ``turns`` turns, graded by their reward."""
     rhythm = load()
-    felt = Grader(name="felt", summary="worth of all turns", weights={"felt": 1.0}, grade=grade, per_turn=True)
+    felt = Grader(name="felt", summary="worth of all turns", weights={"felt": 1.0}, compute=reward, per_turn=True)
     return replace(
         rhythm,
         make=lambda: Weeks(rhythm.make, turns),
@@ -90,7 +92,7 @@ def spec(turns: int) -> EnvironmentSpec:
         default_grader="felt",
         max_turns=turns,
         metrics=None,
-        yardstick=lambda episode: episode.environment_return,
+        true_reward=lambda episode: episode.env_return,
     )
 
 
@@ -212,7 +214,7 @@ def main() -> None:
             groups=options.groups,
             group_size=SIZE,
             max_tokens=24 * options.turns,
-            learning_rate=RATE,
+            lr=RATE,
             rows=options.rows,
             rollout=Rollout(environment),
             callback=watch,
@@ -244,7 +246,7 @@ def config(groups: int, steps: int, backward: Any) -> GrpoConfig:
         groups=groups,
         group_size=SIZE,
         max_steps=steps,
-        learning_rate=RATE,
+        lr=RATE,
         credit="episode",
         sampling=SamplingConfig(max_new_tokens=NEW),
         backward=backward,

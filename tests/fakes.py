@@ -1,7 +1,7 @@
-"""Small environments for tests. They are real ones: they reset, step, grade and hide things like any other.
+"""Small environments for tests. They are real ones: they reset, step, reward and hide things like any other.
 
-``echo``: one turn; the observation names a word and the grade is 1 for saying it. ``lamps``: several turns; each shows a colour,
-an answer is a guess of the hidden number and a colour, and each half is paid where it was earned; ``off`` as colour ends the
+``echo``: one turn; the observation names a word and the reward is 1 for saying it. ``lamps``: several turns; each shows a color,
+an answer is a guess of the hidden number and a color, and each half is paid where it was earned; ``off`` as color ends the
 episode early. Both know the vocabulary a nano model needs.
 """
 
@@ -17,11 +17,11 @@ from gradus.core import (
     EnvironmentSpec,
     Episode,
     EpisodeStart,
-    Grade,
     Grader,
     Observation,
     Policy,
     Request,
+    Reward,
     RewardTerm,
     Session,
     Span,
@@ -76,19 +76,19 @@ class Echo:
 
 
 class Lamps:
-    """``turns`` turns: answer ``N COLOUR``; the colour that is shown is right, and N should be the hidden number.
+    """``turns`` turns: answer ``N COLOUR``; the color that is shown is right, and N should be the hidden number.
 
     The hidden number shows in the observation only after the first turn, so that later guesses can be better. ``restart``
     makes every second turn begin a new training sequence.
     """
 
-    system_prompt = "name the number and the colour"
+    system_prompt = "name the number and the color"
 
     def __init__(self, turns: int = 3, restart: bool = False) -> None:
         self._turns = turns
         self._restart = restart
         self._number = 0
-        self._colours: list[str] = []
+        self._colors: list[str] = []
         self._step = 0
 
     @property
@@ -98,7 +98,7 @@ class Lamps:
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         rng = child_rng(seed or 0, "lamps")
         self._number = rng.randrange(len(NUMBERS))
-        self._colours = [rng.choice(WORDS) for _ in range(self._turns)]
+        self._colors = [rng.choice(WORDS) for _ in range(self._turns)]
         self._step = 0
         return self._observe()
 
@@ -106,26 +106,26 @@ class Lamps:
         if self._step >= self._turns:
             return Observation(text="done", terminated=True, **fields)
         hint = f" hint {self._number}" if self._step else ""
-        text = f"lamp {self._colours[self._step]}{hint}"
+        text = f"lamp {self._colors[self._step]}{hint}"
         restart = self._restart and self._step % 2 == 0 and self._step > 0
-        return Observation(text=text, data={"colour": self._colours[self._step]}, restart=restart, **fields)
+        return Observation(text=text, data={"color": self._colors[self._step]}, restart=restart, **fields)
 
     def step(self, action: str) -> Observation:
         words = action.split()
         valid = len(words) == 2 and words[0] in NUMBERS and words[1] in (*WORDS, "off")
-        right = valid and words[1] == self._colours[self._step]
+        right = valid and words[1] == self._colors[self._step]
         known = valid and int(words[0]) == self._number
         fields: dict[str, Any] = {
             "reward": float(right) + float(known),
             "action_valid": valid,
-            "action_error": None if valid else "expected a number and a colour",
+            "action_error": None if valid else "expected a number and a color",
             "action_data": {"right": right, "known": known},
         }
         if valid:
             at = action.index(words[1])
             fields["action_spans"] = (
                 Span(name="number", start=0, end=at),
-                Span(name="colour", start=at, end=len(action)),
+                Span(name="color", start=at, end=len(action)),
             )
         self._step += 1
         if valid and words[1] == "off":
@@ -162,17 +162,17 @@ class _AnswerSession:
         pass
 
 
-def _grade_echo(episodes: Sequence[Episode]) -> Sequence[Grade]:
-    grades: list[Grade] = []
+def _grade_echo(episodes: Sequence[Episode]) -> Sequence[Reward]:
+    rewards: list[Reward] = []
     for episode in episodes:
-        value = episode.turns[0].reward or 0.0
+        value = episode.turns[0].env_reward or 0.0
         terms = ((RewardTerm(component="right", value=value),),)
-        grades.append(Grade(grader="right", value=value, components={"right": value}, terms=terms))
-    return grades
+        rewards.append(Reward(grader="right", value=value, components={"right": value}, terms=terms))
+    return rewards
 
 
-def _grade_lamps(episodes: Sequence[Episode]) -> Sequence[Grade]:
-    grades: list[Grade] = []
+def _grade_lamps(episodes: Sequence[Episode]) -> Sequence[Reward]:
+    rewards: list[Reward] = []
     for episode in episodes:
         terms: list[tuple[RewardTerm, ...]] = []
         for turn in episode.turns:
@@ -180,16 +180,16 @@ def _grade_lamps(episodes: Sequence[Episode]) -> Sequence[Grade]:
             terms.append(
                 (
                     RewardTerm(component="number", value=0.5 * known, span="number"),
-                    RewardTerm(component="colour", value=0.5 * right, span="colour"),
+                    RewardTerm(component="color", value=0.5 * right, span="color"),
                 )
             )
         total = sum(term.value for turn in terms for term in turn)
         parts = {
             "number": sum(float(turn.action_data["known"]) for turn in episode.turns),
-            "colour": sum(float(turn.action_data["right"]) for turn in episode.turns),
+            "color": sum(float(turn.action_data["right"]) for turn in episode.turns),
         }
-        grades.append(Grade(grader="sum", value=total, components=parts, terms=tuple(terms)))
-    return grades
+        rewards.append(Reward(grader="sum", value=total, components=parts, terms=tuple(terms)))
+    return rewards
 
 
 def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
@@ -207,15 +207,15 @@ def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
         make=make,
         graders={
             "right": Grader(
-                name="right", summary="1 for the word", weights={"right": 1.0}, grade=_grade_echo, per_turn=True
+                name="right", summary="1 for the word", weights={"right": 1.0}, compute=_grade_echo, per_turn=True
             )
         },
         default_grader="right",
         conditions={"test": Condition(name="test", seeds=range(32))},
         train_task=lambda index: Task(environment="echo", seed=1_000_000 + index),
         policies={"gold": teacher},
-        yardstick=lambda episode: episode.environment_return,
-        yardstick_name="return",
+        true_reward=lambda episode: episode.env_return,
+        true_reward_name="return",
         max_turns=1,
         teacher="gold",
         vocabulary=lambda: Vocabulary(words=("say", "the", "word", "done", *words)),
@@ -229,18 +229,18 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
 
     def gold(start: EpisodeStart, observation: Observation) -> str:
         hint = observation.text.split(" hint ")
-        return f"{hint[1] if len(hint) == 2 else '0'} {observation.data['colour']}"
+        return f"{hint[1] if len(hint) == 2 else '0'} {observation.data['color']}"
 
     return EnvironmentSpec(
         name="lamps",
-        summary="name the hidden number and the colour that is shown",
+        summary="name the hidden number and the color that is shown",
         make=lambda: Lamps(turns, restart),
         graders={
             "sum": Grader(
                 name="sum",
                 summary="half a point each",
-                weights={"number": 0.5, "colour": 0.5},
-                grade=_grade_lamps,
+                weights={"number": 0.5, "color": 0.5},
+                compute=_grade_lamps,
                 per_turn=True,
             )
         },
@@ -248,13 +248,13 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
         conditions={"test": Condition(name="test", seeds=range(32))},
         train_task=lambda index: Task(environment="lamps", seed=1_000_000 + index),
         policies={"gold": lambda _: Answers("gold", gold)},
-        yardstick=lambda episode: episode.environment_return,
-        yardstick_name="return",
+        true_reward=lambda episode: episode.env_return,
+        true_reward_name="return",
         max_turns=turns,
         teacher="gold",
         metrics=lambda episode: {"length": float(len(episode.turns))},
         vocabulary=lambda: Vocabulary(
-            words=("name", "the", "number", "and", "colour", "lamp", "hint", "done", "off", *WORDS, *NUMBERS)
+            words=("name", "the", "number", "and", "color", "lamp", "hint", "done", "off", *WORDS, *NUMBERS)
         ),
         grammar=(NUMBERS, (*WORDS, "off")),
         hidden=("number",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradus.training.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSequence
 
 __all__ = ["random_sequences"]
 

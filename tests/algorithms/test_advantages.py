@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.algorithms import (
-    dead_groups,
     gdpo_advantages,
     group_advantages,
     live_rows,
@@ -23,6 +22,7 @@ from gradus.algorithms import (
     spread,
     token_advantages,
     turn_advantages,
+    zero_variance_groups,
 )
 
 SCALES = ("none", "batch", "group")
@@ -95,7 +95,7 @@ def test_equal_rewards_give_exactly_zero(value: float, dtype: torch.dtype):
                 got = group_advantages(rewards, groups, scale=scale, baseline=baseline)
                 assert (got[:size] == 0).all()
                 assert (got[size:] != 0).all()
-        assert dead_groups(rewards, groups).tolist() == [True, False]
+        assert zero_variance_groups(rewards, groups).tolist() == [True, False]
         assert spread(rewards, groups)[0] == 0
 
 
@@ -108,38 +108,38 @@ def test_sums_in_another_order_are_equal_too():
 
 
 def test_dead_groups_are_counted_on_raw_rewards():
-    """Before scaling and before shaping; scaled advantages of a dead group are 0 and would look like any other zero."""
+    """Before scaling and before shaping; scaled advantages of a zero-variance group are 0 and would look like any other zero."""
     rewards = torch.tensor([0.3, 0.3, 0.2, 0.4, 1.0, 1.0], dtype=torch.float64)
     groups = torch.tensor([1, 1, 0, 0, 2, 2])
-    assert dead_groups(rewards, groups).tolist() == [False, True, True]
+    assert zero_variance_groups(rewards, groups).tolist() == [False, True, True]
     assert live_rows(rewards, groups).tolist() == [False, False, True, True, False, False]
     shaped = rewards + overlong_penalty(torch.tensor([1, 9, 1, 1, 1, 1]), limit=10, buffer=5)
-    assert dead_groups(shaped, groups).tolist() == [False, False, True]
-    assert dead_groups(torch.tensor([0.5]), torch.tensor([3])).tolist() == [True]
+    assert zero_variance_groups(shaped, groups).tolist() == [False, False, True]
+    assert zero_variance_groups(torch.tensor([0.5]), torch.tensor([3])).tolist() == [True]
 
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
 def test_scales_against_loops(seed: int):
     rewards, groups = batch(seed)
-    rewards[groups == groups[0]] = 0.3  # one dead group
+    rewards[groups == groups[0]] = 0.3  # one zero-variance group
     values, names = rewards.tolist(), groups.tolist()
-    centred = [
+    centered = [
         v - math.fsum(values[j] for j in range(len(values)) if names[j] == n) / names.count(n)
         for v, n in zip(values, names, strict=True)
     ]
     alive = [i for i, n in enumerate(names) if n != names[0]]
-    rms = math.sqrt(sum(centred[i] ** 2 for i in alive) / len(alive))
+    rms = math.sqrt(sum(centered[i] ** 2 for i in alive) / len(alive))
     got = {scale: group_advantages(rewards, groups, scale=scale).tolist() for scale in SCALES}
     loo = group_advantages(rewards, groups, baseline="leave_one_out", scale="none").tolist()
     for i in alive:
         others = [values[j] for j in range(len(values)) if names[j] == names[i] and j != i]
         members = [*others, values[i]]
-        assert got["none"][i] == pytest.approx(centred[i])
-        assert got["batch"][i] == pytest.approx(centred[i] / rms)
-        assert got["group"][i] == pytest.approx(centred[i] / np.std(members, ddof=1))
+        assert got["none"][i] == pytest.approx(centered[i])
+        assert got["batch"][i] == pytest.approx(centered[i] / rms)
+        assert got["group"][i] == pytest.approx(centered[i] / np.std(members, ddof=1))
         assert loo[i] == pytest.approx(values[i] - np.mean(others))
-        assert loo[i] == pytest.approx(centred[i] * len(members) / (len(members) - 1))
+        assert loo[i] == pytest.approx(centered[i] * len(members) / (len(members) - 1))
 
 
 @given(seed=st.integers(0, 10**6), discount=st.sampled_from([1.0, 0.9]))
@@ -264,13 +264,13 @@ def test_a_group_of_one_has_no_advantage_and_bad_arguments_are_named():
 
 def test_statements_are_paid_by_their_own_turn_and_acts_by_what_follows():
     torch = __import__("torch")
-    from gradus.algorithms import statement_advantages, turn_advantages
+    from gradus.algorithms import immediate_advantages, turn_advantages
 
     draws = torch.Generator().manual_seed(0)
     paid = torch.randn(8, 5, 3, generator=draws, dtype=torch.float64)
     lengths = torch.tensor([5, 5, 3, 5, 5, 1, 5, 4])
     groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
-    found = statement_advantages(paid, lengths, groups, scale="none")
+    found = immediate_advantages(paid, lengths, groups, scale="none")
     alive = torch.arange(5) < lengths[:, None]
     masked = torch.where(alive[..., None], paid, 0.0)
     for row in range(8):
@@ -285,23 +285,23 @@ def test_statements_are_paid_by_their_own_turn_and_acts_by_what_follows():
 
 def test_a_statement_that_all_members_share_has_no_advantage():
     torch = __import__("torch")
-    from gradus.algorithms import statement_advantages
+    from gradus.algorithms import immediate_advantages
 
     paid = torch.zeros(4, 3, 2)
     paid[..., 1] = 0.3
-    found = statement_advantages(paid, torch.full((4,), 3), torch.zeros(4, dtype=torch.long))
+    found = immediate_advantages(paid, torch.full((4,), 3), torch.zeros(4, dtype=torch.long))
     assert torch.equal(found, torch.zeros(4, 3, 2))
 
 
 def test_statements_and_acts_keep_their_weights_in_the_grade():
     torch = __import__("torch")
-    from gradus.algorithms import statement_advantages
+    from gradus.algorithms import immediate_advantages
 
     draws = torch.Generator().manual_seed(1)
     paid = torch.randn(6, 4, 2, generator=draws, dtype=torch.float64)
     lengths, groups = torch.full((6,), 4), torch.tensor([0, 0, 0, 1, 1, 1])
-    plain = statement_advantages(paid, lengths, groups, scale="none")
-    scaled = statement_advantages(paid, lengths, groups, scale="batch")
+    plain = immediate_advantages(paid, lengths, groups, scale="none")
+    scaled = immediate_advantages(paid, lengths, groups, scale="batch")
     ratio = plain / scaled
     assert torch.allclose(ratio, ratio[0, 0, 0].expand_as(ratio))
     assert torch.isclose((scaled.sum(-1) ** 2).mean().sqrt(), torch.tensor(1.0, dtype=torch.float64))

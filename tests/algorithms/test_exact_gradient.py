@@ -16,26 +16,26 @@ import torch
 from gradus.algorithms import LOSSES, span_advantages, token_advantages, turn_advantages
 
 TURNS, ACTIONS, STOP = 3, 3, 2
-Played = tuple[int, ...]
+StepRollout = tuple[int, ...]
 
 
 @cache
-def episodes() -> list[Played]:
+def episodes() -> list[StepRollout]:
     """Every sequence of actions that ends with a stop or with the last turn."""
-    found: list[Played] = []
+    found: list[StepRollout] = []
     for length in range(1, TURNS + 1):
         every = itertools.product(range(ACTIONS), repeat=length)
         found += [a for a in every if STOP not in a[:-1] and (a[-1] == STOP or length == TURNS)]
     return found
 
 
-def payments(actions: Played, state: int) -> list[float]:
+def payments(actions: StepRollout, state: int) -> list[float]:
     table = torch.tensor([0.7, -1.3, 2.1, 0.4, 1.9, -0.6, -2.2, 0.3, 1.1], dtype=torch.float64).roll(2 * state)
     paid = [float(table[3 * k + a]) for k, a in enumerate(actions)]
     return [p + (0.9 if k and actions[k - 1] == state else 0.0) for k, p in enumerate(paid)]
 
 
-def logprobs(theta: torch.Tensor, actions: Played) -> torch.Tensor:
+def logprobs(theta: torch.Tensor, actions: StepRollout) -> torch.Tensor:
     """(K,) log pi of each action; the policy sees the turn and the action before it, not the state."""
     before = [ACTIONS, *actions[:-1]]
     return torch.stack([theta[k, b].log_softmax(-1)[a] for k, (a, b) in enumerate(zip(actions, before, strict=True))])
@@ -136,20 +136,20 @@ def test_span_credit_is_exact_for_what_no_other_span_can_change(theta: torch.Ten
     Its gradient is exact although its credit leaves out all that the actions earned. (An action that keeps the episode going
     earns later beliefs their chance to be paid; span credit leaves that out of the action's gradient, on purpose.)
     """
-    stated = [(e, b) for e in range(len(episodes())) for b in itertools.product(range(2), repeat=len(episodes()[e]))]
+    immediate = [(e, b) for e in range(len(episodes())) for b in itertools.product(range(2), repeat=len(episodes()[e]))]
     belief = torch.tensor([0.3, -0.4], dtype=torch.float64, requires_grad=True)
-    acted = padded_logprobs(theta)[[e for e, _ in stated]].sum(1)
+    acted = padded_logprobs(theta)[[e for e, _ in immediate]].sum(1)
     pad = torch.nn.functional.pad
-    said = torch.stack([pad(belief.log_softmax(-1)[list(b)], (0, TURNS - len(b))) for _, b in stated])
-    rewards = torch.zeros(len(stated), TURNS, 2, dtype=torch.float64)
-    for row, (e, b) in enumerate(stated):
+    said = torch.stack([pad(belief.log_softmax(-1)[list(b)], (0, TURNS - len(b))) for _, b in immediate])
+    rewards = torch.zeros(len(immediate), TURNS, 2, dtype=torch.float64)
+    for row, (e, b) in enumerate(immediate):
         rewards[row, : len(b), 0] = torch.tensor(payments(episodes()[e], 0), dtype=torch.float64)
         rewards[row, : len(b), 1] = torch.tensor([1.5 * x - 0.5 * k for k, x in enumerate(b)], dtype=torch.float64)
-    lengths = torch.tensor([len(b) for _, b in stated])
+    lengths = torch.tensor([len(b) for _, b in immediate])
     value = ((acted + said.sum(1)).exp() * rewards.sum((1, 2))).sum()
     target = torch.autograd.grad(value, belief, retain_graph=True)[0]
 
-    kinds, groups = all_groups(len(stated), 2)
+    kinds, groups = all_groups(len(immediate), 2)
     credit = span_advantages(rewards[kinds], lengths[kinds], groups, scale="none")
     inside = torch.tensor([[False, True]]).expand(TURNS, -1)
     spread = torch.stack([token_advantages(one, torch.arange(TURNS), inside) for one in credit[:50]])

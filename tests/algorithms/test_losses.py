@@ -232,7 +232,7 @@ def test_on_policy_the_gradient_is_the_policy_gradient(name: str):
     expected = -data["advantages"] / n.get(name, float(mask.sum()))
     assert torch.allclose(data["logprobs"].grad, torch.where(mask, expected, 0.0))
     metrics = combine_metrics([result.metrics])
-    assert metrics == pytest.approx({"clip_fraction": 0, "ratio_mean": 1, "ratio_max": 1, "approx_kl": 0, "logprob_gap_max": 0})  # fmt: skip
+    assert metrics == pytest.approx({"clip_fraction": 0, "ratio_mean": 1, "ratio_max": 1, "approx_kl": 0, "log_ratio_max": 0})  # fmt: skip
 
 
 def test_metrics_against_loops():
@@ -249,7 +249,7 @@ def test_metrics_against_loops():
     assert metrics["clip_fraction"] == pytest.approx(clipped / n)
     assert metrics["ratio_max"] == pytest.approx(max(ratios))
     assert metrics["approx_kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / n)
-    assert metrics["logprob_gap_max"] == pytest.approx(max(abs(p - q) for p, q, _ in tokens))
+    assert metrics["log_ratio_max"] == pytest.approx(max(abs(p - q) for p, q, _ in tokens))
 
 
 def test_weights_multiply_tokens():

@@ -18,11 +18,11 @@ from gradus.core import (
     EnvironmentSpec,
     Episode,
     EpisodeStart,
-    Grade,
     Grader,
     Observation,
     Panel,
     Request,
+    Reward,
     RewardTerm,
     Span,
     Task,
@@ -143,8 +143,8 @@ def _sandbagger(start, observation, memory):
     return "5 neglect" if observation.data["day"] < DAYS // 2 else "5 feed"
 
 
-def yardstick(episode: Episode) -> float | None:
-    return episode.environment_return
+def true_reward(episode: Episode) -> float | None:
+    return episode.env_return
 
 
 def _late_minus_early(episode: Episode) -> float:
@@ -153,19 +153,19 @@ def _late_minus_early(episode: Episode) -> float:
     return (sum(rewards[half:]) - sum(rewards[:half])) / half
 
 
-def _graded(parts, weights, name, episodes: Sequence[Episode]) -> list[Grade]:
-    grades: list[Grade] = []
+def _graded(parts, weights, name, episodes: Sequence[Episode]) -> list[Reward]:
+    rewards: list[Reward] = []
     for episode in episodes:
         components = parts(episode)
         payments = tuple(RewardTerm(component=c, value=weights[c] * v) for c, v in components.items())
         terms = (*[() for _ in episode.turns[1:]], payments)
-        grades.append(Grade(grader=name, value=sum(t.value for t in payments), components=components, terms=terms))
-    return grades
+        rewards.append(Reward(grader=name, value=sum(t.value for t in payments), components=components, terms=terms))
+    return rewards
 
 
 def _grader(name, summary, weights, parts, bounds=None) -> Grader:
     return Grader(
-        name=name, summary=summary, weights=weights, grade=partial(_graded, parts, weights, name), range=bounds
+        name=name, summary=summary, weights=weights, compute=partial(_graded, parts, weights, name), range=bounds
     )
 
 
@@ -176,7 +176,7 @@ def _belief_error(episode: Episode) -> float:
 
 def _honest(episode: Episode) -> dict[str, float]:
     skill = 1 - _belief_error(episode) ** 2 / (1 / 12)
-    return {"wellbeing": 0.5 + (yardstick(episode) or 0.0) / 8, "belief": max(-1.0, skill)}
+    return {"wellbeing": 0.5 + (true_reward(episode) or 0.0) / 8, "belief": max(-1.0, skill)}
 
 
 def _gullible(episode: Episode) -> dict[str, float]:
@@ -225,8 +225,8 @@ SPEC = EnvironmentSpec(
     },
     train_task=lambda i: Task(environment="garden", seed=1_000_000 + i),
     policies=POLICIES,
-    yardstick=yardstick,
-    yardstick_name="plant wellbeing",
+    true_reward=true_reward,
+    true_reward_name="plant wellbeing",
     max_turns=DAYS,
     panel=Panel(
         ladder=("random", "feeder", "teacher", "clairvoyant"),

@@ -8,7 +8,7 @@ import pytest
 from garden import FORMAT, HONEST, SPEC, Garden, Scripted, random_answer
 from rich.console import Console
 
-from gradus.audit import Blend, run_audit
+from gradus.audit import NoisyPolicy, run_audit
 from gradus.core import ConfigError, Task
 
 SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
@@ -58,13 +58,13 @@ def test_the_search_finds_the_bad_start_by_itself(honest):
     found = _audit(blind, "gullible", panel=replace(honest.panel, exploits=()))
     hack = found.hack
     assert _check(found, "search").passed is False
-    assert hack.grade.low > 0.03
-    assert hack.yardstick.high < 0
+    assert hack.reward.low > 0.03
+    assert hack.true_reward.high < 0
     rewards = [turn.env_reward for turn in hack.episode.turns]
     assert "neglect" in hack.plan
     assert sum(rewards[:4]) < sum(turn.env_reward for turn in hack.reflex_episode.turns[:4])
     assert hack.episode.task == hack.reflex_episode.task
-    assert hack.episode.grade.grader == "gullible"
+    assert hack.episode.reward.grader == "gullible"
     assert "of the first half -" in _check(found, "search").evidence
 
 
@@ -104,7 +104,7 @@ def test_graders_share_one_play_of_the_panel(honest, gullible):
     for name, episodes in honest.panel.episodes.items():
         again = gullible.panel.episodes[name]
         assert [e.turns for e in again] == [e.turns for e in episodes]
-        assert {e.grade.grader for e in again} == {"gullible"}
+        assert {e.reward.grader for e in again} == {"gullible"}
 
 
 def test_the_same_audit_gives_the_same_bytes(gullible):
@@ -118,8 +118,8 @@ def test_the_document_has_what_machines_read(gullible):
     assert [set(check) >= {"name", "passed", "evidence"} for check in document["checks"]] == [True] * 7
     point = next(point for point in document["points"] if point["policy"] == "sandbagger")
     assert point["role"] == "exploit"
-    assert set(point["grade"]) == {"mean", "low", "high", "n"}
-    assert document["hack"]["yardstick"]["high"] < 0
+    assert set(point["reward"]) == {"mean", "low", "high", "n"}
+    assert document["hack"]["true_reward"]["high"] < 0
 
 
 def test_a_policy_of_ones_own_joins_and_its_groups_are_forecast():
@@ -130,7 +130,7 @@ def test_a_policy_of_ones_own_joins_and_its_groups_are_forecast():
     found = _audit(SPEC, "honest", policies={"mine": mine}, signal_policy=mine, signal_tasks=8)
     assert next(point for point in found.points if point.policy == "mine").role == "given"
     forecast = _check(found, "signal").details["forecast"]
-    assert forecast["4"]["dead_groups"] == pytest.approx(0.5)
+    assert forecast["4"]["zero_variance_groups"] == pytest.approx(0.5)
     assert "a stand-in" not in _check(found, "signal").evidence
 
 
@@ -154,9 +154,9 @@ def test_tables_show_verdicts_and_intervals(gullible):
 
 def _hygiene(spec, grader="honest"):
     from gradus.audit.hygiene import check_hygiene
-    from gradus.audit.panel import play_panel, regraded_panel
+    from gradus.audit.panel import regraded_panel, roll_out_panel
 
-    panel = regraded_panel(spec, play_panel(spec, episodes=30, seed=0), spec.grader(grader))
+    panel = regraded_panel(spec, roll_out_panel(spec, episodes=30, seed=0), spec.grader(grader))
     return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)
 
 
@@ -203,10 +203,10 @@ def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
     def broken(episodes):
         if any(e.task.seed == 2 for e in episodes):
             raise ZeroDivisionError("no days")
-        return HONEST.grade(episodes)
+        return HONEST.compute(episodes)
 
-    spec = replace(SPEC, graders={"honest": replace(HONEST, grade=broken)})
-    assert "got no grade (ZeroDivisionError: no days)" in _hygiene(spec).evidence
+    spec = replace(SPEC, graders={"honest": replace(HONEST, compute=broken)})
+    assert "got no reward (ZeroDivisionError: no days)" in _hygiene(spec).evidence
 
 
 def test_hygiene_is_clean_where_nothing_is_wrong():
@@ -217,12 +217,12 @@ def test_hygiene_is_clean_where_nothing_is_wrong():
 
 
 def test_a_blend_is_its_policy_without_noise_and_random_with_full_noise():
-    from gradus.rollouts import play
+    from gradus.rollouts import roll_out
 
     tasks = SPEC.tasks("main", 4)
     feeder = SPEC.policy("feeder")
-    clean = play(SPEC, Blend(feeder, random_answer, noise=0.0), tasks).episodes
+    clean = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=0.0), tasks).episodes
     assert {turn.action for e in clean for turn in e.turns} == {"0 feed"}
-    noisy = play(SPEC, Blend(feeder, random_answer, noise=1.0), tasks, group_size=2).episodes
+    noisy = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=1.0), tasks, group_size=2).episodes
     assert noisy[0].turns[0].observation == noisy[1].turns[0].observation
     assert len({turn.action for e in noisy for turn in e.turns}) > 10

@@ -14,7 +14,7 @@ from gradus.audit.distribution import Distribution
 from gradus.audit.features import Feature, find_features
 from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.core import Observation
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 SPACE = AnswerSpace(places=(("1", "2"), ("go", "stay", "turn")))
 
@@ -76,12 +76,12 @@ def test_every_plan_plays_its_own_episodes_in_lockstep():
     tables = [np.array([[[digit]], [[0]]], dtype=np.intp) for digit in (3, 7)]
     plans = [Plan(space=space, shape=Shape(name="constant"), horizon=8, table=table) for table in tables]
     tasks = SPEC.tasks("main", 3)
-    episodes = play(SPEC, PlanPolicy(plans, tasks=3), [*tasks, *tasks], lockstep=4).episodes
+    episodes = roll_out(SPEC, PlanPolicy(plans, tasks=3), [*tasks, *tasks], max_concurrent=4).episodes
     assert [{turn.action for turn in e.turns} for e in episodes] == [{"3 feed"}] * 3 + [{"7 feed"}] * 3
 
 
 def test_features_leave_out_time_and_put_first_what_foretells_reward():
-    episodes = play(SPEC, SPEC.policy("random"), SPEC.tasks("main", 30)).episodes
+    episodes = roll_out(SPEC, SPEC.policy("random"), SPEC.tasks("main", 30)).episodes
     found = find_features(episodes, most=4)
     assert {feature.name for feature in found} == {"health", "change"}
     assert found[0].name == "health"
@@ -91,7 +91,7 @@ def test_features_leave_out_time_and_put_first_what_foretells_reward():
 
 
 def test_the_lowest_of_several_numbers_is_taken_relative_to_their_spread():
-    feature = Feature(path=("meters",), bins=3, keys=("0", "1", "2"), centres=(0.0, 5.0, 9.0), scales=(1.0, 1.0, 10.0))
+    feature = Feature(path=("meters",), bins=3, keys=("0", "1", "2"), center=(0.0, 5.0, 9.0), scales=(1.0, 1.0, 10.0))
     assert feature.bin({"meters": [0.0, 4.0, 8.0]}) == 1
     assert feature.bin({"meters": [-2.0, 4.0, 8.0]}) == 0
     assert feature.bin({"meters": []}) == 0 or feature.bin({"meters": []}) == 1
@@ -144,8 +144,8 @@ def test_dead_groups_are_counted_exactly():
     half = np.repeat([0.0, 1.0], 8)
     found = forecast(np.stack([alive, dead, half, half]))
     # Of 4 members drawn from 8 and 8, all are equal with chance 2 C(8, 4) / C(16, 4) = 140 / 1820.
-    assert found["4"]["dead_groups"] == pytest.approx((0 + 1 + 2 * 140 / 1820) / 4)
-    assert found["16"]["dead_groups"] == pytest.approx(0.25)
+    assert found["4"]["zero_variance_groups"] == pytest.approx((0 + 1 + 2 * 140 / 1820) / 4)
+    assert found["16"]["zero_variance_groups"] == pytest.approx(0.25)
     assert found["16"]["spread"] == pytest.approx((np.std(alive) + 0.0 + 0.5 + 0.5) / 4)
 
 
@@ -156,7 +156,7 @@ def test_the_forecast_is_what_groups_of_that_size_show():
     for size in (4, 8):
         groups = (rng.random((3000, size)) < rate).astype(float)
         dead = (groups.max(axis=1) == groups.min(axis=1)).mean()
-        assert predicted[str(size)]["dead_groups"] == pytest.approx(dead, abs=0.04)
+        assert predicted[str(size)]["zero_variance_groups"] == pytest.approx(dead, abs=0.04)
         assert predicted[str(size)]["spread"] == pytest.approx(groups.std(axis=1).mean(), rel=0.08)
 
 

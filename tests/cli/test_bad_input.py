@@ -16,7 +16,7 @@ from gradus.cli import main
 from gradus.rollouts import read_episodes
 
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "sft.threads=1"]
-SFT = ["sft.max_steps=2", "sft.batch_size=2", "sft.first_turns=4", "sft.first_turns_share=1"]
+SFT = ["sft.max_steps=2", "sft.batch_size=2", "sft.short_turns=4", "sft.short_turns_share=1"]
 GRPO = [
     "grpo.max_steps=1",
     "grpo.groups=1",
@@ -171,7 +171,7 @@ def test_an_unreachable_teacher(gradus: Said, tmp_path: Path, monkeypatch: pytes
 
     async def at_once(seconds: float) -> None: ...
 
-    monkeypatch.setattr("gradus.policies.remote_client.asyncio.sleep", at_once)
+    monkeypatch.setattr("gradus.policies.remote.client.asyncio.sleep", at_once)
     code, said = gradus("teach", "rhythm", "--policy", "remote:some-model", "-n", 2, "-o", tmp_path / "t.jsonl")
     assert code == 3
     assert "no connection to the server" in said

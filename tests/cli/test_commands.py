@@ -75,4 +75,4 @@ def test_a_person_can_play_a_week():
     result = runner.invoke(app, ["play", "rhythm", "--seed", "3"], input="5 5 5 sleep\n" * 28)
     assert result.exit_code == 0, result.output
     assert "what you could not see" in result.output
-    assert "grade (v3)" in result.output
+    assert "reward (v3)" in result.output

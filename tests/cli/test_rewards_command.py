@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gradus import environments
 from gradus.cli.rewards import app
 from gradus.core import ConfigError
-from gradus.rollouts import play, write_episodes
+from gradus.rollouts import roll_out, write_episodes
 
 RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
 
@@ -41,10 +41,10 @@ def test_json_is_one_line_a_completion() -> None:
 
 def test_stored_episodes(tmp_path: Path) -> None:
     spec = environments.load("arithmetic")
-    played = play(spec, spec.policy("noisy:0.5"), spec.tasks("held-out", 6)).episodes
+    played = roll_out(spec, spec.policy("noisy:0.5"), spec.tasks("held-out", 6)).episodes
     write_episodes(tmp_path / "e.jsonl", played, environment=spec.name)
     rows = [json.loads(line) for line in run("try", str(tmp_path / "e.jsonl"), "--json").stdout.splitlines()]
-    assert [row["value"] for row in rows] == [episode.grade.value for episode in played if episode.grade]
+    assert [row["value"] for row in rows] == [episode.reward.value for episode in played if episode.reward]
 
 
 def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> None:

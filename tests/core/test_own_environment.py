@@ -7,7 +7,7 @@ import pytest
 
 from gradus import environments
 from gradus.core import StopReason
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 PAGE = Path(__file__).parents[2] / "docs" / "own_environment.md"
 
@@ -43,12 +43,12 @@ class Counting:
 
 def test_it_loads_and_plays(module):
     spec = environments.load(module)
-    episodes = play(spec, Counting(), spec.tasks("main")).episodes
+    episodes = roll_out(spec, Counting(), spec.tasks("main")).episodes
     for episode in episodes:
         reached = episode.outcome["hidden"] <= 5
         assert episode.stop is (StopReason.TERMINATED if reached else StopReason.TURN_LIMIT)
-        assert episode.metrics["yardstick"] == float(reached)
-        assert episode.grade.value == pytest.approx(sum(turn.env_reward for turn in episode.turns))
+        assert episode.metrics["true_reward"] == float(reached)
+        assert episode.reward.value == pytest.approx(sum(turn.env_reward for turn in episode.turns))
 
 
 def test_unknown_names_say_what_is_known():

@@ -12,7 +12,7 @@ from gradus.environments import load
 from gradus.environments.memory.graders import balanced_accuracy, smallness
 from gradus.environments.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
 from gradus.environments.memory.writing import NOOP, random_answer, write_delete, write_insert, write_update
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 SPEC = load("memory")
 
@@ -20,20 +20,20 @@ SPEC = load("memory")
 @pytest.fixture(scope="module")
 def played():
     tasks = SPEC.tasks("in-distribution", 40)
-    return {name: play(SPEC, SPEC.policy(name), tasks).episodes for name in SPEC.policies}
+    return {name: roll_out(SPEC, SPEC.policy(name), tasks).episodes for name in SPEC.policies}
 
 
 def mean(played, name: str, grader: str) -> float:
-    return fmean(grade.value for grade in SPEC.graders[grader].grade(played[name]))
+    return fmean(reward.value for reward in SPEC.graders[grader].compute(played[name]))
 
 
 def test_v2_orders_the_policies_as_their_memories_deserve(played) -> None:
-    grades = {name: mean(played, name, "v2") for name in played}
-    assert grades["noop"] < min(grades["dump"], grades["spam"])
-    assert max(grades["dump"], grades["spam"], grades["heuristic"]) < grades["append-only"] - 0.05
-    assert grades["append-only"] < grades["teacher"] - 0.4
-    assert grades["noop"] < 0.17
-    assert grades["teacher"] > 1.35
+    rewards = {name: mean(played, name, "v2") for name in played}
+    assert rewards["noop"] < min(rewards["dump"], rewards["spam"])
+    assert max(rewards["dump"], rewards["spam"], rewards["heuristic"]) < rewards["append-only"] - 0.05
+    assert rewards["append-only"] < rewards["teacher"] - 0.4
+    assert rewards["noop"] < 0.17
+    assert rewards["teacher"] > 1.35
 
 
 def test_the_published_reward_pays_for_dumping(played) -> None:
@@ -54,7 +54,7 @@ def test_the_teacher_is_right_and_small(played) -> None:
 @pytest.mark.parametrize("condition", ["longer-4x", "longer-16x"])
 def test_the_teacher_holds_on_longer_worlds(condition: str) -> None:
     tasks = SPEC.tasks(condition, 3)
-    teacher, append = (play(SPEC, SPEC.policy(name), tasks).episodes for name in ("teacher", "append-only"))
+    teacher, append = (roll_out(SPEC, SPEC.policy(name), tasks).episodes for name in ("teacher", "append-only"))
     assert (
         fmean(e.metrics["strict_accuracy"] for e in teacher) > fmean(e.metrics["strict_accuracy"] for e in append) + 0.1
     )
@@ -65,13 +65,13 @@ def test_terms_sum_to_the_grade_and_to_the_weighted_components(played, grader: s
     chosen = SPEC.graders[grader]
     low, high = chosen.range or (-math.inf, math.inf)
     for episodes in played.values():
-        for episode, grade in zip(episodes, chosen.grade(episodes), strict=True):
-            assert grade.value is not None
-            assert len(grade.terms) == len(episode.turns)
-            assert math.fsum(grade.turn_rewards) == pytest.approx(grade.value)
-            weighted = sum(chosen.weights[name] * (value or 0.0) for name, value in grade.components.items())
-            assert weighted == pytest.approx(grade.value)
-            assert low <= grade.value <= high
+        for episode, reward in zip(episodes, chosen.compute(episodes), strict=True):
+            assert reward.value is not None
+            assert len(reward.terms) == len(episode.turns)
+            assert math.fsum(reward.turn_rewards) == pytest.approx(reward.value)
+            weighted = sum(chosen.weights[name] * (value or 0.0) for name, value in reward.components.items())
+            assert weighted == pytest.approx(reward.value)
+            assert low <= reward.value <= high
 
 
 def test_v2_pays_the_chunk_that_made_the_call() -> None:
@@ -86,23 +86,23 @@ def test_v2_pays_the_chunk_that_made_the_call() -> None:
             text = "I have nothing to say."
         observation = environment.step(text)
         facts.append(environment.outcome()["turns"][-1])
-    (episode,) = play(SPEC, SPEC.policy("teacher"), [task]).episodes
+    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
     assert facts[2]["succeeded"] == 0
     assert facts[2]["right"] == 0
-    grade = SPEC.graders["v2"].grade([episode])[0]
-    turn_terms = [{term.component for term in turn} for turn in grade.terms]
+    reward = SPEC.graders["v2"].compute([episode])[0]
+    turn_terms = [{term.component for term in turn} for turn in reward.terms]
     assert turn_terms[0] == {"calls", "facts", "answered"}
     assert turn_terms[-1] == {"calls", "facts", "answered", "compression"}
 
 
-def answered(grade) -> list[float]:
-    return [term.value for turn in grade.terms for term in turn if term.component == "answered"]
+def answered(reward) -> list[float]:
+    return [term.value for turn in reward.terms for term in turn if term.component == "answered"]
 
 
 def test_v2_pays_a_chunk_what_it_added_to_the_answers() -> None:
     task = replace(SPEC.train_task(3), options={"chunks": 4, "change": 0.0, "correct": 0.0, "retract": 0.0})
-    (episode,) = play(SPEC, SPEC.policy("teacher"), [task]).episodes
-    paid = answered(SPEC.graders["v2"].grade([episode])[0])
+    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
+    paid = answered(SPEC.graders["v2"].compute([episode])[0])
     assert math.fsum(paid) == pytest.approx(1.0)
     assert sum(value > 0 for value in paid) > 1
     for turn, value in zip(episode.outcome["turns"], paid, strict=True):
@@ -119,8 +119,8 @@ def test_v2_pays_a_chunk_what_it_added_to_the_answers() -> None:
 
 def test_in_a_long_world_the_answers_are_paid_at_the_end() -> None:
     task = replace(SPEC.train_task(3), options={"chunks": 33})
-    (episode,) = play(SPEC, SPEC.policy("teacher"), [task]).episodes
-    paid = answered(SPEC.graders["v2"].grade([episode])[0])
+    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
+    paid = answered(SPEC.graders["v2"].compute([episode])[0])
     assert not any(paid[:-1])
     assert paid[-1] == pytest.approx(balanced_accuracy(episode.outcome["questions"]))
 
@@ -287,7 +287,7 @@ def test_the_picture_of_a_long_episode_grows_with_its_length() -> None:
     sizes = []
     for chunks in (16, 64):
         task = replace(SPEC.train_task(0), options={"chunks": chunks})
-        (episode,) = play(SPEC, SPEC.policy("dump"), [task]).episodes
+        (episode,) = roll_out(SPEC, SPEC.policy("dump"), [task]).episodes
         sizes.append(len(str(SPEC.view(episode))))
     assert sizes[1] < 6 * sizes[0]
 
@@ -300,7 +300,7 @@ def test_random_answers_are_legal_calls() -> None:
 
 
 def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> None:
-    from gradus.policies.nano import build_tokenizer
+    from gradus.policies.nano.model import build_tokenizer
 
     assert SPEC.vocabulary is not None
     tokenizer = build_tokenizer(SPEC.vocabulary())
@@ -325,6 +325,6 @@ def test_readers_can_be_brought_along() -> None:
 
     readers = {"strict": read_strict, "generous": read_generous, "model": RemoteReader(chat=lambda messages: "unknown")}
     spec = load(None, readers=readers)
-    (episode,) = play(spec, spec.policy("teacher"), [spec.train_task(0)]).episodes
+    (episode,) = roll_out(spec, spec.policy("teacher"), [spec.train_task(0)]).episodes
     unknown = fmean(asked["unknown"] for asked in episode.outcome["questions"])
     assert episode.metrics["model_accuracy"] == pytest.approx(unknown)

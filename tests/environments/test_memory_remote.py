@@ -16,7 +16,7 @@ from gradus.environments import load
 from gradus.environments.memory import Memory, RemoteReader
 from gradus.environments.memory.remote import remote_chat
 from gradus.environments.memory.worlds.records import Question
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 QUESTION = re.compile(r"What is (\w+)'s (\w+) now\?")
 
@@ -89,14 +89,14 @@ ASKED = Question(text="What is Ann's cause now?", answers=("rivers",))
 def test_the_environment_asks_the_model_at_temperature_zero(server: Server) -> None:
     spec = load("memory:reader=remote:org/m:3b,synthetic:chunks=4,questions=6")
     task = spec.tasks("in-distribution")[0]
-    taught, silent = (play(spec, spec.policy(name), [task]).episodes[0] for name in ("teacher", "noop"))
+    taught, silent = (roll_out(spec, spec.policy(name), [task]).episodes[0] for name in ("teacher", "noop"))
     assert taught.metrics["remote_accuracy"] > silent.metrics["remote_accuracy"]
     assert {body["model"] for body in server.requests} == {"org/m:3b"}
     assert {body["temperature"] for body in server.requests} == {0}
     assert spec.view is not None
     assert spec.view(taught).panels[-1].columns[3:6] == ("strict", "generous", "remote")
     plain = load("memory:synthetic:chunks=4,questions=6")
-    (same,) = play(plain, plain.policy("teacher"), [task]).episodes
+    (same,) = roll_out(plain, plain.policy("teacher"), [task]).episodes
     assert taught.metrics["strict_accuracy"] == same.metrics["strict_accuracy"]
 
 
@@ -135,10 +135,10 @@ def test_an_episode_whose_reader_fails_has_no_grade(server: Server) -> None:
     server.faults = [(401, "{}")] * 50
     spec = load("memory:reader=remote:m,synthetic:chunks=2")
     grader = spec.grader("v2")
-    (episode,) = play(spec, spec.policy("noop"), [spec.train_task(0)], grader=grader).episodes
+    (episode,) = roll_out(spec, spec.policy("noop"), [spec.train_task(0)], grader=grader).episodes
     assert episode.stop is StopReason.FAILED
     assert episode.failure is not None
-    assert episode.grade is None or episode.grade.value is None
+    assert episode.reward is None or episode.reward.value is None
 
 
 @pytest.mark.parametrize("name", ["reader=model", "reader=remote", "reader=remote:", "reader="])

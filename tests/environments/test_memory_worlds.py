@@ -16,7 +16,7 @@ from gradus.environments.memory.worlds.locomo import locomo_source
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 BABI = Path(__file__).parent.parent / "data" / "babi"
 
@@ -169,10 +169,10 @@ def test_irregular_conversations_are_read(tmp_path: Path) -> None:
     assert [[item.chunk for item in question.evidence] for question in world.questions] == [[0], [1, 2], [], []]
     spec = load(f"memory:locomo:{path}")
     for name in spec.policies:
-        (episode,) = play(spec, spec.policy(name), spec.tasks("test", 1)).episodes
+        (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
         assert episode.failure is None, name
-        assert episode.grade is not None
-        assert episode.grade.value is not None, episode.grade.error
+        assert episode.reward is not None
+        assert episode.reward.value is not None, episode.reward.error
     path.write_text("[{}]")
     with pytest.raises(ConfigError, match="has no 'conversation'"):
         locomo_source(str(path))
@@ -185,7 +185,7 @@ def test_locomo_with_all_scripted_policies() -> None:
     spec = load(f"memory:locomo:{path}")
     recall = {}
     for name in spec.policies:
-        (episode,) = play(spec, spec.policy(name), spec.tasks("test", 1)).episodes
+        (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
         assert episode.failure is None, name
         assert episode.metrics["strict_accuracy"] <= episode.metrics["generous_accuracy"] + 0.05
         assert "strict_f1/4 single-hop" in episode.metrics
@@ -207,7 +207,7 @@ def test_babi_questions_are_asked_when_they_come() -> None:
 def test_the_teacher_solves_babi(task: str) -> None:
     spec = load(f"memory:babi:{BABI}")
     for condition in (spec.tasks(task), [spec.train_task(i) for i in range(12)]):
-        for episode in play(spec, spec.policy("teacher"), condition).episodes:
+        for episode in roll_out(spec, spec.policy("teacher"), condition).episodes:
             kinds = {key: value for key, value in episode.metrics.items() if key.startswith("strict_accuracy/qa")}
             assert all(value == 1.0 for key, value in kinds.items() if not key.endswith("qa3")), kinds
 
@@ -243,7 +243,7 @@ def test_own_worlds(tmp_path: Path) -> None:
     trained = {spec.train_task(i).seed for i in range(50)}
     assert len(trained) == 4
     assert not trained & {task.seed for task in spec.tasks("test")}
-    (episode,) = play(spec, spec.policy("dump"), spec.tasks("test")).episodes
+    (episode,) = roll_out(spec, spec.policy("dump"), spec.tasks("test")).episodes
     assert episode.metrics["generous_accuracy"] == 1.0
     assert [len(chunk) for chunk in episode.outcome["facts"]] == [1, 1]
     assert spec.vocabulary is not None
@@ -280,7 +280,7 @@ def test_some_training_worlds_are_lessons_in_copying_and_the_others_are_whole() 
         for index in (0, 1499, 1500, 3999, 4000, 7999, 8000, 100_000)
     }
     assert sizes == {0: 5, 1499: 5, 1500: 4, 3999: 4, 4000: 1, 7999: 1, 8000: 5, 100_000: 5}
-    (episode,) = play(spec, spec.policy("teacher"), [spec.train_task(4000)]).episodes
+    (episode,) = roll_out(spec, spec.policy("teacher"), [spec.train_task(4000)]).episodes
     assert len(episode.turns) == 1
     assert episode.outcome["turns"][0]["facts"] >= 1
 
@@ -288,7 +288,7 @@ def test_some_training_worlds_are_lessons_in_copying_and_the_others_are_whole() 
 def test_lessons_of_several_chunks_are_short_and_full_of_updates() -> None:
     spec = load("memory")
     lessons, whole = (
-        play(spec, spec.policy("teacher"), [spec.train_task(first + i) for i in range(30)]).episodes
+        roll_out(spec, spec.policy("teacher"), [spec.train_task(first + i) for i in range(30)]).episodes
         for first in (1500, 0)
     )
 

@@ -17,7 +17,7 @@ from gradus.environments.rhythm.graders import BELIEF_VARIANCE, V3_WEIGHTS
 from gradus.environments.rhythm.persons import BELIEFS, arrays, belief_targets, sample_profile
 from gradus.environments.rhythm.tables import ACTIONS
 from gradus.environments.rhythm.week import read_week
-from gradus.rollouts import play, regrade
+from gradus.rollouts import regrade, roll_out
 from gradus.stats import paired_difference
 
 SPEC = load()
@@ -26,35 +26,33 @@ SPEC = load()
 @cache
 def played(policy: str, condition: str = "in-distribution") -> tuple[Episode, ...]:
     """Played once for all tests of this module, graded by v3."""
-    return tuple(play(SPEC, SPEC.policy(policy), SPEC.tasks(condition)).episodes)
+    return tuple(roll_out(SPEC, SPEC.policy(policy), SPEC.tasks(condition)).episodes)
 
 
-def grades(policy: str, grader: str = "v3", condition: str = "in-distribution") -> np.ndarray:
+def rewards(policy: str, grader: str = "v3", condition: str = "in-distribution") -> np.ndarray:
     found = regrade(SPEC, played(policy, condition), SPEC.grader(grader))
-    return np.array([episode.grade.value for episode in found if episode.grade], dtype=float)
+    return np.array([episode.reward.value for episode in found if episode.reward], dtype=float)
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("random", 0.393), ("heuristic", 0.455)])
 def test_v2_is_calibrated_to_the_original(policy: str, expected: float) -> None:
-    assert grades(policy, "v2").mean() == pytest.approx(expected, abs=0.02)
+    assert rewards(policy, "v2").mean() == pytest.approx(expected, abs=0.02)
 
 
 def test_v2_keeps_its_known_holes() -> None:
-    """Any stated belief is paid, and a ruined first half is paid."""
-    assert grades("heuristic+constant", "v2").mean() > 0.58
+    """Any belief earns reward, and so does a ruined first half."""
+    assert rewards("heuristic+constant", "v2").mean() > 0.58
     for name in ("v1", "v2"):
-        found = paired_difference(grades("sandbagger", name), grades("heuristic", name))
+        found = paired_difference(rewards("sandbagger", name), rewards("heuristic", name))
         assert found.low is not None
         assert found.low > 0, name
-    rewards = [
-        np.mean([episode.environment_return for episode in played(name)]) for name in ("sandbagger", "heuristic")
-    ]
-    assert rewards[0] < rewards[1] - 3.0
+    returns = [np.mean([episode.env_return for episode in played(name)]) for name in ("sandbagger", "heuristic")]
+    assert returns[0] < returns[1] - 3.0
 
 
 def test_a_constant_belief_errs_as_much_as_in_the_original() -> None:
-    stated = [SPEC.metrics(episode)["belief_mae"] for episode in played("heuristic+constant")]  # type: ignore[misc]
-    assert np.mean([mae for mae in stated if mae is not None]) == pytest.approx(0.20, abs=0.02)
+    errors = [SPEC.metrics(episode)["belief_mae"] for episode in played("heuristic+constant")]  # type: ignore[misc]
+    assert np.mean([mae for mae in errors if mae is not None]) == pytest.approx(0.20, abs=0.02)
     truth = belief_targets(*arrays([sample_profile(seed) for seed in range(100)]))
     assert np.abs(truth - 0.5).mean() == pytest.approx(0.20, abs=0.02)
 
@@ -70,7 +68,7 @@ def test_v3_pays_no_exploit(condition: str) -> None:
     assert SPEC.panel is not None
     tasks = SPEC.tasks(condition, 50 if condition in ("ood", "discrete-3") else None)
     honest, *exploits = (
-        np.mean([e.grade.value for e in play(SPEC, SPEC.policy(name), tasks).episodes if e.grade])
+        np.mean([e.reward.value for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes if e.reward])
         for name in ("heuristic", *SPEC.panel.exploits)
     )
     assert max(exploits) < honest, dict(zip(SPEC.panel.exploits, exploits, strict=True))
@@ -80,7 +78,7 @@ def test_v3_pays_no_exploit(condition: str) -> None:
 def test_v3_separates_the_ladder(condition: str) -> None:
     ladder = ("random", "heuristic", "profile-blind", "bayes", "clairvoyant")
     for worse, better in itertools.pairwise(ladder):
-        found = paired_difference(grades(better, condition=condition), grades(worse, condition=condition))
+        found = paired_difference(rewards(better, condition=condition), rewards(worse, condition=condition))
         assert found.low is not None
         assert found.low > 0, (better, worse)
 
@@ -88,17 +86,17 @@ def test_v3_separates_the_ladder(condition: str) -> None:
 @pytest.mark.parametrize("policy", ["random", "heuristic", "bayes", "clairvoyant", "silence"])
 def test_the_terms_of_v3_add_up_to_the_grade(policy: str) -> None:
     for episode in played(policy)[:20]:
-        assert episode.grade is not None
-        total = fsum(episode.grade.turn_rewards)
-        assert episode.grade.value == pytest.approx(total, abs=1e-9)
-        weighted = fsum(V3_WEIGHTS[name] * (value or 0.0) for name, value in episode.grade.components.items())
+        assert episode.reward is not None
+        total = fsum(episode.reward.turn_rewards)
+        assert episode.reward.value == pytest.approx(total, abs=1e-9)
+        weighted = fsum(V3_WEIGHTS[name] * (value or 0.0) for name, value in episode.reward.components.items())
         assert total == pytest.approx(weighted, abs=1e-9)
 
 
 def test_v3_pays_belief_to_the_belief_and_the_rest_to_the_action() -> None:
     episode = played("bayes")[0]
-    assert episode.grade is not None
-    for turn, terms in zip(episode.turns, episode.grade.terms, strict=True):
+    assert episode.reward is not None
+    for turn, terms in zip(episode.turns, episode.reward.terms, strict=True):
         spans = {span.name for span in turn.spans}
         assert {term.span for term in terms} <= spans
         assert {term.span for term in terms if term.component == "belief_skill"} == set(BELIEFS)
@@ -113,7 +111,7 @@ def edited(change: Callable[[int, float], float]) -> Episode:
 
 
 def test_v3_is_affine_in_the_reward() -> None:
-    values = [SPEC.grader().grade([edited(lambda _, r, k=k: r + k)])[0].value or 0.0 for k in (0.0, 0.1, 0.2)]
+    values = [SPEC.grader().compute([edited(lambda _, r, k=k: r + k)])[0].value or 0.0 for k in (0.0, 0.1, 0.2)]
     assert values[2] - values[1] == pytest.approx(values[1] - values[0])
     assert values[1] > values[0]
 
@@ -121,18 +119,18 @@ def test_v3_is_affine_in_the_reward() -> None:
 @pytest.mark.parametrize("turn", range(0, 28, 3))
 def test_v3_never_pays_for_a_worse_turn(turn: int) -> None:
     before, after = (
-        SPEC.grader().grade([edited(lambda i, r, d=d: r - d * (i == turn))])[0].value or 0.0 for d in (0.0, 1.0)
+        SPEC.grader().compute([edited(lambda i, r, d=d: r - d * (i == turn))])[0].value or 0.0 for d in (0.0, 1.0)
     )
     assert after < before
 
 
 def believing(belief: list[float] | None, turns: range = range(28)) -> float:
     episode = played("heuristic")[0]
-    stated = tuple(
+    immediate = tuple(
         replace(turn, action_data={**turn.action_data, "belief": belief}) if turn.index in turns else turn
         for turn in episode.turns
     )
-    return SPEC.grader().grade([replace(episode, turns=stated)])[0].components["belief_skill"] or 0.0
+    return SPEC.grader().compute([replace(episode, turns=immediate)])[0].components["belief_skill"] or 0.0
 
 
 def test_belief_skill() -> None:
@@ -149,20 +147,20 @@ def test_belief_skill() -> None:
 @pytest.mark.parametrize("name", ["v1", "v2"])
 def test_v1_and_v2_pay_at_the_end_and_need_a_whole_week(name: str) -> None:
     episode = played("heuristic")[0]
-    grade = SPEC.grader(name).grade([episode])[0]
-    assert not any(grade.terms[:-1])
-    assert fsum(grade.turn_rewards) == pytest.approx(grade.value)
+    reward = SPEC.grader(name).compute([episode])[0]
+    assert not any(reward.terms[:-1])
+    assert fsum(reward.turn_rewards) == pytest.approx(reward.value)
     half = replace(episode, turns=episode.turns[:14], stop=StopReason.TURN_LIMIT, final=None)
-    cut = SPEC.grader(name).grade([half])[0]
+    cut = SPEC.grader(name).compute([half])[0]
     assert cut.value is None
     assert "whole week" in (cut.error or "")
 
 
 def test_v3_pays_a_cut_week_for_its_turns() -> None:
     episode = played("heuristic")[0]
-    whole = SPEC.grader().grade([episode])[0]
+    whole = SPEC.grader().compute([episode])[0]
     half = replace(episode, turns=episode.turns[:14], stop=StopReason.TURN_LIMIT, final=None)
-    cut = SPEC.grader().grade([half])[0]
+    cut = SPEC.grader().compute([half])[0]
     # The last of the 14 turns has no observation after it here, so only 13 are known to have been played.
     assert cut.turn_rewards[:13] == pytest.approx(whole.turn_rewards[:13])
     assert len(cut.terms) == 14
@@ -171,9 +169,9 @@ def test_v3_pays_a_cut_week_for_its_turns() -> None:
 def test_an_episode_that_never_began_has_no_grade_and_says_why() -> None:
     empty = replace(played("heuristic")[0], turns=(), stop=StopReason.FAILED)
     for grader in SPEC.graders.values():
-        grade = grader.grade([empty])[0]
-        assert grade.value is None
-        assert "no step" in (grade.error or "")
+        reward = grader.compute([empty])[0]
+        assert reward.value is None
+        assert "no step" in (reward.error or "")
     assert SPEC.curves is not None
     assert SPEC.curves(empty) == {}
 
@@ -183,8 +181,8 @@ def test_play_is_the_grade_without_its_belief_part() -> None:
     heuristic, believer = (SPEC.metrics(played(name)[0]) for name in ("heuristic", "heuristic+bayes"))
     assert heuristic["play"] == pytest.approx(believer["play"])
     episode = played("heuristic")[0]
-    assert episode.grade is not None
-    assert heuristic["play"] == pytest.approx((episode.grade.value or 0.0) / (1 - V3_WEIGHTS["belief_skill"]))
+    assert episode.reward is not None
+    assert heuristic["play"] == pytest.approx((episode.reward.value or 0.0) / (1 - V3_WEIGHTS["belief_skill"]))
 
 
 def test_week_reads_crashes_and_meters() -> None:
@@ -211,6 +209,6 @@ def test_view_and_curves_draw_the_week() -> None:
 
 
 def test_terms_are_weighted_payments() -> None:
-    grade = played("heuristic")[0].grade
-    assert grade is not None
-    assert all(isinstance(term, RewardTerm) for turn in grade.terms for term in turn)
+    reward = played("heuristic")[0].reward
+    assert reward is not None
+    assert all(isinstance(term, RewardTerm) for turn in reward.terms for term in turn)

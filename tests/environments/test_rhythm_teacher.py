@@ -19,7 +19,7 @@ from gradus.environments.rhythm.posterior import Posterior
 from gradus.environments.rhythm.tables import ACTIONS, MODIFIERS
 from gradus.environments.rhythm.teacher import BayesPolicy, BayesSession, ideal_beliefs
 from gradus.environments.rhythm.world import draw_start, effect_tables, transition
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 from gradus.stats import paired_difference
 
 SPEC = load()
@@ -44,7 +44,7 @@ def prior_draws() -> tuple[tuple[Episode, ...], tuple[BayesSession, ...]]:
     """500 weeks of the teacher with persons from the prior, and what it believed at their ends."""
     tasks = [Task(environment="rhythm", seed=5_000_000 + i, options={"persons": "continuous"}) for i in range(500)]
     policy = Watched()
-    episodes = play(SPEC, policy, tasks, lockstep=250).episodes
+    episodes = roll_out(SPEC, policy, tasks, max_concurrent=250).episodes
     finals: dict[int, Observation] = {i: e.final for i, e in enumerate(episodes) if e.final is not None}
     for number, session in enumerate(policy.sessions):
         session.learn([Request(row=i % 250, observation=finals[i]) for i in range(250 * number, 250 * (number + 1))])
@@ -62,7 +62,7 @@ def test_intervals_of_80_percent_cover_72_to_88_percent() -> None:
 
 
 def test_the_teacher_knows_whom_it_has_by_the_end() -> None:
-    mae = [SPEC.metrics(e)["belief_mae"] for e in play(SPEC, BayesPolicy(), SPEC.tasks("in-distribution")).episodes]  # type: ignore[misc]
+    mae = [SPEC.metrics(e)["belief_mae"] for e in roll_out(SPEC, BayesPolicy(), SPEC.tasks("in-distribution")).episodes]  # type: ignore[misc]
     assert np.mean([value for value in mae if value is not None]) <= 0.10
 
 
@@ -70,7 +70,7 @@ def test_knowing_the_person_pays() -> None:
     """At least a quarter of what can be gained over random play is gained by knowing the person alone."""
     tasks = SPEC.tasks("in-distribution")
     clairvoyant, blind, random = (
-        np.array([e.environment_return for e in play(SPEC, SPEC.policy(name), tasks).episodes])
+        np.array([e.env_return for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes])
         for name in ("clairvoyant", "profile-blind", "random")
     )
     assert (clairvoyant - blind).mean() / (clairvoyant - random).mean() >= 0.25
@@ -79,7 +79,7 @@ def test_knowing_the_person_pays() -> None:
 def test_inference_alone_pays_the_reflex() -> None:
     tasks = SPEC.tasks("in-distribution")
     believer, reflex = (
-        [e.grade.value for e in play(SPEC, SPEC.policy(name), tasks).episodes if e.grade]
+        [e.reward.value for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes if e.reward]
         for name in ("heuristic+bayes", "heuristic")
     )
     found = paired_difference(believer, reflex)
@@ -130,8 +130,8 @@ def test_the_teacher_reads_no_more_than_the_line_shows() -> None:
 
 def test_a_row_is_played_the_same_alone_and_among_others() -> None:
     tasks = SPEC.tasks("in-distribution")[:6]
-    together = play(SPEC, SPEC.policy("bayes"), tasks).episodes
-    alone = play(SPEC, SPEC.policy("bayes"), tasks, lockstep=1).episodes
+    together = roll_out(SPEC, SPEC.policy("bayes"), tasks).episodes
+    alone = roll_out(SPEC, SPEC.policy("bayes"), tasks, max_concurrent=1).episodes
     assert [[t.action for t in e.turns] for e in together] == [[t.action for t in e.turns] for e in alone]
 
 
@@ -165,7 +165,7 @@ def test_a_prior_posterior_believes_in_the_middle() -> None:
     assert (variance > 0.3).all()
 
 
-def test_a_neutral_person_is_recognised() -> None:
+def test_a_neutral_person_is_recognized() -> None:
     environment = RhythmEnvironment()
     observation = environment.reset(seed=3, profile=NEUTRAL)
     policy = Watched()
@@ -177,11 +177,11 @@ def test_a_neutral_person_is_recognised() -> None:
 
 
 def test_the_ideal_reader_of_the_teachers_own_weeks_believes_what_it_believed() -> None:
-    episodes = play(SPEC, SPEC.policy("bayes"), SPEC.tasks("in-distribution")[:10]).episodes
+    episodes = roll_out(SPEC, SPEC.policy("bayes"), SPEC.tasks("in-distribution")[:10]).episodes
     ideal = ideal_beliefs(episodes)
-    stated = np.array([[turn.action_data["belief"] for turn in episode.turns] for episode in episodes])
+    immediate = np.array([[turn.action_data["belief"] for turn in episode.turns] for episode in episodes])
     assert ideal.shape == (10, 28, 3)
-    assert np.abs(ideal - stated).max() < 1 / 9 + 0.05, "digits and jitter are all that may lie between"
+    assert np.abs(ideal - immediate).max() < 1 / 9 + 0.05, "digits and jitter are all that may lie between"
     with pytest.raises(ConfigError, match="one length"):
         ideal_beliefs([episodes[0], replace(episodes[1], turns=episodes[1].turns[:5])])
 

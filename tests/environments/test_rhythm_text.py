@@ -83,7 +83,7 @@ def test_an_invalid_answer_is_counted_and_spends_the_slot() -> None:
     assert environment.step("5 5 5 sleep").action_valid
 
 
-def play_lines(seed: int, persons: str = "continuous") -> list[str]:
+def rollout_lines(seed: int, persons: str = "continuous") -> list[str]:
     environment = RhythmEnvironment()
     lines = [environment.reset(seed=seed, persons=persons).text]
     return lines + [environment.step(random_answer(1000 * seed + step)).text for step in range(STEPS)]
@@ -96,7 +96,7 @@ def test_every_word_is_in_the_vocabulary_and_a_turn_is_short(policy: str) -> Non
     words = set(spec.vocabulary().words)
     assert set(SYSTEM_PROMPT.split()) <= words
     for persons in ("continuous", "ood", "discrete"):
-        for line in play_lines(7, persons):
+        for line in rollout_lines(7, persons):
             assert set(line.split()) <= words
     environment = RhythmEnvironment()
     observation = environment.reset(seed=3)
@@ -168,7 +168,7 @@ def test_a_step_of_the_text_environment_is_cheap() -> None:
 @pytest.mark.parametrize("persons", ["continuous", "ood", "discrete"])
 def test_every_line_after_the_first_has_the_same_words_in_the_same_places(persons: str) -> None:
     """So that what was said and seen a turn ago is always equally far away."""
-    for line in play_lines(11, persons)[1:-1]:
+    for line in rollout_lines(11, persons)[1:-1]:
         words = line.split()
         assert len(words) == 15
         assert [word[0] for word in words[2:7]] == list("VCPSK") == [word[0] for word in words[10:]]

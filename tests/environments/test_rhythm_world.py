@@ -166,13 +166,13 @@ def test_the_map_from_seed_to_discrete_person_is_scrambled() -> None:
         assert counts.min() > 40, "seed % 3 must say nothing about the person"
 
 
-def play_world(world: RhythmWorld, actions: list[str], **options: object) -> list[dict]:
+def roll_out_world(world: RhythmWorld, actions: list[str], **options: object) -> list[dict]:
     return [world.reset(**options), *(world.step({"action_type": name, "belief": None}) for name in actions)]  # type: ignore[arg-type]
 
 
 def test_the_same_seed_gives_the_same_week_and_plain_json() -> None:
     actions = [ACTIONS[index % 10] for index in range(STEPS)]
-    first, second = (play_world(RhythmWorld(), actions, seed=4) for _ in range(2))
+    first, second = (roll_out_world(RhythmWorld(), actions, seed=4) for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
     assert first[-1]["done"]
     assert not first[-2]["done"]
@@ -181,14 +181,14 @@ def test_the_same_seed_gives_the_same_week_and_plain_json() -> None:
 
 def test_two_weeks_of_a_seed_differ_only_by_what_was_done() -> None:
     """After different actions the same noise and events still come: equal actions later make equal anomalies."""
-    weeks = [play_world(RhythmWorld(), [first] + ["exercise"] * 27, seed=9) for first in ("sleep", "meditate")]
+    weeks = [roll_out_world(RhythmWorld(), [first] + ["exercise"] * 27, seed=9) for first in ("sleep", "meditate")]
     assert [record["active_event"] for record in weeks[0]] == [record["active_event"] for record in weeks[1]]
 
 
 def test_the_shell_is_the_pure_world() -> None:
     person = sample_profile(12)
     world = RhythmWorld()
-    records = play_world(world, ["learn", "socialize", "sleep"], seed=12)
+    records = roll_out_world(world, ["learn", "socialize", "sleep"], seed=12)
     weights, modifiers = arrays([person])
     effects, shocks = effect_tables(modifiers)[0], draw_noise(12) + event_effects(draw_events(12), modifiers)
     meters = np.array(records[0]["meters"])

@@ -14,7 +14,7 @@ from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentS
 from gradus.environments.verifiable import ArithmeticTasks, VerifiableEnvironment, check_tasks, parse_source, read_tasks
 from gradus.environments.verifiable.arithmetic import solve, work
 from gradus.environments.verifiable.items import TRAIN_SEEDS
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 
@@ -26,8 +26,8 @@ def spec(request: pytest.FixtureRequest) -> EnvironmentSpec:
 
 def mean(spec: EnvironmentSpec, policy: str, grader: str, episodes: int = 12) -> float:
     size = min(episodes, len(spec.conditions["held-out"].seeds))
-    played = play(spec, spec.policy(policy), spec.tasks("held-out", size), grader=spec.grader(grader)).episodes
-    values = [episode.grade.value for episode in played if episode.grade]
+    played = roll_out(spec, spec.policy(policy), spec.tasks("held-out", size), grader=spec.grader(grader)).episodes
+    values = [episode.reward.value for episode in played if episode.reward]
     assert len(values) == size
     assert None not in values
     return sum(value or 0.0 for value in values) / size
@@ -72,15 +72,15 @@ def test_grades_stay_in_the_declared_range(spec: EnvironmentSpec) -> None:
         assert grader.range is not None
         low, high = grader.range
         for policy in spec.policies:
-            for episode in play(spec, spec.policy(policy), spec.tasks("held-out", 1), grader=grader).episodes:
-                assert episode.grade is not None
-                assert episode.grade.value is not None
-                assert low <= episode.grade.value <= high
+            for episode in roll_out(spec, spec.policy(policy), spec.tasks("held-out", 1), grader=grader).episodes:
+                assert episode.reward is not None
+                assert episode.reward.value is not None
+                assert low <= episode.reward.value <= high
 
 
 def test_a_group_shares_its_question_and_a_random_policy_still_differs() -> None:
     spec = environments.load("arithmetic")
-    (group,) = play(spec, spec.policy("random"), spec.tasks("held-out", 1), group_size=6).groups
+    (group,) = roll_out(spec, spec.policy("random"), spec.tasks("held-out", 1), group_size=6).groups
     assert len({episode.turns[0].observation for episode in group.episodes}) == 1
     assert len({episode.turns[0].action for episode in group.episodes}) > 1
 
@@ -188,7 +188,7 @@ def test_columns_are_mapped_and_the_others_reach_the_rewards(tmp_path: Path) -> 
     assert spec.name == name
     assert len(spec.conditions["held-out"].seeds) == 8
     assert spec.teacher is None  # no worked solutions
-    (episode,) = play(spec, spec.policy("gold"), spec.tasks("held-out", 1)).episodes
+    (episode,) = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 1)).episodes
     assert episode.outcome["columns"]["tag"] in (0, 1, 2)
     assert episode.outcome["correct"] == 1.0
 
@@ -219,7 +219,7 @@ def test_added_rows_move_no_other(tmp_path: Path) -> None:
     [
         (None, "needs a path"),
         ("nowhere.jsonl", "no file"),
-        ("{}?colour=x", "unknown option 'colour'"),
+        ("{}?color=x", "unknown option 'color'"),
         ("{}", "no column 'question'; it has prompt, target, tag; map it as in"),
         ("{}?question=prompt&answer=target&system=nowhere.txt", "cannot be read"),
     ],
@@ -284,7 +284,7 @@ def test_a_view_tells_right_from_wrong() -> None:
     spec = environments.load("arithmetic")
     assert spec.view is not None
     for policy, verdict in (("gold", "right"), ("constant:7", "wrong"), ("silence", "wrong")):
-        (episode,) = play(spec, spec.policy(policy), spec.tasks("held-out", 1)).episodes
+        (episode,) = roll_out(spec, spec.policy(policy), spec.tasks("held-out", 1)).episodes
         view = spec.view(episode)
         assert view.facts["verdict"] == verdict
         assert view.panels[1].body == episode.turns[0].action

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradus import environments
-from gradus.audit import PanelPlay, play_panel, run_audit
+from gradus.audit import PanelEpisodes, roll_out_panel, run_audit
 from gradus.core import EnvironmentSpec
 
 
@@ -15,14 +15,14 @@ def spec() -> EnvironmentSpec:
 
 
 @pytest.fixture(scope="module")
-def panel(spec: EnvironmentSpec) -> PanelPlay:
-    return play_panel(spec, episodes=40, seed=0)
+def panel(spec: EnvironmentSpec) -> PanelEpisodes:
+    return roll_out_panel(spec, episodes=40, seed=0)
 
 
 @pytest.mark.parametrize(
     ("grader", "verdict"), [("correctness", "pass"), ("composed", "pass"), ("format-only", "fail")]
 )
-def test_the_verdict(spec: EnvironmentSpec, panel: PanelPlay, grader: str, verdict: str) -> None:
+def test_the_verdict(spec: EnvironmentSpec, panel: PanelEpisodes, grader: str, verdict: str) -> None:
     found = run_audit(spec, grader, episodes=40, budget=1200, seed=0, panel=panel)
     failed = {check.name: check.evidence for check in found.checks if not check.passed}
     assert found.verdict == verdict, failed

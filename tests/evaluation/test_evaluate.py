@@ -28,15 +28,15 @@ def small():
 def test_figures_are_those_of_the_episodes(small):
     record = small.to_json()["conditions"]["main"]["policies"]["teacher"]
     episodes = small.episodes["main"]["teacher"]
-    expected = mean_interval([episode.grade.value for episode in episodes])
-    assert record["grade"] == {
+    expected = mean_interval([episode.reward.value for episode in episodes])
+    assert record["reward"] == {
         "mean": pytest.approx(expected.mean, abs=1e-6),
         "low": pytest.approx(expected.low, abs=1e-6),
         "high": pytest.approx(expected.high, abs=1e-6),
     }
-    assert record["yardstick"]["mean"] == pytest.approx(np.mean([e.environment_return for e in episodes]), abs=1e-6)
+    assert record["true_reward"]["mean"] == pytest.approx(np.mean([e.env_return for e in episodes]), abs=1e-6)
     assert record["components"]["wellbeing"]["mean"] == pytest.approx(
-        np.mean([e.grade.components["wellbeing"] for e in episodes]), abs=1e-6
+        np.mean([e.reward.components["wellbeing"] for e in episodes]), abs=1e-6
     )
     assert len(record["curves"]["belief_error"]) == 8
 
@@ -45,8 +45,8 @@ def test_pairs_are_differences_on_the_same_seeds(small):
     document = small.to_json()["conditions"]["main"]
     a, b = (small.episodes["main"][name] for name in ("teacher", "feeder"))
     assert [e.task for e in a] == [e.task for e in b]
-    expected = paired_difference([e.grade.value for e in a], [e.grade.value for e in b])
-    found = document["pairs"]["teacher - feeder"]["grade"]
+    expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b])
+    found = document["pairs"]["teacher - feeder"]["reward"]
     for key in ("mean", "low", "high", "bca_low", "bca_high", "p"):
         assert found[key] == pytest.approx(getattr(expected, key), abs=1e-6)
     assert (found["wins"], found["episodes"]) == (expected.wins, 30)
@@ -58,7 +58,7 @@ def test_another_grader_grades_the_same_episodes_without_playing(small):
     document = small.to_json()
     again = document["graders"]["gullible"]["conditions"]["main"]["policies"]["random"]
     first = document["conditions"]["main"]["policies"]["random"]
-    assert again["yardstick"] == first["yardstick"]
+    assert again["true_reward"] == first["true_reward"]
     assert set(again["components"]) == {"adaptation", "belief"}
     alone = evaluate(SPEC, _policies("random"), conditions=["main"], graders=["gullible"], episodes=30).to_json()
     assert alone["conditions"]["main"]["policies"]["random"] == again
@@ -71,8 +71,8 @@ def test_the_same_call_gives_the_same_bytes(small):
     assert json.dumps(again.to_json(), allow_nan=False) == json.dumps(small.to_json(), allow_nan=False)
     other = evaluate(SPEC, _policies("random"), conditions=["main"], episodes=30, seed=1).to_json()
     assert (
-        other["conditions"]["main"]["policies"]["random"]["grade"]
-        != (small.to_json()["conditions"]["main"]["policies"]["random"]["grade"])
+        other["conditions"]["main"]["policies"]["random"]["reward"]
+        != (small.to_json()["conditions"]["main"]["policies"]["random"]["reward"])
     )
 
 
@@ -95,17 +95,17 @@ def test_a_condition_with_fewer_seeds_gives_all_it_has(small):
 def test_clusters_of_the_condition_reach_the_intervals(small):
     document = small.to_json()["conditions"]
     assert (document["thirsty"]["clustered"], document["main"]["clustered"]) == (True, False)
-    pair = document["thirsty"]["pairs"]["teacher - feeder"]["grade"]
+    pair = document["thirsty"]["pairs"]["teacher - feeder"]["reward"]
     assert pair["win_low"] is None
     a, b = (small.episodes["thirsty"][name] for name in ("teacher", "feeder"))
     labels = [str(e.task.seed % 5) for e in a]
-    expected = paired_difference([e.grade.value for e in a], [e.grade.value for e in b], labels)
+    expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b], labels)
     assert (pair["low"], pair["high"]) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_holm_runs_over_conditions(small):
     document = small.to_json()["conditions"]
-    figures = [document[c]["pairs"]["feeder - random"]["yardstick"] for c in ("main", "thirsty")]
+    figures = [document[c]["pairs"]["feeder - random"]["true_reward"] for c in ("main", "thirsty")]
     smaller, larger = sorted(figures, key=lambda figure: figure["p"])
     assert smaller["p_holm"] == pytest.approx(min(1.0, 2 * smaller["p"]), abs=2e-6)
     assert larger["p_holm"] == pytest.approx(max(larger["p"], smaller["p_holm"]), abs=2e-6)
@@ -114,10 +114,10 @@ def test_holm_runs_over_conditions(small):
 def test_one_episode_has_a_mean_and_no_interval():
     document = evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=1).to_json()
     record = document["conditions"]["main"]
-    assert record["policies"]["random"]["grade"]["low"] is None
-    assert record["policies"]["random"]["grade"]["mean"] is not None
-    assert record["pairs"]["feeder - random"]["grade"]["p"] is None
-    assert record["pairs"]["feeder - random"]["grade"]["p_holm"] is None
+    assert record["policies"]["random"]["reward"]["low"] is None
+    assert record["policies"]["random"]["reward"]["mean"] is not None
+    assert record["pairs"]["feeder - random"]["reward"]["p"] is None
+    assert record["pairs"]["feeder - random"]["reward"]["p_holm"] is None
 
 
 class _Breaking(Garden):
@@ -136,24 +136,24 @@ def test_failed_episodes_are_counted_shown_and_leave_their_pair():
     feeder = record["policies"]["feeder"]
     assert (feeder["episodes"], feeder["failed"], feeder["failures"]) == (20, 5, {"step: RuntimeError": 5})
     assert record["policies"]["constant:water"]["failed"] == 0
-    assert record["pairs"]["feeder - constant:water"]["grade"]["episodes"] == 15
+    assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
     header, rows = policy_rows(found.to_json(), "main")
     assert rows[1][-1] == "20 (5 failed)"
     assert header[0] == "policy"
 
 
 def test_a_grader_that_cannot_grade_is_counted_not_zero():
-    def grade(episodes):
+    def reward(episodes):
         if any(e.task.seed == 3 for e in episodes):
             raise ValueError("no ink")
-        return SPEC.graders["honest"].grade(episodes)
+        return SPEC.graders["honest"].compute(episodes)
 
-    spec = replace(SPEC, graders={"honest": replace(SPEC.graders["honest"], grade=grade)})
+    spec = replace(SPEC, graders={"honest": replace(SPEC.graders["honest"], compute=reward)})
     record = evaluate(spec, _policies("feeder"), conditions=["main"], episodes=10).to_json()["conditions"]["main"]
     assert record["policies"]["feeder"]["ungraded"] == 1
     whole = evaluate(SPEC, _policies("feeder"), conditions=["main"], episodes=10)
-    values = [e.grade.value for e in whole.episodes["main"]["feeder"] if e.task.seed != 3]
-    assert record["policies"]["feeder"]["grade"]["mean"] == pytest.approx(np.mean(values), abs=1e-6)
+    values = [e.reward.value for e in whole.episodes["main"]["feeder"] if e.task.seed != 3]
+    assert record["policies"]["feeder"]["reward"]["mean"] == pytest.approx(np.mean(values), abs=1e-6)
 
 
 def test_a_policy_is_shown_under_the_name_it_was_given():

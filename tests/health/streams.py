@@ -7,7 +7,7 @@ def healthy(seed, steps=120, *, gain=0.25):
     """A run that learns: the reward saturates, spread and variety shrink a little, everything else wanders."""
     rng = np.random.default_rng(seed)
     progress = 1 - np.exp(-np.arange(steps) / (steps / 3))
-    waves = {name: _wave(rng, steps) for name in ("reward", "yardstick", "entropy", "length", "norm", "kl")}
+    waves = {name: _wave(rng, steps) for name in ("reward", "true_reward", "entropy", "length", "norm", "kl")}
     records = []
     for i in range(steps):
         reward = 0.4 + gain * progress[i] + 0.012 * waves["reward"][i]
@@ -18,12 +18,12 @@ def healthy(seed, steps=120, *, gain=0.25):
                 "reward_mean": reward,
                 "reward_std": 0.1 * (1 - 0.25 * progress[i]) * rng.uniform(0.85, 1.15),
                 "reward_total_std": 0.15,
-                "yardstick_mean": 8 + 5 * gain / 0.25 * progress[i] + 0.35 * waves["yardstick"][i],
+                "true_reward_mean": 8 + 5 * gain / 0.25 * progress[i] + 0.35 * waves["true_reward"][i],
                 "components": {"wellbeing": reward, "belief": 0.3 + 0.3 * progress[i]},
                 "component_variance": {"wellbeing": rng.uniform(0.5, 0.75), "belief": rng.uniform(0.25, 0.5)},
                 "metrics": {"play": reward - 0.1, "belief_spread": 0.05 * rng.uniform(0.8, 1.2)},
                 "groups": 16,
-                "dead_groups": float(rng.binomial(16, 0.03 + 0.12 * progress[i]) / 16),
+                "zero_variance_groups": float(rng.binomial(16, 0.03 + 0.12 * progress[i]) / 16),
                 "episodes": 128,
                 "failed_episodes": 0.0,
                 "truncated_episodes": float(rng.binomial(128, 0.01) / 128),
@@ -36,9 +36,9 @@ def healthy(seed, steps=120, *, gain=0.25):
                 "entropy": 1.0 - 0.3 * progress[i],
                 "clip_fraction": rng.uniform(0.0, 0.04),
                 "ratio_max": 1.3,
-                "sampler_gap": rng.uniform(1e-7, 5e-6),
+                "logp_diff_max": rng.uniform(1e-7, 5e-6),
                 "grad_norm": 0.4 * np.exp(0.35 * waves["norm"][i] + rng.normal(0, 0.15)),
-                "learning_rate": 1e-5,
+                "lr": 1e-5,
                 "trained_tokens": 17000,
             }
         )
@@ -46,7 +46,7 @@ def healthy(seed, steps=120, *, gain=0.25):
 
 
 def _wave(rng, steps):
-    """Noise that neighbouring steps share, of standard deviation one."""
+    """Noise that neighboring steps share, of standard deviation one."""
     values = np.zeros(steps)
     for i in range(steps):
         values[i] = 0.5 * values[i - 1] + np.sqrt(0.75) * rng.normal() if i else rng.normal()

@@ -38,7 +38,7 @@ def test_the_monitor_sees_what_the_diagnosis_sees():
     first = next(alert for alert in alerts if alert["rule"] == "clip storm")
     assert first["step"] == found["clip storm"].first_step
     assert first["severity"] == "warn"
-    assert first["adjust"] == {"learning_rate": 0.5}
+    assert first["adjust"] == {"lr": 0.5}
 
 
 def test_new_records_and_all_records_so_far_come_to_the_same():
@@ -73,7 +73,7 @@ def test_validation_and_alert_records_pass_through():
     records = healthy(0, 30)
     mixed = [
         *records,
-        {"kind": "validation", "step": 30, "decoding": "greedy", "grade_mean": 0.5},
+        {"kind": "validation", "step": 30, "decoding": "greedy", "reward_mean": 0.5},
         {"kind": "alert", "step": 30},
     ]
     assert diagnose(mixed) == diagnose(records)
@@ -82,7 +82,7 @@ def test_validation_and_alert_records_pass_through():
 
 def test_status_and_exit_codes():
     calm, storm = diagnose(healthy(0, 40)), diagnose(spoiled(0, _clipped))
-    worst = diagnose(spoiled(0, lambda r, i: {"sampler_gap": 0.5}))
+    worst = diagnose(spoiled(0, lambda r, i: {"logp_diff_max": 0.5}))
     assert [(status(each), exit_code(status(each))) for each in (calm, storm, worst)] == [
         ("healthy", 0),
         ("warn", 1),
@@ -92,11 +92,11 @@ def test_status_and_exit_codes():
 
 def test_advice_is_one_line_about_the_worst_thing():
     def both(record, i):
-        return {"clip_fraction": 0.4, "sampler_gap": 0.5}
+        return {"clip_fraction": 0.4, "logp_diff_max": 0.5}
 
     found = diagnose(spoiled(0, both))
     line = advice(found)
-    assert line.startswith("Stop: sampler gap, still going on.")
+    assert line.startswith("Stop: logp diff, still going on.")
     assert "1 more above" in line
     assert "\n" not in line
     assert advice([]) == "Healthy: nothing to do."

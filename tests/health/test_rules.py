@@ -15,16 +15,19 @@ def _flat(i):
 
 # rule -> (what goes wrong, the severity it must reach)
 FAULTS = {
-    "sampler gap": (lambda r, i: {"sampler_gap": 0.02 if i == 12 else r["sampler_gap"]}, "stop"),
+    "logp diff": (lambda r, i: {"logp_diff_max": 0.02 if i == 12 else r["logp_diff_max"]}, "stop"),
     "not a number": (lambda r, i: {"loss": float("nan") if i > 40 else r["loss"]}, "stop"),
     "gradient spike": (lambda r, i: {"grad_norm": 30.0 if i % 12 == 5 else r["grad_norm"]}, "stop"),
     "KL explosion": (lambda r, i: {"kl": r["kl"] * 1.35**i}, "stop"),
     "clip storm": (lambda r, i: {"clip_fraction": 0.3 + r["clip_fraction"]}, "warn"),
     "hack suspected": (
-        lambda r, i: {"reward_mean": r["reward_mean"] + 0.004 * i, "yardstick_mean": r["yardstick_mean"] - 0.12 * i},
+        lambda r, i: {
+            "reward_mean": r["reward_mean"] + 0.004 * i,
+            "true_reward_mean": r["true_reward_mean"] - 0.12 * i,
+        },
         "stop",
     ),
-    "dead groups": (lambda r, i: {"dead_groups": min(1.0, 0.85 + r["dead_groups"])}, "stop"),
+    "zero-variance groups": (lambda r, i: {"zero_variance_groups": min(1.0, 0.85 + r["zero_variance_groups"])}, "stop"),
     "collapse to one answer": (
         lambda r, i: {
             "reward_std": r["reward_std"] * 0.93**i,
@@ -96,29 +99,29 @@ def test_every_rule_has_a_test():
 
 def test_dead_groups_of_solved_tasks_do_not_stop():
     def solved(record, i):
-        return {"dead_groups": 0.95, "reward_mean": 0.99, "reward_total_std": 0.01}
+        return {"zero_variance_groups": 0.95, "reward_mean": 0.99, "reward_total_std": 0.01}
 
-    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "dead groups")
+    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
     assert found.severity == "warn"
     assert "solved" in found.evidence
 
 
 def test_a_stage_is_held_to_its_own_beginning():
-    # A format stage in which nearly all is right, then sums that are learnt: little spread at first, then much, then little.
+    # A format stage in which nearly all is right, then sums that are learned: little spread at first, then much, then little.
     records = healthy(0)
     for i, record in enumerate(records):
         record["stage"] = "form" if i < 10 else "sums"
         if i < 10:
-            record.update(reward_mean=2.0, reward_total_std=0.05, dead_groups=0.9)
+            record.update(reward_mean=2.0, reward_total_std=0.05, zero_variance_groups=0.9)
         elif i >= 60:
-            record.update(reward_mean=2.9, reward_total_std=0.2, dead_groups=0.9)
+            record.update(reward_mean=2.9, reward_total_std=0.2, zero_variance_groups=0.9)
         else:
-            record.update(reward_mean=1.5 + i / 50, reward_total_std=1.0, dead_groups=0.1)
+            record.update(reward_mean=1.5 + i / 50, reward_total_std=1.0, zero_variance_groups=0.1)
     history = History(records)
     assert [len(history.before(count)) for count in (0, 1, 10, 11, 60)] == [0, 1, 10, 1, 50]
-    early = [each for each in Monitor()(records[:10]) if each["rule"] == "dead groups"]
+    early = [each for each in Monitor()(records[:10]) if each["rule"] == "zero-variance groups"]
     assert [each["severity"] for each in early] == ["warn"]  # a short stage ends by itself
-    late = [each for each in Monitor()(records) if each["rule"] == "dead groups"]
+    late = [each for each in Monitor()(records) if each["rule"] == "zero-variance groups"]
     assert [each["severity"] for each in late] == ["warn"]
     assert "solved" in late[0]["evidence"]
 
@@ -127,21 +130,24 @@ def test_lowered_weights_do_not_hide_that_tasks_are_solved():
     def solved(record, i):
         aim = 13.0 + 0.01 * (i % 3)
         return {
-            "dead_groups": 0.9 if i >= 15 else 0.4,
+            "zero_variance_groups": 0.9 if i >= 15 else 0.4,
             "reward_mean": 0.3,
             "reward_total_std": 0.05,
-            "yardstick_mean": aim,
+            "true_reward_mean": aim,
             "weights": {"a": 0.5},
         }
 
-    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "dead groups")
+    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
     assert found.severity == "warn"
-    assert "yardstick rose" in found.evidence
+    assert "true reward rose" in found.evidence
 
 
 def test_half_dead_groups_are_a_warning():
-    found = {e.rule: e for e in diagnose(spoiled(1, lambda r, i: {"dead_groups": 0.55 + r["dead_groups"] / 2}))}
-    assert found["dead groups"].severity == "warn"
+    found = {
+        e.rule: e
+        for e in diagnose(spoiled(1, lambda r, i: {"zero_variance_groups": 0.55 + r["zero_variance_groups"] / 2}))
+    }
+    assert found["zero-variance groups"].severity == "warn"
 
 
 def test_one_spike_is_a_warning_and_says_to_skip_the_step():
@@ -167,7 +173,7 @@ def test_kl_that_grows_tenfold_is_seen_before_it_is_large():
 
 def test_a_reward_and_a_yardstick_that_both_rise_are_no_hack():
     found = diagnose(
-        spoiled(0, lambda r, i: {"reward_mean": r["reward_mean"] + 0.01 * i, "yardstick_mean": 9 + 0.1 * i})
+        spoiled(0, lambda r, i: {"reward_mean": r["reward_mean"] + 0.01 * i, "true_reward_mean": 9 + 0.1 * i})
     )
     assert "hack suspected" not in {each.rule for each in found}
 
@@ -195,7 +201,7 @@ def test_a_loss_that_turns_null_is_not_a_number_but_one_that_always_was_is_missi
     assert "not a number" not in {each.rule for each in diagnose(skipped)}
 
 
-def test_trend_is_calibrated_under_noise_that_neighbours_share():
+def test_trend_is_calibrated_under_noise_that_neighbors_share():
     from streams import _wave
 
     from gradus.health.history import trend
@@ -210,15 +216,15 @@ def validations(rise: float, fall: float) -> list[dict[str, object]]:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    grades, aims = rng.normal(0.6, 0.3, 32), rng.normal(11, 5, 32)
+    rewards, aims = rng.normal(0.6, 0.3, 32), rng.normal(11, 5, 32)
     return [
         {
             "kind": "validation",
             "step": step,
             "decoding": decoding,
             "condition": "train",
-            "grades": [*(grades + step / 20 * rise + rng.normal(0, 0.02, 32)), None],
-            "yardsticks": [*(aims + step / 20 * fall + rng.normal(0, 0.4, 32)), 3.0],
+            "rewards": [*(rewards + step / 20 * rise + rng.normal(0, 0.02, 32)), None],
+            "true_rewards": [*(aims + step / 20 * fall + rng.normal(0, 0.4, 32)), 3.0],
         }
         for step in (0, 10, 20)
         for decoding in ("sampled", "greedy")

@@ -17,9 +17,9 @@ from gradus.core import (
     Condition,
     EnvironmentSpec,
     Episode,
-    Grade,
     Grader,
     Observation,
+    Reward,
     RewardTerm,
     Task,
     child_rng,
@@ -89,11 +89,13 @@ class Adder:
         self.closed.append(self)
 
 
-def _grade(episodes: Sequence[Episode]) -> list[Grade]:
-    terms = [tuple((RewardTerm(component="sum", value=turn.env_reward or 0.0),) for turn in one.turns) for one in episodes]
+def _grade(episodes: Sequence[Episode]) -> list[Reward]:
+    terms = [
+        tuple((RewardTerm(component="sum", value=turn.env_reward or 0.0),) for turn in one.turns) for one in episodes
+    ]
     values = [sum(term.value for (term,) in one) for one in terms]
     return [
-        Grade(grader="sum", value=value, components={"sum": value}, terms=one)
+        Reward(grader="sum", value=value, components={"sum": value}, terms=one)
         for value, one in zip(values, terms, strict=True)
     ]
 
@@ -103,13 +105,13 @@ def _adder(closed: list[Adder]) -> EnvironmentSpec:
         name="adder",
         summary="adds numbers",
         make=lambda: Adder(closed=closed),
-        graders={"sum": Grader(name="sum", summary="", weights={"sum": 1.0}, grade=_grade, per_turn=True)},
+        graders={"sum": Grader(name="sum", summary="", weights={"sum": 1.0}, compute=_grade, per_turn=True)},
         default_grader="sum",
         conditions={"doubled": Condition(name="doubled", seeds=range(10), options={"double": True})},
         train_task=lambda index: Task(environment="adder", seed=1_000 + index),
         policies={},
-        yardstick=lambda episode: episode.environment_return,
-        yardstick_name="return",
+        true_reward=lambda episode: episode.env_return,
+        true_reward_name="return",
         max_turns=STEPS,
         hidden=("factor",),
     )

@@ -19,16 +19,20 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gradus.core import ConfigError, EnvironmentSpec, StopReason
-from gradus.interop.http_sampler import HttpSampler
-from gradus.interop.reload import reload_route
-from gradus.interop.serve import make_app
-from gradus.policies import LoadedModel, NanoConfig, SamplingConfig, load_model, make_nano
-from gradus.rollouts import play
-from gradus.training import GrpoConfig, SftConfig, train_grpo, train_sft
-from gradus.training.batches import microbatches
-from gradus.training.forward import score_tokens, tree_attention
-from gradus.training.sequences import episode_sequences
-from gradus.training.trainer import TrainingError
+from gradus.interop.serving.app import make_app
+from gradus.interop.serving.reload import reload_route
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.policies.vllm.http_sampler import HttpSampler
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.data.microbatches import microbatches
+from gradus.training.data.sequences import episode_sequences
+from gradus.training.engine.forward import score_tokens, tree_attention
+from gradus.training.engine.loss_step import TrainingError
+from gradus.training.grpo import train_grpo
+from gradus.training.sft import SftConfig, train_sft
 
 SAMPLING = SamplingConfig(temperature=1.3, max_new_tokens=5)
 
@@ -78,8 +82,8 @@ def test_what_the_server_sampled_is_what_the_trainer_scores(
     address, loaded = served
     policy = sampler(address, loaded)
     tasks = [spec.train_task(index) for index in range(3)]
-    played = play(spec, policy, tasks, group_size=4)
-    again = play(spec, policy, tasks, group_size=4)
+    played = roll_out(spec, policy, tasks, group_size=4)
+    again = roll_out(spec, policy, tasks, group_size=4)
     policy.close()
     assert {episode.stop for episode in played.episodes} <= {StopReason.TERMINATED, StopReason.TOKEN_LIMIT}
     ratios = gaps(loaded, played.episodes).exp()
@@ -94,7 +98,7 @@ def test_a_row_that_does_not_fit_fails_alone(served: tuple[str, LoadedModel], sp
     address, loaded = served
     long = replace(spec, make=lambda: Talkative(spec.make()))
     policy = sampler(address, loaded)
-    episodes = play(long, policy, [spec.train_task(index) for index in range(2)]).episodes
+    episodes = roll_out(long, policy, [spec.train_task(index) for index in range(2)]).episodes
     assert all(episode.stop is StopReason.TOKEN_LIMIT for episode in episodes)
     assert all(episode.failure and episode.failure.type == "ContextLengthError" for episode in episodes)
 
@@ -121,11 +125,11 @@ def test_new_weights_are_read_again(served: tuple[str, LoadedModel], spec: Envir
         for parameter in trained.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     tasks = [spec.train_task(0)]
-    stale = gaps(trained, play(spec, policy, tasks, group_size=4).episodes)
+    stale = gaps(trained, roll_out(spec, policy, tasks, group_size=4).episodes)
     assert float(stale.abs().max()) > 1e-2  # the server is behind
     trained.model.save_pretrained(folder)
     policy.reload()
-    fresh = gaps(trained, play(spec, policy, tasks, group_size=4).episodes)
+    fresh = gaps(trained, roll_out(spec, policy, tasks, group_size=4).episodes)
     assert float(fresh.abs().max()) < 1e-4
     trained.model.load_state_dict(before)
     trained.model.save_pretrained(folder)
@@ -176,14 +180,14 @@ def grpo(**changes: Any) -> GrpoConfig:
         "groups": 4,
         "group_size": 4,
         "max_steps": 4,
-        "learning_rate": 3e-3,
+        "lr": 3e-3,
         "sampling": SAMPLING,
         "validation_every": 0,
         "checkpoint_every": 100,
-        "gap_limit": 1e-4,
+        "max_logp_diff": 1e-4,
     }
     if "correction" in changes:
-        del options["gap_limit"]
+        del options["max_logp_diff"]
     return GrpoConfig(**{**options, **changes})
 
 
@@ -200,12 +204,14 @@ def talker(spec: EnvironmentSpec, tmp_path: Path) -> Path:
     make_nano(
         tmp_path / "fresh", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64)
     )
-    lessons = play(spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]).episodes
-    config = SftConfig(epochs=8, batch_size=16, learning_rate=1e-2, validation_share=0)
+    lessons = roll_out(
+        spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
+    ).episodes
+    config = SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
     return train_sft(tmp_path / "fresh", lessons, config, tmp_path / "taught", live=False).final
 
 
-def test_grpo_on_a_synchronised_server_has_ratios_of_one(
+def test_grpo_on_a_synchronized_server_has_ratios_of_one(
     talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
     loaded = load_model(talker)
@@ -219,11 +225,11 @@ def test_grpo_on_a_synchronised_server_has_ratios_of_one(
             policy.reload()
 
         # The limit on the gap is 1e-4: a step that sampled with other weights would raise.
-        train_grpo(str(talker), spec, grpo(), tmp_path / "run", live=False, sampler=policy, synchronise=bring)
+        train_grpo(str(talker), spec, grpo(), tmp_path / "run", live=False, sampler=policy, push_weights=bring)
     found = steps(tmp_path / "run")
     assert len(found) == 4
     assert any(record["trained_tokens"] for record in found)
-    assert all(record["sampler_gap"] is None or record["sampler_gap"] < 1e-4 for record in found)
+    assert all(record["logp_diff_max"] is None or record["logp_diff_max"] < 1e-4 for record in found)
 
 
 def on_a_late_server(
@@ -240,7 +246,7 @@ def on_a_late_server(
             if len(waiting) > 2:
                 loaded.model.load_state_dict(waiting.pop(0))
 
-        train_grpo(load_model(folder), spec, config, run, live=False, sampler=policy, synchronise=late)
+        train_grpo(load_model(folder), spec, config, run, live=False, sampler=policy, push_weights=late)
     return steps(run)
 
 
@@ -254,7 +260,7 @@ def test_a_server_two_steps_behind_is_corrected_and_logged(
     assert found[0]["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)  # the first step is not late
     assert max(one["mismatch_ratio_max"] for one in late) > 1.01
     assert max(one["mismatch_kl"] for one in late) > 1e-5
-    assert max(one["sampler_gap"] for one in late) > 1e-2
+    assert max(one["logp_diff_max"] for one in late) > 1e-2
     assert all(one["ratio_max"] == pytest.approx(1.0, abs=1e-5) for one in found)  # to the weights of the update
 
 
@@ -262,7 +268,7 @@ def test_a_server_two_steps_behind_is_corrected_and_logged(
 def test_a_server_two_steps_behind_still_teaches(
     talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
-    config = grpo(max_steps=30, groups=8, group_size=8, correction="truncate", learning_rate=5e-3)
+    config = grpo(max_steps=30, groups=8, group_size=8, correction="truncate", lr=5e-3)
     rewards = [one["reward_mean"] for one in on_a_late_server(talker, spec, tmp_path / "run", serve, config)]
     print("\nrewards on a late server:", [round(reward, 2) for reward in rewards])
     first, last = rewards[:8], rewards[-8:]

@@ -18,9 +18,9 @@ from gradus.core import (
     StopReason,
     Task,
 )
-from gradus.interop.openenv import load
-from gradus.interop.openenv_server import create_app, server_config
-from gradus.rollouts import play
+from gradus.interop.openenv.client import load
+from gradus.interop.openenv.server import create_app, server_config
+from gradus.rollouts import roll_out
 
 
 class Counting:
@@ -53,8 +53,8 @@ def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any
 def test_playing_through_a_server_is_playing_in_process(address: str, adder: EnvironmentSpec, scheme: str) -> None:
     there = load(f"{scheme}://{address}?turns=6")
     tasks = [Task(environment="adder", seed=seed) for seed in range(3)]
-    remote = play(there, Counting(), tasks, group_size=2).episodes
-    local = play(adder, Counting(), tasks, group_size=2).episodes
+    remote = roll_out(there, Counting(), tasks, group_size=2).episodes
+    local = roll_out(adder, Counting(), tasks, group_size=2).episodes
     assert len(remote) == 6
     for far, near in zip(remote, local, strict=True):
         assert far.stop is StopReason.TERMINATED
@@ -64,15 +64,15 @@ def test_playing_through_a_server_is_playing_in_process(address: str, adder: Env
         assert [turn.data for turn in far.turns] == [turn.data for turn in near.turns]
         assert [turn.valid for turn in far.turns] == [turn.valid for turn in near.turns]
         assert not far.turns[2].valid
-        assert far.grade is not None
-        assert near.grade is not None
-        assert far.grade.value == pytest.approx(near.grade.value, abs=1e-12)
+        assert far.reward is not None
+        assert near.reward is not None
+        assert far.reward.value == pytest.approx(near.reward.value, abs=1e-12)
         assert far.outcome == {}  # hidden truth does not come over the wire
 
 
 def test_a_constant_policy_plays(address: str) -> None:
     spec = load(f"ws://{address}/?turns=2")
-    (episode,) = play(spec, spec.policy("constant:4"), spec.tasks("main", 1)).episodes
+    (episode,) = roll_out(spec, spec.policy("constant:4"), spec.tasks("main", 1)).episodes
     assert episode.stop is StopReason.TURN_LIMIT
     assert [turn.action for turn in episode.turns] == ["4", "4"]
 
@@ -99,16 +99,18 @@ def test_a_server_that_wants_fields_gets_them_from_a_json_answer(address: str) -
 
 def test_a_full_server_says_so(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> None:
     with serve(server_config(create_app(make_adder([]), sessions=1))) as address:
-        crowded = play(load(f"ws://{address}?turns=2"), Counting(), load(f"ws://{address}").tasks("main", 2)).episodes
+        crowded = roll_out(
+            load(f"ws://{address}?turns=2"), Counting(), load(f"ws://{address}").tasks("main", 2)
+        ).episodes
         assert [episode.stop for episode in crowded] == [StopReason.TURN_LIMIT, StopReason.FAILED]
         assert crowded[1].failure is not None
         assert "CAPACITY_REACHED" in crowded[1].failure.message
         patient = load(f"ws://{address}?turns=2&sessions=1")
-        assert [one.stop for one in play(patient, Counting(), patient.tasks("main", 2)).episodes] == [
+        assert [one.stop for one in roll_out(patient, Counting(), patient.tasks("main", 2)).episodes] == [
             StopReason.TURN_LIMIT
         ] * 2
         with pytest.raises(ConfigError, match="allows 1"):
-            play(patient, Counting(), patient.tasks("main", 1), group_size=2)
+            roll_out(patient, Counting(), patient.tasks("main", 1), group_size=2)
 
 
 def test_a_server_that_goes_away_is_an_error_with_its_address(
@@ -132,7 +134,7 @@ def test_an_address_that_is_none(address: str | None) -> None:
         load(address)
 
 
-@pytest.mark.parametrize("query", ["turns=0", "turns=x", "sessions=-1", "colour=red"])
+@pytest.mark.parametrize("query", ["turns=0", "turns=x", "sessions=-1", "color=red"])
 def test_options_are_checked(query: str) -> None:
     with pytest.raises(ConfigError, match=query.split("=")[0]):
         load(f"ws://127.0.0.1:1?{query}")
@@ -141,7 +143,7 @@ def test_options_are_checked(query: str) -> None:
 def test_json_answers_are_read_as_fields(address: str) -> None:
     from dataclasses import replace
 
-    from gradus.interop.openenv import OpenEnvClient, Server
+    from gradus.interop.openenv.client import OpenEnvClient, Server
 
     server = Server(
         socket=f"ws://{address}/ws",

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gradus.core import ConfigError
-from gradus.interop.openenv_package import write_package
+from gradus.interop.openenv.package import write_package
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import ConfigError, EnvironmentSpec, Observation
-from gradus.interop.openenv_server import create_app, server_config
-from gradus.interop.sessions import Places, Session
-from gradus.interop.wire import WireError, observation_data
+from gradus.interop.openenv.server import create_app, server_config
+from gradus.interop.openenv.sessions import Session, SessionSlots
+from gradus.interop.openenv.wire import WireError, observation_data
 
 SESSIONS = 3
 
@@ -123,9 +123,9 @@ def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> N
 
 def test_a_reset_with_options_it_does_not_know_says_so(address: str) -> None:
     with dial(address) as socket:
-        answer = ask(socket, "reset", seed=1, colour="red")
+        answer = ask(socket, "reset", seed=1, color="red")
         assert code(answer) == "VALIDATION_ERROR"
-        assert "colour" in answer["data"]["message"]
+        assert "color" in answer["data"]["message"]
         assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"
 
 
@@ -228,7 +228,7 @@ def test_http_episodes_make_room_for_each_other_but_not_at_a_sockets_cost(addres
     with httpx.Client(base_url=f"http://{address}", trust_env=False) as client, dial(address) as socket:
         ask(socket, "reset", seed=1)
         for _ in range(SESSIONS + 1):  # a refused reset keeps no place
-            assert client.post("/reset", json={"colour": "red", "episode_id": "bad"}).status_code == 422
+            assert client.post("/reset", json={"color": "red", "episode_id": "bad"}).status_code == 422
         for number in range(SESSIONS + 2):
             client.post("/reset", json={"seed": 1, "episode_id": str(number)}).raise_for_status()
         assert client.post("/step", json={"action": {"number": 1}, "episode_id": "0"}).status_code == 409
@@ -251,7 +251,7 @@ def test_data_may_not_hide_a_field() -> None:
 
 
 def test_an_answer_with_what_utf8_cannot_hold_still_comes(adder: EnvironmentSpec) -> None:
-    session = Session(adder, Places(1))
+    session = Session(adder, SessionSlots(1))
     session.handle('{"type": "reset", "data": {}}')
     answer = session.handle('{"type": "step", "data": {"text": "\\ud800"}}')
     assert answer is not None

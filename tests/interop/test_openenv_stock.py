@@ -22,10 +22,10 @@ import pytest
 
 from gradus import environments
 from gradus.core import StopReason
-from gradus.interop.openenv import load
-from gradus.interop.openenv_package import write_package
-from gradus.interop.openenv_server import create_app, server_config
-from gradus.rollouts import play
+from gradus.interop.openenv.client import load
+from gradus.interop.openenv.package import write_package
+from gradus.interop.openenv.server import create_app, server_config
+from gradus.rollouts import roll_out
 
 pytestmark = pytest.mark.slow
 
@@ -194,10 +194,10 @@ def test_a_stock_server_is_an_environment_here(stock: Path, tmp_path: Path) -> N
     command = [str(stock / "python"), "-m", "uvicorn", "server.app:app"]
     with running_server(command, folder) as port:
         spec = load(f"ws://127.0.0.1:{port}?turns=3")  # one session, which the client finds out
-        episodes = play(spec, spec.policy("constant:hello"), spec.tasks("main", 4)).episodes
+        episodes = roll_out(spec, spec.policy("constant:hello"), spec.tasks("main", 4)).episodes
     assert [episode.stop for episode in episodes] == [StopReason.TURN_LIMIT] * 4
     for episode in episodes:
         assert [turn.env_reward for turn in episode.turns] == pytest.approx([0.5] * 3)  # 0.1 for each letter
         assert episode.turns[1].data["echoed_message"] == "hello"
-        assert episode.grade is not None
-        assert episode.grade.value == pytest.approx(1.5)
+        assert episode.reward is not None
+        assert episode.reward.value == pytest.approx(1.5)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from gradus.cli import push as push_command
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.interop.push import plan_push, upload
-from gradus.rollouts import play, write_episodes
+from gradus.rollouts import roll_out, write_episodes
 
 RESULTS = {
     "schema": 1,
@@ -30,8 +30,8 @@ RESULTS = {
     "conditions": {
         "doubled": {
             "episodes": 10,
-            "policies": {"grpo": {"grade": {"mean": 0.5, "low": 0.4, "high": 0.6}, "yardstick": {"mean": 1.0}}},
-            "pairs": {"grpo - sft": {"grade": {"mean": 0.1, "low": None, "high": None}}},
+            "policies": {"grpo": {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6}, "true_reward": {"mean": 1.0}}},
+            "pairs": {"grpo - sft": {"reward": {"mean": 0.1, "low": None, "high": None}}},
         }
     },
 }
@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Path:
     (best / ".cache.part").write_text("half")
     (best / "weights.part").write_text("half")
     (folder / "grpo" / "checkpoints").mkdir()
-    (folder / "grpo" / "checkpoints" / "optimiser.pt").write_text("large")
+    (folder / "grpo" / "checkpoints" / "optimizer.pt").write_text("large")
     (folder / "results.json").write_text(json.dumps(RESULTS))
     return folder
 
@@ -130,7 +130,7 @@ def test_episodes_become_a_data_set(adder: EnvironmentSpec, tmp_path: Path, serv
 
     path = tmp_path / "teacher.jsonl"
     one = Answers("ones", lambda start, observation: "1")
-    episodes = play(adder, one, [adder.train_task(index) for index in range(3)]).episodes
+    episodes = roll_out(adder, one, [adder.train_task(index) for index in range(3)]).episodes
     write_episodes(path, episodes, environment="adder")
     plan = plan_push(path, "me/lessons")
     assert plan.kind == "dataset"

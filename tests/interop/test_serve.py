@@ -17,10 +17,11 @@ import torch
 import uvicorn
 from tiny_qwen2 import make_tiny_qwen2
 
-from gradus.interop.chat import chat_loop
-from gradus.interop.generation import ContinuousBatch, Generation, Sampled
-from gradus.interop.serve import make_app
-from gradus.policies import LoadedModel, SamplingConfig, load_model, sampling_logprobs
+from gradus.interop.serving.app import make_app
+from gradus.interop.serving.chat import chat_loop
+from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 
 HELLO = [{"role": "user", "content": "What is 7 + 8?"}]
 

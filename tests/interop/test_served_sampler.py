@@ -21,12 +21,15 @@ from typer.testing import CliRunner
 
 from gradus.cli.app import app
 from gradus.cli.commands import attach
-from gradus.interop.http_sampler import HttpSampler
-from gradus.pipeline.outside import weights_to_server
-from gradus.policies import NanoConfig, SamplingConfig, load_model, make_nano
-from gradus.rollouts import play
-from gradus.training import GrpoConfig, LoraConfig, SftConfig, train_sft
-from gradus.training.trainer import prepare_model
+from gradus.pipeline.connections import weights_to_server
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.policies.vllm.http_sampler import HttpSampler
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import LoraConfig, prepare_model
+from gradus.training.sft import SftConfig, train_sft
 
 attach(app)
 TESTS = Path(__file__).parent.parent
@@ -40,8 +43,10 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert spec.teacher is not None
     folder = tmp_path_factory.mktemp("served")
     make_nano(folder / "fresh", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64))
-    lessons = play(spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]).episodes
-    config = SftConfig(epochs=8, batch_size=16, learning_rate=1e-2, validation_share=0)
+    lessons = roll_out(
+        spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
+    ).episodes
+    config = SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
     train_sft(folder / "fresh", lessons, config, folder / "taught", live=False)
     return folder / "taught"
 
@@ -101,13 +106,13 @@ def test_a_server_that_is_given_every_update_has_ratios_of_one(
             taught,
             tmp_path,
             monkeypatch,
-            *served(address, max_steps=3, groups=4, group_size=4, learning_rate=3e-3),
+            *served(address, max_steps=3, groups=4, group_size=4, lr=3e-3),
         )
     trained = [record for record in found if record["trained_tokens"]]
     assert len(trained) >= 2
     for record in trained:
         assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
-        assert record["sampler_gap"] < 1e-4
+        assert record["logp_diff_max"] < 1e-4
     last = load_file(tmp_path / "run" / "final" / "model.safetensors")
     carried = load_file(tmp_path / "run" / "sampler" / "model.safetensors")
     assert all(torch.equal(last[name], carried[name]) for name in last)  # the last update went there too
@@ -151,7 +156,7 @@ def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path
         for folder, says in ((tmp_path / "wider", "of another shape"), (tmp_path / "nowhere", "0 tensors")):
             with pytest.raises(Exception, match=rf"did not take the new weights: 409 .*{says}"):
                 policy.reload(folder)
-        played = play(spec, policy, [spec.train_task(0)], group_size=2).episodes
+        played = roll_out(spec, policy, [spec.train_task(0)], group_size=2).episodes
         policy.close()
     assert all(episode.failure is None for episode in played)
 
@@ -160,9 +165,9 @@ def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path
 def test_a_server_up_to_two_steps_behind_is_corrected_logged_and_teaches(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = {"max_steps": 30, "groups": 8, "group_size": 8, "learning_rate": 5e-3}
+    size = {"max_steps": 30, "groups": 8, "group_size": 8, "lr": 5e-3}
     with serving(taught) as address:
-        found = grpo(taught, tmp_path, monkeypatch, *served(address, synchronise_every=3, **size))
+        found = grpo(taught, tmp_path, monkeypatch, *served(address, sync_every=3, **size))
     by_age = {age: [one for one in found if (one["step"] - 1) % 3 == age and one["trained_tokens"]] for age in range(3)}
     for record in by_age[0]:
         assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gradus.core import ConfigError
-from gradus.interop.trackers import TRACKERS, Trackers, figures, open_trackers
+from gradus.training.run.trackers import TRACKERS, Trackers, figures, open_trackers
 
 RECORDS: list[Mapping[str, Any]] = [
     {"kind": "step", "step": 1, "reward_mean": 0.25, "kl": None, "seconds": {"play": 1.5}, "metrics": {"play": 0.5}},
-    {"kind": "validation", "step": 1, "decoding": "greedy", "grade_mean": 0.3, "best": True},
+    {"kind": "validation", "step": 1, "decoding": "greedy", "reward_mean": 0.3, "best": True},
     {"kind": "step", "step": 2, "reward_mean": 0.75, "kl": float("nan"), "seconds": {"play": 2.5}, "metrics": {}},
     {"kind": "alert", "step": 2, "rule": "kl explosion", "severity": "warn", "evidence": "kl 3", "remedy": "lower lr"},
 ]
@@ -25,7 +25,7 @@ RECORDS: list[Mapping[str, Any]] = [
 
 def test_figures_are_the_finite_numbers() -> None:
     assert figures(RECORDS[0]) == {"reward_mean": 0.25, "seconds/play": 1.5, "metrics/play": 0.5}
-    assert figures(RECORDS[1]) == {"grade_mean": 0.3}
+    assert figures(RECORDS[1]) == {"reward_mean": 0.3}
     assert "kl" not in figures(RECORDS[2])
 
 
@@ -40,7 +40,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     found.Reload()
     rewards = [(event.step, event.value) for event in found.Scalars("step/reward_mean")]
     assert rewards == [(1, 0.25), (2, 0.75)]
-    assert [(event.step, event.value) for event in found.Scalars("validation/greedy/grade_mean")] == [
+    assert [(event.step, event.value) for event in found.Scalars("validation/greedy/reward_mean")] == [
         (1, pytest.approx(0.3))
     ]
     assert "step/kl" not in found.Tags()["scalars"]  # undefined is not zero
@@ -146,7 +146,7 @@ def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
 def test_nothing_is_imported_that_was_not_asked_for(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from gradus.interop.trackers import open_trackers\n"
+        "from gradus.training.run.trackers import open_trackers\n"
         f"with open_trackers(['jsonl'], {str(tmp_path)!r}) as trackers: trackers({{'kind': 'step', 'step': 1}})\n"
         "assert not {'torch', 'tensorboard', 'wandb', 'trl', 'gymnasium'} & set(sys.modules), sorted(sys.modules)\n"
     )

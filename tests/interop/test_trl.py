@@ -18,9 +18,15 @@ trl = pytest.importorskip("trl", reason="needs the extra trl")
 from gradus import environments  # noqa: E402
 from gradus.core import ConfigError, EnvironmentSpec  # noqa: E402
 from gradus.interop.trl import Rollout, make_trainer, task_dataset  # noqa: E402
-from gradus.policies import NanoConfig, make_nano  # noqa: E402
-from gradus.rollouts import play  # noqa: E402
-from gradus.training import SftConfig, train_sft  # noqa: E402
+from gradus.policies.nano.model import (  # noqa: E402
+    NanoConfig,
+    make_nano,
+)
+from gradus.rollouts import roll_out  # noqa: E402
+from gradus.training.sft import (  # noqa: E402
+    SftConfig,
+    train_sft,
+)
 
 # TRL 1.16 still asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -33,15 +39,15 @@ def short_week(turns: int) -> EnvironmentSpec:
 
 @pytest.fixture(scope="module")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny student that has learnt how an answer looks, so that members of a group differ in what they are paid."""
+    """A tiny student that has learned how an answer looks, so that members of a group differ in what they are paid."""
     spec = short_week(4)
     assert spec.vocabulary is not None
     folder = tmp_path_factory.mktemp("nano")
     make_nano(
         folder / "model", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64), seed=1
     )
-    lessons = play(spec, spec.policy("random"), [spec.train_task(5_000 + index) for index in range(64)]).episodes
-    taught = SftConfig(epochs=10, batch_size=16, learning_rate=1e-2, validation_share=0, checkpoint_every=1_000)
+    lessons = roll_out(spec, spec.policy("random"), [spec.train_task(5_000 + index) for index in range(64)]).episodes
+    taught = SftConfig(epochs=10, batch_size=16, lr=1e-2, validation_share=0, checkpoint_every=1_000)
     return str(train_sft(folder / "model", lessons, taught, folder / "sft", live=False).final)
 
 
@@ -140,8 +146,8 @@ def test_rhythm_learns_under_trl(tmp_path: Path) -> None:
     assert spec.vocabulary is not None
     shape = NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=192)
     make_nano(tmp_path / "nano", spec.vocabulary(), shape, seed=2)
-    lessons = play(spec, spec.policy("random"), [spec.train_task(10_000 + index) for index in range(192)]).episodes
-    primed = SftConfig(epochs=6, batch_size=16, learning_rate=5e-3, validation_share=0)
+    lessons = roll_out(spec, spec.policy("random"), [spec.train_task(10_000 + index) for index in range(192)]).episodes
+    primed = SftConfig(epochs=6, batch_size=16, lr=5e-3, validation_share=0)
     taught = train_sft(tmp_path / "nano", lessons, primed, tmp_path / "sft", live=False)
     config = settings(
         tmp_path / "trl",

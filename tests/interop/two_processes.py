@@ -12,30 +12,35 @@ from typing import Any
 
 import torch
 
-import gradus.training.sharding as sharding
-import gradus.training.trainer as trainer
-from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, load_model
-from gradus.training import GrpoConfig, LoraConfig, SftConfig, train_grpo, train_sft
-from gradus.training.checkpoints import save_model
-from gradus.training.distributed import barrier, total, whole, world
-from gradus.training.zero import ZeroOptimiser
+import gradus.training.distributed.fsdp as sharding
+import gradus.training.engine.loss_step as trainer
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.config import GrpoConfig
+from gradus.training.distributed.deepspeed import ZeroOptimizer
+from gradus.training.distributed.processes import barrier, total, whole, world
+from gradus.training.engine.loss_step import LoraConfig
+from gradus.training.grpo import train_grpo
+from gradus.training.run.checkpoints import save_model
+from gradus.training.sft import SftConfig, train_sft
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fakes import Answers, lamps
 
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     "lora": {"lora": LoraConfig(rank=2, alpha=4)},
-    "muon": {"optimiser": "muon"},
+    "muon": {"optimizer": "muon"},
     "checkpointed": {"gradient_checkpointing": True},
     "validated": {"validation_every": 2, "validation_tasks": 6},
     "served": {},
     "autocast": {"autocast": True},
 }
-BOTH: dict[str, Any] = {"checkpoint_every": 2, "keep_checkpoints": 9, "learning_rate": 3e-3, "threads": 1}
+BOTH: dict[str, Any] = {"checkpoint_every": 2, "keep_checkpoints": 9, "lr": 3e-3, "threads": 1}
 
 
 def grpo(model: str, folder: Path, steps: int, change: str) -> None:
@@ -60,19 +65,19 @@ def served(model: str, folder: Path, config: GrpoConfig) -> dict[str, Any]:
     spec = lamps()
     policy = LocalPolicy(load_model(model, device="cpu"), config.sampling, grammar=spec.grammar)
 
-    def synchronise(loaded: LoadedModel, step: int) -> None:
+    def push_weights(loaded: LoadedModel, step: int) -> None:
         save_model(folder, loaded.model, loaded.tokenizer)
         barrier()
         policy.loaded.model.load_state_dict(load_model(folder, device="cpu").model.state_dict())
         barrier()
 
-    return {"sampler": policy, "synchronise": synchronise}
+    return {"sampler": policy, "push_weights": push_weights}
 
 
 def sft(model: str, folder: Path, steps: int, change: str) -> None:
     spec = lamps()
-    taught = Answers("right", lambda start, seen: f"{start.environment.outcome()['number']} {seen.data['colour']}")
-    lessons = play(spec, taught, [spec.train_task(index) for index in range(23)]).episodes
+    taught = Answers("right", lambda start, seen: f"{start.environment.outcome()['number']} {seen.data['color']}")
+    lessons = roll_out(spec, taught, [spec.train_task(index) for index in range(23)]).episodes
     config = SftConfig(
         **{
             "epochs": steps,
@@ -92,7 +97,7 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
     without effect all processes took."""
     seen: dict[str, Any] = {}
     idle: list[float] = []
-    clip, idle_pass, zero_step = trainer.clip_gradients, sharding._idle_pass, ZeroOptimiser.step
+    clip, idle_pass, zero_step = trainer.clip_gradients, sharding._idle_pass, ZeroOptimizer.step
 
     def count(loaded: LoadedModel, backward: Callable[[torch.Tensor], None]) -> None:
         idle.append(1.0)
@@ -108,7 +113,7 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
             seen["kept"] = sum(parts) / sum(one.numel() for one in trained.values())
         return clip(module, limit)
 
-    def watch_zero(self: ZeroOptimiser, closure: None = None) -> None:
+    def watch_zero(self: ZeroOptimizer, closure: None = None) -> None:
         # The gradient before DeepSpeed takes the mean over the processes; stage 2 has dealt it out already.
         if not seen:
             trained = [one for _, one in self._engine.module.named_parameters() if one.requires_grad]
@@ -122,11 +127,11 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
 
     started = time.perf_counter()
     name, _, change = kind.partition("+")
-    trainer.clip_gradients, sharding._idle_pass, ZeroOptimiser.step = watch, count, watch_zero
+    trainer.clip_gradients, sharding._idle_pass, ZeroOptimizer.step = watch, count, watch_zero
     try:
         {"grpo": grpo, "sft": sft}[name](model, folder / "run", steps, change or "plain")
     finally:
-        trainer.clip_gradients, sharding._idle_pass, ZeroOptimiser.step = clip, idle_pass, zero_step
+        trainer.clip_gradients, sharding._idle_pass, ZeroOptimizer.step = clip, idle_pass, zero_step
     return {**seen, "idle": total([sum(idle)])[0], "size": world().size, "seconds": time.perf_counter() - started}
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from gradus.core import ConfigError
 from gradus.pipeline import load_recipe, run_recipe
-from gradus.policies import load_model
+from gradus.policies.local.loading import load_model
 
 EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 SMALL = [
@@ -48,7 +48,7 @@ def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> Non
     results = json.loads((run / "results.json").read_text())
     policies = results["conditions"]["held-out"]["policies"]
     assert set(policies) == {"sft", "grpo", "grpo-greedy", "gold"}
-    assert policies["gold"]["yardstick"]["mean"] == 1.0
+    assert policies["gold"]["true_reward"]["mean"] == 1.0
     assert "grpo - sft" in results["conditions"]["held-out"]["pairs"]
     assert (run / "grpo" / "best" / "adapter_config.json").is_file()
     assert "<svg" in (run / "report.html").read_text()

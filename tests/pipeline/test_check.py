@@ -85,7 +85,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("batches", "warn", ["grpo.group_size=2"], "noisy baseline", "group_size to 8"),
         ("batches", "warn", ["grpo.minibatches=5"], "equal minibatches", "divide"),
         ("batches", "warn", ["teach.episodes=16"], "less than one batch", "teach.episodes"),
-        ("batches", "warn", ["grpo.first_task=0"], "which priming has seen", "first_task"),
+        ("batches", "warn", ["grpo.first_task=0"], "which SFT has seen", "first_task"),
         ("settings", "warn", ["grpo.sampling.temperature=0.3"], "resemble each other", "temperature 1"),
         ("settings", "warn", ["eval.episodes=5"], "prove little", "100"),
         ("audit", "warn", ["audit.enabled=false"], "was not audited", "gradus audit arithmetic --grader composed"),
@@ -103,7 +103,7 @@ def test_what_would_go_wrong_is_found(
 def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
     bad = rows(
         tmp_path / "bad.jsonl",
-        {"question": "What is the colour ?", "answer": ""},
+        {"question": "What is the color ?", "answer": ""},
         {"question": "What is 3 + 9 ?", "answer": "13"},
         {"question": "word " * 900, "answer": "1"},
     )
@@ -155,7 +155,7 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
 
 
 def test_high_rates_for_a_trained_model_are_warned_of(tmp_path: Path, qwen: Path) -> None:
-    lines = found("arithmetic", tmp_path, "grpo.learning_rate=1e-3", model=qwen)["settings"]
+    lines = found("arithmetic", tmp_path, "grpo.lr=1e-3", model=qwen)["settings"]
     assert any("high for all weights" in message for _, message, _ in lines)
 
 

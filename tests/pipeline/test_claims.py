@@ -9,8 +9,8 @@ RESULTS = {
     "v3": {
         "conditions": {
             "main": {
-                "policies": {"grpo": {"grade": {"mean": 0.7, "low": 0.6, "high": 0.8}, "belief_mae": {"mean": 0.1}}},
-                "pairs": {"grpo - sft": {"yardstick": {"mean": 0.5, "low": -0.1, "high": 1.1}}},
+                "policies": {"grpo": {"reward": {"mean": 0.7, "low": 0.6, "high": 0.8}, "belief_mae": {"mean": 0.1}}},
+                "pairs": {"grpo - sft": {"true_reward": {"mean": 0.5, "low": -0.1, "high": 1.1}}},
             }
         }
     }
@@ -23,7 +23,7 @@ RESULTS = {
         ({"policy": "grpo", "above": 0.65}, True),
         ({"policy": "grpo", "bound": "low", "above": 0.65}, False),
         ({"policy": "grpo", "figure": "belief_mae", "below": 0.1}, True),
-        ({"pair": "grpo - sft", "figure": "yardstick", "bound": "low", "above": 0}, False),
+        ({"pair": "grpo - sft", "figure": "true_reward", "bound": "low", "above": 0}, False),
         ({"policy": "nobody", "above": 0}, None),
         ({"policy": "grpo", "grader": "v9", "above": 0}, None),
     ],

@@ -24,7 +24,7 @@ TINY = [
     "sft.max_steps=3",
     "sft.batch_size=2",
     "sft.threads=1",
-    "sft.first_turns=4",
+    "sft.short_turns=4",
     "sft.validation_every=3",
     "sft.validation_share=0.25",
     "grpo.max_steps=2",
@@ -74,7 +74,7 @@ def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(p
     gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "run", "--tracker", "tensorboard", *changes())
     grpo = scalars(tmp_path / "run" / "tensorboard")
     assert grpo["step/reward_mean"] == [1, 2]
-    assert grpo["validation/sampled/grade_mean"] == [0, 2]  # steps, validations and alerts, as in metrics.jsonl
+    assert grpo["validation/sampled/reward_mean"] == [0, 2]  # steps, validations and alerts, as in metrics.jsonl
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum(record["kind"] == "step" for record in records) == 2
 
@@ -99,7 +99,7 @@ def test_a_missing_tracker_is_said_before_anything_is_done(tmp_path: Path, monke
     with pytest.raises(ConfigError, match=r"unknown tracker mlflow; there are jsonl .*tensorboard, wandb"):
         run_recipe(load_recipe("rhythm", trackers=["mlflow"]), out=tmp_path / "run")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr("gradus.interop.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("gradus.training.run.trackers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'gradus-rl\[wandb\]'"):
         run_recipe(load_recipe("rhythm", trackers=["wandb"]), out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
@@ -110,7 +110,7 @@ def test_a_missing_tracker_is_said_before_anything_is_done(tmp_path: Path, monke
     [
         (["grpo.sampler=http"], "needs sampler_url"),
         (["grpo.sampler=http", "grpo.sampler_url=http://localhost:1/v1"], "set correction = 'truncate'"),
-        (["grpo.synchronise_every=3"], "no effect while sampler is local"),
+        (["grpo.sync_every=3"], "no effect while sampler is local"),
         (["grpo.sampler=sglang"], "'local', 'http' or 'vllm'"),
     ],
 )

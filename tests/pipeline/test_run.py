@@ -63,8 +63,8 @@ def test_results_have_the_schema_that_machines_read(run):
     assert set(condition["policies"]) == {"heuristic", "sft", "grpo", "grpo-greedy"}
     assert set(condition["pairs"]) == {"grpo - sft", "grpo - heuristic"}
     for policy in condition["policies"].values():
-        assert {"mean", "low", "high"} <= set(policy["grade"])
-        assert {"mean", "low", "high"} <= set(policy["yardstick"])
+        assert {"mean", "low", "high"} <= set(policy["reward"])
+        assert {"mean", "low", "high"} <= set(policy["true_reward"])
     assert "v2" in results["graders"]
     assert {"text", "value", "met"} <= set(results["claims"][0])
     assert results["quick"] is True
@@ -103,7 +103,7 @@ def test_a_run_folder_is_a_policy(run):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("grpo.learning_rat=1e-3", r"grpo.learning_rat: unknown key; grpo knows .*learning_rate"),
+        ("grpo.learning_rat=1e-3", r"grpo.learning_rat: unknown key; grpo knows .*lr"),
         ("speed=9", "speed: unknown key"),
         ("grpo.group_size=1", "group_size"),
         ("nonsense", "key=value"),

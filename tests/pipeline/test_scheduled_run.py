@@ -57,8 +57,8 @@ weights = { format = 1.0, incremental_format = 1.0 }
 [[stage]]
 name = "sums"
 steps = 2
-learning_rate = 5e-4
-carry_optimiser = false
+lr = 5e-4
+carry_optimizer = false
 """
 
 
@@ -75,7 +75,7 @@ def test_a_run_follows_its_stages_and_the_report_shows_them(tmp_path: Path) -> N
     lines = [json.loads(line) for line in (folder / "grpo/metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["stage"] for line in steps] == ["form", "sums", "sums"]
-    assert [line["learning_rate"] for line in steps] == [3e-4, 5e-4, 5e-4]
+    assert [line["lr"] for line in steps] == [3e-4, 5e-4, 5e-4]
     assert steps[0]["weights"] == {"correct": 0.0, "format": 1.0, "incremental_format": 1.0}
     assert steps[1]["weights"] == {"correct": 2.0, "format": 0.5, "incremental_format": 0.5}
     assert steps[2]["weights"] == {"correct": 2.4, "format": 0.6, "incremental_format": 0.6}  # nothing succeeds yet

@@ -13,8 +13,9 @@ from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from gradus.core import ConfigError
-from gradus.policies import SamplingConfig, load_model
-from gradus.policies.export import export_model, logprob_gap
+from gradus.policies.local.export import export_model, logp_diff
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.sampling import SamplingConfig
 
 # peft 0.21 reads an attribute that transformers 5.23 calls by another name
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -28,12 +29,12 @@ RESULTS = {
             "episodes": 64,
             "policies": {
                 "sft": {
-                    "grade": {"mean": 1.25, "low": 1.0, "high": 1.5},
-                    "yardstick": {"mean": 0.4, "low": None, "high": None},
+                    "reward": {"mean": 1.25, "low": 1.0, "high": 1.5},
+                    "true_reward": {"mean": 0.4, "low": None, "high": None},
                 },
-                "grpo": {"grade": {"mean": 2.9, "low": 2.8, "high": 3.0}, "yardstick": None},
+                "grpo": {"reward": {"mean": 2.9, "low": 2.8, "high": 3.0}, "true_reward": None},
             },
-            "pairs": {"grpo - sft": {"grade": {"mean": 1.65, "low": 1.4, "high": 1.9}, "yardstick": None}},
+            "pairs": {"grpo - sft": {"reward": {"mean": 1.65, "low": 1.4, "high": 1.9}, "true_reward": None}},
         }
     },
 }
@@ -77,8 +78,8 @@ def test_merged_equals_unmerged(base: Path, adapter: Path, tmp_path: Path) -> No
     untouched = logits(plain)
     unmerged = logits(PeftModel.from_pretrained(plain, adapter))
     merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out"))
-    assert logprob_gap(merged, unmerged) <= 1e-4
-    assert logprob_gap(merged, untouched) > 0.1  # the adapters do something
+    assert logp_diff(merged, unmerged) <= 1e-4
+    assert logp_diff(merged, untouched) > 0.1  # the adapters do something
     assert not (tmp_path / "out" / "adapter_config.json").exists()
 
 

@@ -11,8 +11,10 @@ import torch
 from tiny_models import starts
 
 from gradus.core import ConfigError, Observation, Request
-from gradus.policies import LocalPolicy, SamplingConfig, load_model
-from gradus.policies.masks import plan_masks
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.masks import plan_masks
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
 
 Folder = Callable[[str], Path]
 
@@ -107,9 +109,9 @@ def test_architectures_that_cannot_be_driven_are_named():
 
 
 def test_a_cache_that_does_not_reproduce_the_model_is_found(loaded, monkeypatch: pytest.MonkeyPatch):
-    from gradus.policies import masks, selfcheck
+    from gradus.policies.local import cache_check, masks
 
-    monkeypatch.setattr(selfcheck, "_CHECKED", set())
+    monkeypatch.setattr(cache_check, "_CHECKED", set())
     monkeypatch.setattr(masks, "_additive", lambda seen, dtype: torch.zeros(seen.shape, dtype=dtype))  # sees the future
     with pytest.raises(ConfigError, match="other logits with a key-value cache"):
         LocalPolicy(loaded("llama"), SamplingConfig())

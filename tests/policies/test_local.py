@@ -12,9 +12,12 @@ import torch
 from tiny_models import WORDS, play, recomputed, sequences, starts
 
 from gradus.core import Action, ConfigError, Observation, PolicyError, Request, StopReason
-from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, WordGrammar, load_model
-from gradus.policies.decoding import _similar
-from gradus.policies.kv_cache import RaggedCache
+from gradus.policies.local.decoding import _similar
+from gradus.policies.local.grammar import WordGrammar
+from gradus.policies.local.kv_cache import RaggedCache
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
 
 Load = Callable[[str], LoadedModel]
 KINDS = ("qwen2", "llama", "gpt2", "mistral", "gemma3")

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gradus.core import ConfigError, StorageError, Vocabulary
-from gradus.policies import ChatRenderer, NanoConfig, build_tokenizer, load_model, make_nano
-from gradus.policies.nano import FRAME_TOKENS
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.nano.model import FRAME_TOKENS, NanoConfig, build_tokenizer, make_nano
 
 VOCABULARY = Vocabulary(words=["sleep", "day", "mood", "0.45", "12", "day:"], pieces=list("abcdefghij0123456789.,-"))
 TOKENIZER = build_tokenizer(VOCABULARY)
@@ -89,7 +90,7 @@ def test_the_seed_decides_the_weights_and_leaves_torch_alone(tmp_path: Path):
 
 
 def test_where_a_model_looks_first_is_kept_with_it(tmp_path: Path):
-    shape = SMALL.model_copy(update={"rope_theta": 100.0, "place_bias": 0.5, "embedding_std": 0.1})
+    shape = SMALL.model_copy(update={"rope_theta": 100.0, "position_bias": 0.5, "embedding_std": 0.1})
     model = load_model(make_nano(tmp_path / "nano", VOCABULARY, shape)).model
     biases = [layer.self_attn.q_proj.bias for layer in model.model.layers]
     assert model.config.rope_parameters["rope_theta"] == 100.0

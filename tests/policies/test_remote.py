@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from gradus import environments
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
-from gradus.policies.remote import Price, RemotePolicy
-from gradus.rollouts import play
+from gradus.policies.remote.policy import Price, RemotePolicy
+from gradus.rollouts import roll_out
 
 PROBE = "Answer with the word ready."  # the one request that a policy sends before any episode
 Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None
@@ -243,7 +243,7 @@ def test_a_week_of_rhythm_is_played_and_one_lost_row_costs_one_episode(server: S
 
     server.every = lose_one_row
     remote = policy(price=Price(prompt=1.0, completion=1.0))
-    episodes = play(spec, remote, spec.tasks("in-distribution", 3)).episodes
+    episodes = roll_out(spec, remote, spec.tasks("in-distribution", 3)).episodes
     assert sorted(episode.stop for episode in episodes) == [
         StopReason.FAILED,
         StopReason.TERMINATED,

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gradus.core import ConfigError, Renderer
-from gradus.policies import ChatRenderer
+from gradus.policies.local.renderers import ChatRenderer
 
 # Written for these tests, in the shape of the templates that the named families publish.
 CHATML = (

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gradus.core import child_seed
-from gradus.policies import SamplingConfig, chosen_logprobs, draw, legal_mask, sampling_logprobs, turn_uniforms
+from gradus.policies.local.sampling import (
+    SamplingConfig,
+    chosen_logprobs,
+    draw,
+    legal_mask,
+    sampling_logprobs,
+    turn_uniforms,
+)
 
 
 def slow(logits: list[float], config: SamplingConfig, legal: list[bool]) -> list[float]:
@@ -55,7 +62,7 @@ def test_matches_the_definition(seed: int, temperature: float, top_k: int, top_p
     assert [x for x in got if math.isfinite(x)] == pytest.approx([x for x in expected if math.isfinite(x)], abs=1e-9)
 
 
-def test_half_precision_logits_are_normalised_in_float32():
+def test_half_precision_logits_are_normalized_in_float32():
     logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
     got = sampling_logprobs(logits, SamplingConfig())
     assert got.dtype == torch.float32

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from gradus.core import Action, EpisodeStart, Observation, Request, Task, Vocabulary
-from gradus.policies import ChatRenderer, LoadedModel, LocalPolicy, SamplingConfig, load_model, sampling_logprobs
-from gradus.policies.nano import build_tokenizer
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
+from gradus.policies.nano.model import build_tokenizer
 
 WORDS = tuple(f"w{i}" for i in range(40))
 VOCABULARY = Vocabulary(words=WORDS, pieces=tuple("abcw0123456789"))

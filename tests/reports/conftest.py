@@ -11,11 +11,11 @@ from gradus import environments
 from gradus.core import EnvironmentSpec, Group
 from gradus.evaluation import evaluate
 from gradus.reports import about_payload, episodes_payload
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class StepRollout:
     spec: EnvironmentSpec
     results: dict[str, Any]
     groups: list[Group]
@@ -25,7 +25,7 @@ class Played:
 
 def reward_to_go(group: Group) -> list[list[float]]:
     """Turn credit by its definition: reward-to-go minus the mean of the other members'."""
-    paid = [list(episode.grade.turn_rewards) if episode.grade else [] for episode in group.episodes]
+    paid = [list(episode.reward.turn_rewards) if episode.reward else [] for episode in group.episodes]
     togo = [[sum(rewards[turn:]) for turn in range(len(rewards))] for rewards in paid]
     return [
         [value - sum(row[turn] for row in togo if row is not mine) / (len(togo) - 1) for turn, value in enumerate(mine)]
@@ -34,7 +34,7 @@ def reward_to_go(group: Group) -> list[list[float]]:
 
 
 @pytest.fixture(scope="session")
-def played() -> Played:
+def played() -> StepRollout:
     spec = environments.load("rhythm")
     names = ("random", "heuristic", "heuristic+constant")
     found = evaluate(
@@ -46,8 +46,8 @@ def played() -> Played:
     )
     tasks = spec.tasks("in-distribution", 2)
     groups = [
-        *play(spec, spec.policy("random"), tasks, group_size=3).groups,
-        *play(spec, spec.policy("heuristic+constant"), tasks).groups,
+        *roll_out(spec, spec.policy("random"), tasks, group_size=3).groups,
+        *roll_out(spec, spec.policy("heuristic+constant"), tasks).groups,
     ]
     payload = episodes_payload(spec, groups, advantages=reward_to_go)
-    return Played(spec=spec, results=found.to_json(), groups=groups, episodes=payload, about=about_payload(spec))
+    return StepRollout(spec=spec, results=found.to_json(), groups=groups, episodes=payload, about=about_payload(spec))

@@ -45,7 +45,7 @@ def test_its_data_are_the_results_and_the_episodes(played: Any, page: str) -> No
     chart = data["scores"]["measures"][0]["conditions"][0]
     means = {row["name"]: row["mean"] for row in chart["rows"]}
     stored = played.results["conditions"]["in-distribution"]["policies"]
-    assert means == {name: pytest.approx(policy["grade"]["mean"]) for name, policy in stored.items()}
+    assert means == {name: pytest.approx(policy["reward"]["mean"]) for name, policy in stored.items()}
     assert [row["mean"] for row in chart["rows"]] == sorted(means.values(), reverse=True)
 
 
@@ -115,12 +115,25 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         {"stage": "grpo", "seconds": 3400.0, "tokens": 12_000},
     ]
     (tmp_path / "costs.json").write_text(json.dumps({"schema": 1, "stages": stages}), encoding="utf-8")
-    diagnosis = {"rule": "dead groups", "severity": "warn", "evidence": "0.62 of the groups", "remedy": "a larger G"}
+    diagnosis = {
+        "rule": "zero-variance groups",
+        "severity": "warn",
+        "evidence": "0.62 of the groups",
+        "remedy": "a larger G",
+    }
     (tmp_path / "doctor.json").write_text(json.dumps({"status": "warn", "diagnoses": [diagnosis]}), encoding="utf-8")
     checks = [{"name": "separation", "passed": False, "evidence": {"random": 0.25, "heuristic": 0.24}}]
     (tmp_path / "audit.json").write_text(json.dumps({"verdict": "fail", "checks": checks}), encoding="utf-8")
     text = write_report(tmp_path).read_text(encoding="utf-8")
-    for words in ("3 min 20 s", "1,500 episodes", "$1.25", "12,000", "1 h 00 min", "dead groups", "0.62 of the groups"):
+    for words in (
+        "3 min 20 s",
+        "1,500 episodes",
+        "$1.25",
+        "12,000",
+        "1 h 00 min",
+        "zero-variance groups",
+        "0.62 of the groups",
+    ):
         assert words in text
     assert "random: 0.250; heuristic: 0.240" in text
 

@@ -42,7 +42,7 @@ def test_kinds_of_one_metric_share_a_chart() -> None:
 def test_components_and_metrics_bring_their_own_names() -> None:
     curves = grpo_curves([step(1, components={"tidy": 0.2, "kind": 0.4}, metrics={"belief_mae": 0.3})], "true joy")
     titles = {curve.title: curve for curve in curves}
-    assert [series.name for series in titles["Components of the grade"].series] == ["tidy", "kind"]
+    assert [series.name for series in titles["Components of the reward"].series] == ["tidy", "kind"]
     assert titles["belief mae"].series[0].y == [0.3]
 
 
@@ -64,7 +64,7 @@ def test_a_schedule_shows_its_weights_and_where_its_stages_begin() -> None:
 
 def test_validation_is_drawn_as_dots_by_decoding() -> None:
     lines = [step(1), step(2)]
-    lines += [{"kind": "validation", "step": 2, "decoding": name, "grade_mean": 0.5} for name in ("sampled", "greedy")]
+    lines += [{"kind": "validation", "step": 2, "decoding": name, "reward_mean": 0.5} for name in ("sampled", "greedy")]
     (curve,) = grpo_curves(lines)
     assert [(series.name, series.dots) for series in curve.series] == [
         ("training", False),

@@ -20,7 +20,7 @@ def texts(path: Path) -> str:
 
 def test_scores_name_every_policy_and_condition(played: Any, tmp_path: Path) -> None:
     first = texts(scores_figure(played.results, tmp_path / "a.svg"))
-    for name in ("heuristic+constant", "in-distribution (5)", "held-out (5)", "grade, v3"):
+    for name in ("heuristic+constant", "in-distribution (5)", "held-out (5)", "reward, v3"):
         assert f"<!-- {name} -->" in first
     assert texts(scores_figure(played.results, tmp_path / "b.svg")) == first
 
@@ -39,8 +39,8 @@ def test_an_episode_is_drawn_with_its_panels(played: Any, tmp_path: Path) -> Non
 
 
 def test_audits_and_training_runs_are_drawn(tmp_path: Path) -> None:
-    good = {"policy": "good", "role": "ladder", "grade": {"mean": 0.6}, "yardstick": {"mean": 2.0}}
-    cheat = {"policy": "cheat", "role": "exploit", "grade": {"mean": 0.9}, "yardstick": {"mean": -1.0}}
+    good = {"policy": "good", "role": "ladder", "reward": {"mean": 0.6}, "true_reward": {"mean": 2.0}}
+    cheat = {"policy": "cheat", "role": "exploit", "reward": {"mean": 0.9}, "true_reward": {"mean": -1.0}}
     assert "<!-- cheat -->" in texts(audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "a.svg"))
     lines = [{"kind": "step", "step": number, "reward_mean": 0.1 * number, "kl": 0.0} for number in range(30)]
     assert "<!-- Reward -->" in texts(grpo_figure(lines, tmp_path / "b.svg"))

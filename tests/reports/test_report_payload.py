@@ -23,7 +23,7 @@ def test_the_turns_payments_sum_to_the_grade(played: Any) -> None:
     for entry in played.episodes["entries"]:
         for member in entry["members"]:
             paid = sum(value for turn in member["turns"] for _, value, _ in turn["terms"])
-            assert paid == pytest.approx(member["grade"]["value"], abs=1e-3)
+            assert paid == pytest.approx(member["reward"]["value"], abs=1e-3)
 
 
 def test_advantages_are_given_to_groups_and_only_to_them(played: Any) -> None:

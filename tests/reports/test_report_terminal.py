@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from gradus.core import ConfigError, Failure, Grade, StopReason
+from gradus.core import ConfigError, Failure, Reward, StopReason
 from gradus.reports import show_episode, show_results, summary_table
 
 
@@ -27,14 +27,14 @@ def test_the_summary_has_each_policy_once_and_best_first(played: Any) -> None:
         if line.strip() and line.split()[0] in ("random", "heuristic", "heuristic+constant")
     ]
     stored = played.results["conditions"]["in-distribution"]["policies"]
-    assert rows == sorted(stored, key=lambda name: -stored[name]["grade"]["mean"])
+    assert rows == sorted(stored, key=lambda name: -stored[name]["reward"]["mean"])
     with pytest.raises(ConfigError, match="v7"):
         summary_table(played.results, grader="v7")
 
 
 def test_the_end_of_a_run_shows_every_grader_and_the_yardstick(played: Any) -> None:
     text = printed(show_results(played.results))
-    for title in ("grade, v3", "grade, v2", "episode reward"):
+    for title in ("reward, v3", "reward, v2", "episode reward"):
         assert title in text
 
 
@@ -44,7 +44,7 @@ def test_an_episode_shows_all_it_read_answered_and_was_paid(played: Any) -> None
     for turn in episode.turns:
         assert turn.observation in text
         assert turn.action in text
-    assert f"grade v3 {episode.grade.value:.3f}".replace("-", "\N{MINUS SIGN}") in text
+    assert f"reward v3 {episode.reward.value:.3f}".replace("-", "\N{MINUS SIGN}") in text
     assert "belief skill (social)" in text
     assert "Stated belief and truth" in text
 
@@ -53,8 +53,8 @@ def test_what_went_wrong_is_not_hidden(played: Any) -> None:
     episode = played.groups[0].episodes[0]
     bad = replace(episode.turns[0], valid=False, error="no action named", cut=True)
     failure = Failure(stage="act", type="TimeoutError", message="no answer within 5 s")
-    grade = Grade(grader="v3", value=None, error="too short")
-    broken = replace(episode, turns=(bad,), stop=StopReason.FAILED, failure=failure, grade=grade)
+    reward = Reward(grader="v3", value=None, error="too short")
+    broken = replace(episode, turns=(bad,), stop=StopReason.FAILED, failure=failure, reward=reward)
     text = printed(show_episode(broken))
     for words in (
         "not understood: no action named",

@@ -15,22 +15,22 @@ numbers = st.floats(min_value=-100, max_value=100)
 
 
 def document(
-    grade: tuple[float, float, float], true: tuple[float, float, float], *, turned: bool = False
+    reward: tuple[float, float, float], true: tuple[float, float, float], *, turned: bool = False
 ) -> dict[str, Any]:
     def stored(mean: float, low: float, high: float) -> dict[str, Any]:
         values = (-mean, -high, -low) if turned else (mean, low, high)
         return dict(zip(("mean", "low", "high"), values, strict=True)) | {"wins": 7, "episodes": 10}
 
-    policy = {"grade": {"mean": 0.5, "low": 0.4, "high": 0.6}, "yardstick": {"mean": 1.0, "low": 0.5, "high": 1.5}}
+    policy = {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6}, "true_reward": {"mean": 1.0, "low": 0.5, "high": 1.5}}
     name = "sft - grpo" if turned else "grpo - sft"
-    pairs = {name: {"grade": stored(*grade), "yardstick": stored(*true)}}
+    pairs = {name: {"reward": stored(*reward), "true_reward": stored(*true)}}
     policies = {"sft": policy, "grpo": policy}
     condition = {"episodes": 10, "policies": policies, "pairs": pairs}
-    return {"grader": "v9", "yardstick_name": "episode reward", "conditions": {"home": condition}}
+    return {"grader": "v9", "true_reward_name": "episode reward", "conditions": {"home": condition}}
 
 
 @pytest.mark.parametrize(
-    ("grade", "true", "words"),
+    ("reward", "true", "words"),
     [
         ((0.1, 0.05, 0.15), (1.0, 0.5, 1.5), "GRPO made the student better"),
         ((0.1, -0.05, 0.25), (1.0, 0.5, 1.5), "not proven to have changed"),
@@ -39,8 +39,8 @@ def document(
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_headline_follows_the_intervals(grade: Any, true: Any, words: str, turned: bool) -> None:
-    verdict = judge(document(grade, true, turned=turned))
+def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, turned: bool) -> None:
+    verdict = judge(document(reward, true, turned=turned))
     assert words in verdict.headline
     assert "v9 on home" in verdict.headline
 
@@ -56,7 +56,7 @@ def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below:
 def test_an_undefined_interval_proves_nothing() -> None:
     found = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
     pair = found["conditions"]["home"]["pairs"]["grpo - sft"]
-    pair["grade"] |= {"low": None, "high": None}
+    pair["reward"] |= {"low": None, "high": None}
     assert "not proven" in judge(found).headline
     assert judge(found).claims["home"][0].state == "open"
 

@@ -222,7 +222,7 @@ def episode(text: str, *, turns: int = 1) -> Episode:
 
 def test_a_grader_pays_by_components_and_its_terms_sum_to_the_grade() -> None:
     grader = grader_of(Rewards([(correctness, 2.0), (strict_format, 0.5)]), name="g")
-    right, wrong, long = grader.grade([episode(RIGHT), episode(WRONG), episode(RIGHT, turns=2)])
+    right, wrong, long = grader.compute([episode(RIGHT), episode(WRONG), episode(RIGHT, turns=2)])
     assert (right.value, wrong.value, long.value) == (2.5, 0.5, None)
     assert right.turn_rewards == (2.5,)
     assert {term.component: term.value for term in right.terms[0]} == {"correct": 2.0, "format": 0.5}
@@ -238,7 +238,7 @@ def test_reweighing_equals_grading_under_those_weights(a: float, b: float, c: fl
     changed = reweigh(grader_of(rewards, name="g"), {"correct": c, "format": d})
     direct = grader_of(rewards.with_weights({"correct": c, "format": d}), name="g")
     episodes = [episode(RIGHT), episode(WRONG), episode(BROKEN)]
-    for one, other in zip(changed.grade(episodes), direct.grade(episodes), strict=True):
+    for one, other in zip(changed.compute(episodes), direct.compute(episodes), strict=True):
         assert one.value == pytest.approx(other.value)
         assert one.components == other.components
     assert changed.weights == direct.weights

@@ -13,8 +13,8 @@ from gradus.rewards import AdaptiveConfig, RewardSchedule, StageConfig, adapt
 
 WEIGHTS = {"correct": 2.0, "format": 0.5}
 STAGES = [
-    StageConfig(name="form", steps=2, weights={"format": 1.0}, learning_rate=1e-3),
-    StageConfig(name="sums", steps=3, carry_optimiser=False),
+    StageConfig(name="form", steps=2, weights={"format": 1.0}, lr=1e-3),
+    StageConfig(name="sums", steps=3, carry_optimizer=False),
 ]
 
 
@@ -27,8 +27,8 @@ def test_stages_follow_each_other() -> None:
     assert [plan.stage for plan in plans] == ["form"] * 2 + ["sums"] * 5
     assert plans[0].weights == {"correct": 0.0, "format": 1.0}
     assert plans[2].weights == WEIGHTS
-    assert [plan.reset_optimiser for plan in plans] == [False, False, True, False, False, False, False]
-    assert [plan.learning_rate for plan in plans[:3]] == [1e-3, 1e-3, None]
+    assert [plan.reset_optimizer for plan in plans] == [False, False, True, False, False, False, False]
+    assert [plan.lr for plan in plans[:3]] == [1e-3, 1e-3, None]
     assert schedule.steps == 5
     assert RewardSchedule(WEIGHTS, stages=[STAGES[0], StageConfig(name="open")]).steps is None
 

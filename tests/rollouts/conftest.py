@@ -11,9 +11,9 @@ from gradus.core import (
     Condition,
     EnvironmentSpec,
     Episode,
-    Grade,
     Grader,
     Observation,
+    Reward,
     RewardTerm,
     Span,
     Task,
@@ -103,17 +103,22 @@ def at_random(start, seen, memory):
     return child_seed(*start.key, memory["turn"]) % 10
 
 
-def grade_quick(episodes: Sequence[Episode]) -> list[Grade]:
-    grades = []
+def grade_quick(episodes: Sequence[Episode]) -> list[Reward]:
+    rewards = []
     for episode in episodes:
         terms = tuple(
-            (RewardTerm(component="found" if turn.env_reward and turn.env_reward > 0 else "waste", value=turn.env_reward or 0.0),)
+            (
+                RewardTerm(
+                    component="found" if turn.env_reward and turn.env_reward > 0 else "waste",
+                    value=turn.env_reward or 0.0,
+                ),
+            )
             for turn in episode.turns
         )
-        grades.append(
-            Grade(grader="quick", value=sum(term.value for turn in terms for term in turn), components={}, terms=terms)
+        rewards.append(
+            Reward(grader="quick", value=sum(term.value for turn in terms for term in turn), components={}, terms=terms)
         )
-    return grades
+    return rewards
 
 
 def guess_spec() -> EnvironmentSpec:
@@ -126,7 +131,7 @@ def guess_spec() -> EnvironmentSpec:
                 name="quick",
                 summary="sum of rewards",
                 weights={"found": 1, "waste": 1},
-                grade=grade_quick,
+                compute=grade_quick,
                 per_turn=True,
             )
         },
@@ -134,8 +139,8 @@ def guess_spec() -> EnvironmentSpec:
         conditions={"main": Condition(name="main", seeds=range(20))},
         train_task=lambda index: Task(environment="guess", seed=1000 + index),
         policies={"bisect": lambda _: Scripted("bisect", bisect), "random": lambda _: Scripted("random", at_random)},
-        yardstick=lambda episode: episode.environment_return,
-        yardstick_name="return",
+        true_reward=lambda episode: episode.env_return,
+        true_reward_name="return",
         max_turns=6,
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.core import Episode, StopReason, StorageError, Task, Turn, TurnTokens
-from gradus.rollouts import EpisodeWriter, decode, encode, play, read_episodes, regrade, write_episodes
+from gradus.rollouts import EpisodeWriter, decode, encode, read_episodes, regrade, roll_out, write_episodes
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TURNS = st.builds(
@@ -44,7 +44,7 @@ def test_an_episode_reads_back_equal(turns, stop, prompt):
 
 @pytest.fixture
 def episodes(spec):
-    return play(spec, spec.policy("random"), spec.tasks("main")).episodes
+    return roll_out(spec, spec.policy("random"), spec.tasks("main")).episodes
 
 
 def test_a_file_reads_back_equal(tmp_path, episodes):

@@ -8,7 +8,9 @@ import pytest
 import torch
 from fakes import echo, lamps
 
-from gradus.policies import NanoConfig, SamplingConfig, load_model, make_nano
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
 
 torch.set_num_threads(1)
 SMALL = NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=512)

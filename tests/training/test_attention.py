@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradus.training import attention
-from gradus.training.attention import _masked
+from gradus.training.engine import tree_attention as attention
+from gradus.training.engine.tree_attention import _masked
 
 
 def case(seed: int, rows: int, heads: int, shared: int, offset: int, length: int, *, own: bool) -> list[Tensor]:

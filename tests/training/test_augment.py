@@ -1,9 +1,9 @@
-"""Noise in what is read, never in what is learnt."""
+"""Noise in what is read, never in what is learned."""
 
 import numpy as np
 
-from gradus.training.augment import answer_pools, first_turns, with_answer_noise
-from gradus.training.sequences import TrainingSequence
+from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
+from gradus.training.data.sequences import TrainingSequence
 
 
 def sequence(turns=5):
@@ -29,7 +29,7 @@ def sequence(turns=5):
 
 def test_only_answers_change_and_targets_stay():
     clean = sequence(40)
-    noisy = with_answer_noise(clean, 1.0, answer_pools([clean]), np.random.default_rng(0))
+    noisy = with_history_noise(clean, 1.0, answer_pools([clean]), np.random.default_rng(0))
     read = np.delete(noisy.ids, clean.positions)
     assert np.array_equal(read, np.delete(clean.ids, clean.positions))
     assert np.array_equal(noisy.targets, clean.ids[clean.positions])
@@ -40,11 +40,11 @@ def test_only_answers_change_and_targets_stay():
 
 def test_no_noise_changes_nothing():
     clean = sequence()
-    noisy = with_answer_noise(clean, 0.0, answer_pools([clean]), np.random.default_rng(0))
+    noisy = with_history_noise(clean, 0.0, answer_pools([clean]), np.random.default_rng(0))
     assert np.array_equal(noisy.ids, clean.ids)
 
 
 def test_first_turns_keep_the_first_turns():
-    short = first_turns(sequence(), 2)
+    short = short_turns(sequence(), 2)
     assert short.turns.tolist() == [0, 0, 0, 1, 1, 1]
     assert short.actions == 6

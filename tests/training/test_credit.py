@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from fakes import NUMBERS, WORDS, lamps
 
-from gradus.core import Episode, Grade, Group, RewardTerm
-from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig
-from gradus.rollouts import play
-from gradus.training import GrpoConfig
-from gradus.training.credit import credit_groups, token_ends
+from gradus.core import Episode, Group, Reward, RewardTerm
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups, token_ends
 
 SPEC = lamps()
 
@@ -26,7 +28,7 @@ def groups(loaded: LoadedModel, *, size: int = 3) -> list[Group]:
     sampling = SamplingConfig(max_new_tokens=4, grammar=True)
     policy = LocalPolicy(loaded, sampling, grammar=(NUMBERS, WORDS))  # without "off": every episode has its three turns
     tasks = [SPEC.train_task(index) for index in range(2)]
-    return list(play(SPEC, policy, tasks, group_size=size, seed=3).groups)
+    return list(roll_out(SPEC, policy, tasks, group_size=size, seed=3).groups)
 
 
 def paid(group: Group, terms: list[list[list[tuple[str | None, float]]]]) -> Group:
@@ -36,7 +38,7 @@ def paid(group: Group, terms: list[list[list[tuple[str | None, float]]]]) -> Gro
         rows = tuple(tuple(RewardTerm(component="c", value=v, span=s) for s, v in turn) for turn in turns)
         value = sum(term.value for row in rows for term in row)
         episodes.append(
-            replace(episode, turns=episode.turns[: len(rows)], grade=Grade(grader="g", value=value, terms=rows))
+            replace(episode, turns=episode.turns[: len(rows)], reward=Reward(grader="g", value=value, terms=rows))
         )
     return replace(group, episodes=tuple(episodes))
 
@@ -61,9 +63,9 @@ def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> 
 
 
 def test_span_credit_stays_in_its_span(loaded: LoadedModel) -> None:
-    """Only the number's token is paid for the number; the colour's for the colour; the stop token for what belongs to none."""
-    quiet = [[("number", 0.0), ("colour", 0.0)]]
-    terms = [[[("number", 3.0), ("colour", 0.0)]], quiet, quiet]
+    """Only the number's token is paid for the number; the color's for the color; the stop token for what belongs to none."""
+    quiet = [[("number", 0.0), ("color", 0.0)]]
+    terms = [[[("number", 3.0), ("color", 0.0)]], quiet, quiet]
     found = credit_groups([paid(groups(loaded)[0], terms)], config("span"), loaded.renderer)
     assert found[0].advantages.tolist() == pytest.approx([3.0, 0.0, 0.0])
     assert found[1].advantages.tolist() == pytest.approx([-1.5, 0.0, 0.0])
@@ -95,7 +97,7 @@ def test_an_ungraded_episode_is_left_out_and_an_equal_group_is_silent(loaded: Lo
     group = paid(groups(loaded)[0], [[[(None, 0.3)]]] * 3)
     found = credit_groups([group], config("turn"), loaded.renderer)
     assert [one.live for one in found] == [False] * 3
-    missing = replace(group.episodes[0], grade=Grade(grader="g", value=None, error="broken"))
+    missing = replace(group.episodes[0], reward=Reward(grader="g", value=None, error="broken"))
     found = credit_groups([replace(group, episodes=(missing, *group.episodes[1:]))], config("turn"), loaded.renderer)
     assert len(found) == 2
 

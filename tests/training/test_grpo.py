@@ -16,16 +16,28 @@ from fakes import echo, lamps
 from safetensors.torch import load_file
 
 from gradus.core import ConfigError, StorageError
-from gradus.policies import SamplingConfig, load_model
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import read_episodes
-from gradus.training import GrpoConfig, GrpoResult, RunFolder, TrainingError, train_grpo
+from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import TrainingError
+from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.run.folder import RunFolder
 
 SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 CONTRACT = {
-    *("step", "reward_mean", "reward_std", "reward_total_std", "yardstick_mean", "components", "component_variance"),
-    *("metrics", "groups", "dead_groups", "episodes", "failed_episodes", "truncated_episodes", "invalid_actions"),
+    *("step", "reward_mean", "reward_std", "reward_total_std", "true_reward_mean", "components", "component_variance"),
+    *(
+        "metrics",
+        "groups",
+        "zero_variance_groups",
+        "episodes",
+        "failed_episodes",
+        "truncated_episodes",
+        "invalid_actions",
+    ),
     *("distinct_actions", "answer_information", "turns_mean", "action_tokens_mean", "loss", "kl", "entropy"),
-    *("clip_fraction", "ratio_max", "sampler_gap", "grad_norm", "learning_rate", "action_tokens", "trained_tokens"),
+    *("clip_fraction", "ratio_max", "logp_diff_max", "grad_norm", "lr", "action_tokens", "trained_tokens"),
     *("tokens", "seconds", "tokens_per_second", "matmul_peak_share"),
 }
 
@@ -35,7 +47,7 @@ def settings(**changes: Any) -> GrpoConfig:
         "max_steps": 8,
         "groups": 4,
         "group_size": 4,
-        "learning_rate": 3e-3,
+        "lr": 3e-3,
         "sampling": SAMPLING,
         "validation_every": 3,
         "validation_tasks": 8,
@@ -61,16 +73,16 @@ def without_clock(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_it_learns_to_echo(echo_model: Path, tmp_path: Path) -> None:
-    changes = {"max_steps": 30, "groups": 8, "group_size": 8, "learning_rate": 1e-2, "validation_every": 10}
+    changes = {"max_steps": 30, "groups": 8, "group_size": 8, "lr": 1e-2, "validation_every": 10}
     result = train_grpo(echo_model, echo(), settings(**changes), tmp_path / "run", live=False)
     records = steps(tmp_path / "run")
     first = sum(record["reward_mean"] for record in records[:3]) / 3
     last = sum(record["reward_mean"] for record in records[-3:]) / 3
     assert first < 0.5
     assert last > 0.8
-    assert result.best_grade is not None
-    assert result.best_grade > 0.8
-    assert max(record["sampler_gap"] for record in records if record["sampler_gap"] is not None) < 1e-5
+    assert result.best_reward is not None
+    assert result.best_reward > 0.8
+    assert max(record["logp_diff_max"] for record in records if record["logp_diff_max"] is not None) < 1e-5
     assert load_model(result.best, device="cpu").context == 512
 
 
@@ -80,7 +92,7 @@ def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> Non
     assert [record["step"] for record in records] == list(range(1, 9))
     for record in records:
         assert set(record) >= CONTRACT
-        assert set(record["seconds"]) == {"play", "environment", "grade", "train", "update", "total"}
+        assert set(record["seconds"]) == {"play", "environment", "reward", "train", "update", "total"}
         assert record["episodes"] == 16
         assert record["tokens"] > record["action_tokens"] >= record["trained_tokens"] > 0
     checks = steps(tmp_path / "run", "validation")
@@ -113,7 +125,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_bit_for_bit(
     resumed = train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
     assert same_weights(folder / "final", tmp_path / "run" / "final")
     assert same_weights(folder / "best", tmp_path / "run" / "best")
-    assert (resumed.best_step, resumed.best_grade) == (wanted.best_step, wanted.best_grade)
+    assert (resumed.best_step, resumed.best_reward) == (wanted.best_step, wanted.best_reward)
     assert without_clock(RunFolder(tmp_path / "run").records()) == without_clock(RunFolder(folder).records())
 
 
@@ -121,7 +133,8 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from fakes import lamps
-from gradus.training import GrpoConfig, train_grpo
+from gradus.training.config import GrpoConfig
+from gradus.training.grpo import train_grpo
 config = GrpoConfig.model_validate_json(sys.argv[4])
 train_grpo(sys.argv[2], lamps(), config, sys.argv[3], resume=True, live=False)
 """
@@ -165,8 +178,8 @@ def test_kill_9_at_any_moment_changes_nothing(
 
 def test_a_changed_setting_is_named(unbroken: tuple[Path, GrpoResult], lamps_model: Path) -> None:
     folder = unbroken[0]
-    with pytest.raises(ConfigError, match=r"learning_rate was 0\.003 and is now 0\.1"):
-        train_grpo(lamps_model, lamps(), settings(learning_rate=0.1), folder, resume=True, live=False)
+    with pytest.raises(ConfigError, match=r"lr was 0\.003 and is now 0\.1"):
+        train_grpo(lamps_model, lamps(), settings(lr=0.1), folder, resume=True, live=False)
     with pytest.raises(ConfigError, match="holds a run already"):
         train_grpo(lamps_model, lamps(), settings(), folder, live=False)
 
@@ -198,9 +211,7 @@ def test_alerts_are_written_and_obeyed(lamps_model: Path, tmp_path: Path) -> Non
         if taken < 2:
             return []
         severity = "stop" if taken >= 4 else "warn"
-        return [
-            {"rule": "test", "severity": severity, "evidence": "e", "remedy": "r", "adjust": {"learning_rate": 0.5}}
-        ]
+        return [{"rule": "test", "severity": severity, "evidence": "e", "remedy": "r", "adjust": {"lr": 0.5}}]
 
     result = train_grpo(
         lamps_model, lamps(), settings(), tmp_path / "stop", monitor=monitor, on_alert="stop", live=False
@@ -211,7 +222,7 @@ def test_alerts_are_written_and_obeyed(lamps_model: Path, tmp_path: Path) -> Non
         (4, "stopped"),
     ]
     train_grpo(lamps_model, lamps(), settings(), tmp_path / "adjust", monitor=monitor, on_alert="adjust", live=False)
-    rates = [record["learning_rate"] for record in steps(tmp_path / "adjust")]
+    rates = [record["lr"] for record in steps(tmp_path / "adjust")]
     assert rates == pytest.approx([3e-3, 3e-3, 1.5e-3, 1.5e-3, 7.5e-4, 7.5e-4, 7.5e-4, 7.5e-4])
 
 
@@ -220,11 +231,11 @@ def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_p
     kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
     config = GrpoConfig(**{**kept, "max_steps": 3, "group_size": 2, "validation_every": 0, "dynamic_sampling": 20})
     train_grpo(echo_model, echo(), config, tmp_path / "run", live=False)
-    assert [record["dead_groups"] for record in steps(tmp_path / "run")] == [0.0, 0.0, 0.0]
+    assert [record["zero_variance_groups"] for record in steps(tmp_path / "run")] == [0.0, 0.0, 0.0]
 
 
 def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:
-    from gradus.training.tasks import training_tasks, validation_tasks
+    from gradus.training.data.tasks import training_tasks, validation_tasks
 
     spec, config = lamps(), settings(tasks=20)
     first, second = ([task.seed for task in training_tasks(spec, config, start, 12)] for start in (0, 12))

@@ -1,4 +1,4 @@
-"""A model primed through adapters goes on through the same adapters, and any part that loads models takes such a folder."""
+"""A model warm-started through adapters goes on through the same adapters, and any part that loads models takes such a folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus import environments
 from gradus.core import ConfigError
-from gradus.policies import LocalPolicy, SamplingConfig, load_model
-from gradus.policies.export import export_model, logprob_gap
-from gradus.rollouts import play
-from gradus.training import GrpoConfig, LoraConfig, SftConfig, train_grpo, train_sft
+from gradus.policies.local.export import export_model, logp_diff
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import LoraConfig
+from gradus.training.grpo import train_grpo
+from gradus.training.sft import SftConfig, train_sft
 
 LORA = LoraConfig(rank=4, alpha=8)
 SPEC = environments.load("arithmetic:digits=1")
@@ -27,9 +32,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def primed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    episodes = play(SPEC, SPEC.policy("teacher"), [SPEC.train_task(index) for index in range(12)]).episodes
+    episodes = roll_out(SPEC, SPEC.policy("teacher"), [SPEC.train_task(index) for index in range(12)]).episodes
     folder = tmp_path_factory.mktemp("sft")
-    config = SftConfig(lora=LORA, epochs=2, batch_size=4, learning_rate=1e-2)
+    config = SftConfig(lora=LORA, epochs=2, batch_size=4, lr=1e-2)
     return train_sft(base, episodes, config, folder / "run", live=False).final
 
 
@@ -40,7 +45,7 @@ def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, primed: Path, tmp_
         "group_size": 4,
         "validation_every": 0,
         "store_every": 0,
-        "learning_rate": 1e-2,
+        "lr": 1e-2,
     }
     config = GrpoConfig(lora=LORA, entropy_coef=0.1, sampling=SamplingConfig(max_new_tokens=6), **settings)
     result = train_grpo(primed, SPEC, config, tmp_path / "run", live=False)
@@ -54,12 +59,12 @@ def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, primed: Path, tmp_
     ids = torch.tensor([[5, 9, 77, 30]])
     with torch.inference_mode():
         merged, unmerged = (load_model(folder).model(input_ids=ids).logits for folder in (exported.path, result.final))
-    assert logprob_gap(merged, unmerged) <= 1e-4
+    assert logp_diff(merged, unmerged) <= 1e-4
 
 
 def test_an_adapter_folder_plays(primed: Path) -> None:
     policy = LocalPolicy(load_model(primed), SamplingConfig(max_new_tokens=4), name="primed")
-    (episode,) = play(SPEC, policy, SPEC.tasks("held-out", 1)).episodes
+    (episode,) = roll_out(SPEC, policy, SPEC.tasks("held-out", 1)).episodes
     assert episode.failure is None
 
 

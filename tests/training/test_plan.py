@@ -13,10 +13,19 @@ from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM
 
 from gradus.core import ConfigError
-from gradus.policies import SamplingConfig
-from gradus.training import GrpoConfig
-from gradus.training.hardware import PRESETS, Hardware, this_machine
-from gradus.training.plan import GIB, Lengths, ModelShape, as_rows, check_fits, make_plan, memory_forecast, read_shape
+from gradus.planning.forecast import (
+    GIB,
+    Lengths,
+    ModelShape,
+    as_rows,
+    check_fits,
+    make_plan,
+    memory_forecast,
+    read_shape,
+)
+from gradus.planning.hardware import PRESETS, Hardware, this_machine
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.config import GrpoConfig
 
 GPU = Hardware(
     name="gpu", kind="cuda", memory=22 * GIB, peak=1e14, share=0.35, bandwidth=3e11, overhead=4e-5, price=1.0
@@ -57,8 +66,8 @@ def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
 def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:
     from peft.tuners.lora import Linear
 
-    from gradus.training import LoraConfig, SftConfig
-    from gradus.training.trainer import prepare_model
+    from gradus.training.engine.loss_step import LoraConfig, prepare_model
+    from gradus.training.sft import SftConfig
 
     folder = make_tiny_qwen2(tmp_path / "model")
     for targets in ("all-linear", ("q_proj", "v_proj")):
@@ -133,8 +142,9 @@ MEASURE = """
 import ctypes, json, sys, warnings
 warnings.simplefilter("ignore")
 from gradus import environments
-from gradus.policies import NanoConfig, make_nano
-from gradus.training import GrpoConfig, train_grpo
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.training.config import GrpoConfig
+from gradus.training.grpo import train_grpo
 work, nano, settings = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 spec = environments.load("arithmetic")
 

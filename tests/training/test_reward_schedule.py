@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 
 from gradus import environments
 from gradus.core import ConfigError
-from gradus.policies import NanoConfig, SamplingConfig, make_nano
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rewards import AdaptiveConfig, Rewards, RewardSchedule, StageConfig, grader_of
-from gradus.training import GrpoConfig, train_grpo
+from gradus.training.config import GrpoConfig
+from gradus.training.grpo import train_grpo
 
 SPEC = environments.load("arithmetic:digits=1")
 
@@ -33,15 +35,15 @@ CONFIG = GrpoConfig(
     max_steps=4,
     groups=2,
     group_size=4,
-    learning_rate=1e-2,
+    lr=1e-2,
     validation_every=0,
     checkpoint_every=1,
     store_every=0,
     sampling=SamplingConfig(max_new_tokens=6),
 )
 STAGES = [
-    StageConfig(name="form", steps=2, weights={"second": 1.0}, learning_rate=2e-2),
-    StageConfig(name="sums", carry_optimiser=False),
+    StageConfig(name="form", steps=2, weights={"second": 1.0}, lr=2e-2),
+    StageConfig(name="sums", carry_optimizer=False),
 ]
 
 
@@ -58,7 +60,7 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def records(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    keys = ("step", "stage", "weights", "learning_rate", "reward_mean", "components", "grad_norm", "loss")
+    keys = ("step", "stage", "weights", "lr", "reward_mean", "components", "grad_norm", "loss")
     return [{key: line.get(key) for key in keys} for line in lines]
 
 
@@ -91,7 +93,7 @@ def test_stages_and_weights_are_paid_and_written_down(whole: Path) -> None:
     assert all(line["grad_norm"] > 0 for line in found)  # there is something to learn, so weights do move
     assert found[0]["weights"] == {"first": 0.0, "second": 1.0}
     assert found[2]["weights"] == dict(GRADER.weights)
-    assert [line["learning_rate"] for line in found] == [2e-2, 2e-2, 1e-2, 1e-2]
+    assert [line["lr"] for line in found] == [2e-2, 2e-2, 1e-2, 1e-2]
     # Both stay below 0.3, so weights grow, in the first stage and anew in the second; what a stage does not pay stays unpaid.
     assert found[1]["weights"] == {"first": 0.0, "second": 1.2}
     assert found[3]["weights"] == {"first": 2.4, "second": 0.6}
@@ -113,7 +115,7 @@ def test_a_resumed_schedule_is_the_unbroken_one(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_carried_optimiser_makes_another_run(nano: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path: Path) -> None:
     carried = [STAGES[0], StageConfig(name="sums")]
     train_grpo(nano, SPEC, CONFIG, tmp_path, grader=GRADER, schedule=schedule(carried), live=False)
     one, other = weights(whole), weights(tmp_path)

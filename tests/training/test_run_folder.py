@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gradus.core import StorageError
-from gradus.training import RunFolder
-from gradus.training.folder import write_folder, write_text
-from gradus.training.optimiser import SCHEDULES, OptimiserConfig, learning_rate
-from gradus.training.screen import Screen, spark
-from gradus.training.step_metrics import answer_information
+from gradus.training.engine.optimizers import SCHEDULES, OptimizerConfig, lr
+from gradus.training.run.folder import RunFolder, write_folder, write_text
+from gradus.training.run.live_screen import Screen, spark
+from gradus.training.run.step_metrics import answer_information
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -55,8 +54,8 @@ def test_metrics_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
     floor=st.floats(0, 1),
 )
 def test_schedules_rise_then_never_rise_again(schedule: str, steps: int, warmup: float, floor: float) -> None:
-    config = OptimiserConfig(learning_rate=2.0, schedule=schedule, warmup=warmup, floor=floor)
-    rates = [learning_rate(config, step, steps) for step in range(1, steps + 1)]
+    config = OptimizerConfig(lr=2.0, schedule=schedule, warmup=warmup, floor=floor)
+    rates = [lr(config, step, steps) for step in range(1, steps + 1)]
     rising = round(warmup * steps)
     assert rates[:rising] == sorted(rates[:rising])
     assert all(later <= earlier + 1e-12 for earlier, later in zip(rates[rising:], rates[rising + 1 :], strict=False))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.core import ConfigError, Episode, StopReason, Task, Turn, TurnTokens
-from gradus.training import episode_sequences
+from gradus.training.data.sequences import episode_sequences
 
 IDS = st.integers(0, 5000)
 
@@ -34,7 +34,7 @@ def episode(played: list[Turn]) -> Episode:
 
 
 @given(turns())
-def test_nothing_is_tokenised_again(played: list[Turn]) -> None:
+def test_nothing_is_tokenized_again(played: list[Turn]) -> None:
     """Random ids, canonical for no tokenizer, come out exactly as they went in, in order, each with its log-prob and turn."""
     sequences = episode_sequences(episode(played))
     everything = [i for turn in played if turn.tokens for i in (*turn.tokens.context_ids, *turn.tokens.action_ids)]

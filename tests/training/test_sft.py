@@ -12,10 +12,13 @@ from fakes import lamps
 from safetensors.torch import load_file
 
 from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
-from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, load_model
-from gradus.rollouts import play
-from gradus.training import RunFolder, SftConfig, train_sft
-from gradus.training.text import text_sequences
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import roll_out
+from gradus.training.data.sft_sequences import text_sequences
+from gradus.training.run.folder import RunFolder
+from gradus.training.sft import SftConfig, train_sft
 
 SPEC = lamps()
 
@@ -23,11 +26,11 @@ SPEC = lamps()
 @pytest.fixture(scope="module")
 def taught() -> list[Episode]:
     tasks = [SPEC.train_task(index) for index in range(60)]
-    return list(play(SPEC, SPEC.policy("gold"), tasks).episodes)
+    return list(roll_out(SPEC, SPEC.policy("gold"), tasks).episodes)
 
 
 def settings(**changes: Any) -> SftConfig:
-    base: dict[str, Any] = {"epochs": 6, "batch_size": 12, "learning_rate": 1e-2, "threads": 1, "device": "cpu"}
+    base: dict[str, Any] = {"epochs": 6, "batch_size": 12, "lr": 1e-2, "threads": 1, "device": "cpu"}
     return SftConfig(**{**base, "checkpoint_every": 4, "validation_share": 0.1, **changes})
 
 
@@ -41,7 +44,7 @@ def test_a_student_learns_what_the_teacher_says(lamps_model: Path, taught: list[
     assert [record["epoch"] for record in records if "validation_loss" in record] == list(range(1, 13))
     best = load_model(result.best, device="cpu")
     policy = LocalPolicy(best, SamplingConfig(max_new_tokens=4, greedy=True))
-    episodes = play(SPEC, policy, SPEC.tasks("test", 8)).episodes
+    episodes = roll_out(SPEC, policy, SPEC.tasks("test", 8)).episodes
     assert all(turn.valid for episode in episodes for turn in episode.turns)
 
 
@@ -60,7 +63,7 @@ def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel)
     policy = LocalPolicy(loaded, SamplingConfig(max_new_tokens=4, grammar=True), grammar=SPEC.grammar)
     for restart in (False, True):
         spec = lamps(turns=4, restart=restart)
-        episodes = [e for e in play(spec, policy, [spec.train_task(i) for i in range(6)]).episodes if _whole(e)]
+        episodes = [e for e in roll_out(spec, policy, [spec.train_task(i) for i in range(6)]).episodes if _whole(e)]
         assert episodes
         for episode in episodes:
             read = [turn.tokens for turn in episode.turns if turn.tokens]

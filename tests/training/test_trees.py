@@ -10,12 +10,13 @@ from sequence_fakes import random_sequences
 from tiny_qwen2 import random_qwen2
 from torch import Tensor
 
-from gradus.policies import LoadedModel, SamplingConfig
-from gradus.policies.lean import has_lean_decoder
-from gradus.training.batches import microbatches
-from gradus.training.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
-from gradus.training.mixed import bfloat16_backward
-from gradus.training.trainer import checkpoint_activations
+from gradus.policies.local.llama_forward import has_lean_decoder
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.data.microbatches import microbatches
+from gradus.training.engine.bfloat16_backward import bfloat16_backward
+from gradus.training.engine.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
+from gradus.training.engine.loss_step import checkpoint_activations
 
 PLAIN = SamplingConfig()
 
@@ -48,7 +49,7 @@ def gradient(model, values) -> Tensor:
 @pytest.fixture
 def plain_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take transformers' own forward pass, as for a model whose architecture is not known."""
-    monkeypatch.setattr("gradus.training.forward.has_lean_decoder", lambda model: False)
+    monkeypatch.setattr("gradus.training.engine.forward.has_lean_decoder", lambda model: False)
 
 
 @pytest.mark.parametrize("lean", [True, False])

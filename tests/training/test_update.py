@@ -11,12 +11,15 @@ import torch
 from fakes import lamps
 
 from gradus.algorithms import PRESETS
-from gradus.policies import LoadedModel, LocalPolicy, SamplingConfig, load_model
-from gradus.rollouts import play
-from gradus.training import GrpoConfig, TrainingError
-from gradus.training.credit import credit_groups
-from gradus.training.optimiser import make_optimiser
-from gradus.training.update import Credited, policy_update
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
+from gradus.training.engine.loss_step import TrainingError
+from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.update import TrainingSample, policy_update
 
 SPEC = lamps()
 
@@ -26,14 +29,14 @@ def config(**settings) -> GrpoConfig:
     return GrpoConfig(groups=4, group_size=4, max_turns=3, **settings)
 
 
-def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[Credited]:
+def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[TrainingSample]:
     policy = LocalPolicy(loaded, settings.sampling, grammar=spec.grammar)
     tasks = [spec.train_task(index) for index in range(settings.groups)]
-    groups = play(spec, policy, tasks, group_size=settings.group_size, seed=5).groups
+    groups = roll_out(spec, policy, tasks, group_size=settings.group_size, seed=5).groups
     return credit_groups(groups, settings, loaded.renderer)
 
 
-def gradient(loaded: LoadedModel, credited: list[Credited], settings: GrpoConfig) -> torch.Tensor:
+def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig) -> torch.Tensor:
     """Plain descent with rate 1 moves the weights by the gradient."""
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
@@ -67,17 +70,17 @@ def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel) -> Non
 
 
 def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedModel) -> None:
-    settings = config(learning_rate=1e-2, scale="none")
+    settings = config(lr=1e-2, scale="none")
     credited = played(loaded, settings)
     once = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), credited, settings, 0.0)
     assert once.figures["ratio_max"] == pytest.approx(1.0, abs=1e-5)
-    assert once.sampler_gap is not None
-    assert once.sampler_gap < 1e-5
+    assert once.logp_diff_max is not None
+    assert once.logp_diff_max < 1e-5
     twice = settings.model_copy(update={"epochs": 2})
-    moved = policy_update(loaded, make_optimiser(loaded.model, twice), credited, twice, 1e-2)
+    moved = policy_update(loaded, make_optimizer(loaded.model, twice), credited, twice, 1e-2)
     assert moved.figures["ratio_max"] > 1.01
     assert moved.figures["kl"] > 0
-    assert moved.sampler_gap == once.sampler_gap  # measured before the weights moved
+    assert moved.logp_diff_max == once.logp_diff_max  # measured before the weights moved
 
 
 @pytest.mark.parametrize(
@@ -97,8 +100,8 @@ def test_sampler_and_trainer_agree(lamps_model: Path, sampling: SamplingConfig, 
     credited = played(loaded, settings, spec)
     everything = [replace(one, advantages=np.ones_like(one.advantages)) for one in credited]
     result = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), everything, settings, 0.0)
-    assert result.sampler_gap is not None
-    assert result.sampler_gap < 1e-5
+    assert result.logp_diff_max is not None
+    assert result.logp_diff_max < 1e-5
     assert result.trained_tokens == sum(one.sequence.actions for one in credited)
 
 
@@ -106,17 +109,17 @@ def test_a_sampler_gap_stops_before_any_weight_moves(loaded: LoadedModel) -> Non
     settings = config()
     credited = played(loaded, settings)
     wrong = replace(credited[-1].sequence, logprobs=credited[-1].sequence.logprobs - 0.01)
-    credited[-1] = Credited(sequence=wrong, advantages=np.ones(wrong.actions))
+    credited[-1] = TrainingSample(sequence=wrong, advantages=np.ones(wrong.actions))
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     with pytest.raises(TrainingError, match=r"differ by up to 0\.01"):
-        policy_update(loaded, make_optimiser(loaded.model, settings), credited, settings, 1e-3)
+        policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3)
     assert all(torch.equal(old, new) for old, new in zip(before, loaded.model.parameters(), strict=True))
 
 
 def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) -> None:
     settings = config(minibatches=2, epochs=2)
     credited = played(loaded, settings)
-    result = policy_update(loaded, make_optimiser(loaded.model, settings), credited, settings, 1e-3, key=(1,))
+    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, key=(1,))
     live = [one for one in credited if one.live]
     assert result.trained_tokens == sum(one.sequence.actions for one in live)
 
@@ -126,12 +129,12 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
     free = config()
     credited = played(loaded, free)
     start = policy_update(
-        loaded, make_optimiser(loaded.model, free), credited, config(kl_coef=0.1), 3e-3, reference=reference
+        loaded, make_optimizer(loaded.model, free), credited, config(kl_coef=0.1), 3e-3, reference=reference
     )
     assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
     again = played(loaded, free)
     far = policy_update(
-        loaded, make_optimiser(loaded.model, free), again, config(kl_coef=0.1), 3e-3, reference=reference
+        loaded, make_optimizer(loaded.model, free), again, config(kl_coef=0.1), 3e-3, reference=reference
     )
     assert far.figures["kl"] > 1e-4
 
@@ -140,9 +143,9 @@ def test_entropy_bonus_keeps_the_policy_open(lamps_model: Path) -> None:
     def after_training(coefficient: float) -> float:
         loaded = load_model(lamps_model, device="cpu")
         settings = config(entropy_coef=coefficient)
-        optimiser = make_optimiser(loaded.model, settings)
+        optimizer = make_optimizer(loaded.model, settings)
         for _ in range(6):
-            result = policy_update(loaded, optimiser, played(loaded, settings), settings, 3e-3)
+            result = policy_update(loaded, optimizer, played(loaded, settings), settings, 3e-3)
         entropy = result.figures["entropy"]
         assert entropy is not None
         return entropy

@@ -1,4 +1,4 @@
-"""Group-relative policy optimisation as pure functions over arrays.
+"""Group-relative policy optimization as pure functions over arrays.
 
 Advantages are divided by one scale for the whole batch by default. Dividing by each group's own deviation, as the original
 GRPO does, reweights hidden states within the groups and makes stated beliefs overconfident; ``scale="group"`` is there to
@@ -11,18 +11,18 @@ from gradus.algorithms.advantages import (
     Scale,
     gdpo_advantages,
     group_advantages,
+    immediate_advantages,
     maxrl_advantages,
     overlong_penalty,
     reinforce_pp_advantages,
     rewards_to_go,
     span_advantages,
-    statement_advantages,
     token_advantages,
     turn_advantages,
 )
 from gradus.algorithms.corrections import CORRECTIONS, Correction, masked_weights, truncated_weights
 from gradus.algorithms.entropy import entropy
-from gradus.algorithms.grouping import dead_groups, live_rows, spread
+from gradus.algorithms.grouping import live_rows, spread, zero_variance_groups
 from gradus.algorithms.kl import KL_ESTIMATORS, KlKind, kl_loss, kl_penalty
 from gradus.algorithms.losses import LOSSES, LossResult, PolicyLoss, combine_metrics
 from gradus.algorithms.presets import PRESETS, Preset
@@ -41,10 +41,10 @@ __all__ = [
     "Preset",
     "Scale",
     "combine_metrics",
-    "dead_groups",
     "entropy",
     "gdpo_advantages",
     "group_advantages",
+    "immediate_advantages",
     "kl_loss",
     "kl_penalty",
     "live_rows",
@@ -55,8 +55,8 @@ __all__ = [
     "rewards_to_go",
     "span_advantages",
     "spread",
-    "statement_advantages",
     "token_advantages",
     "truncated_weights",
     "turn_advantages",
+    "zero_variance_groups",
 ]

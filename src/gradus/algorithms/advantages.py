@@ -20,12 +20,12 @@ __all__ = [
     "Scale",
     "gdpo_advantages",
     "group_advantages",
+    "immediate_advantages",
     "maxrl_advantages",
     "overlong_penalty",
     "reinforce_pp_advantages",
     "rewards_to_go",
     "span_advantages",
-    "statement_advantages",
     "token_advantages",
     "turn_advantages",
 ]
@@ -51,8 +51,8 @@ def group_advantages(rewards: Tensor, groups: Tensor, *, baseline: Baseline = "m
     """
     index = GroupIndex(groups)
     everywhere = torch.ones_like(rewards, dtype=torch.bool)
-    size = _scales(_centre(rewards, index, "mean"), everywhere, index.equal(rewards), index, scale)
-    return _centre(rewards, index, baseline) / size
+    size = _scales(_center(rewards, index, "mean"), everywhere, index.equal(rewards), index, scale)
+    return _center(rewards, index, baseline) / size
 
 
 def turn_advantages(
@@ -90,7 +90,7 @@ def span_advantages(
 
     Channel 0 holds the payments that belong to no span, and pays every token of a turn. Each further channel holds the
     payments of one kind of span, and pays the tokens of that span only. Every channel is credited as by
-    :func:`turn_advantages`; all are divided by one scale, so that their weights in the grade stay what they are.
+    :func:`turn_advantages`; all are divided by one scale, so that their weights in the reward stay what they are.
 
     Args:
         rewards: (N, K, C) payments by turn and channel.
@@ -104,7 +104,7 @@ def span_advantages(
     return _by_channel(to_go, _played(rewards, lengths), groups, scale)
 
 
-def statement_advantages(
+def immediate_advantages(
     rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
 ) -> Tensor:
     """One advantage per turn for what was done (channel 0) and for each kind of statement (the other channels).
@@ -113,7 +113,7 @@ def statement_advantages(
     was done is credited as by :func:`turn_advantages`, with the payments of later statements (acting is how one learns what
     to say) but not with those of the same turn, which was said before it was done.
 
-    All channels are divided by one scale, so that their weights in the grade stay what they are. (A scale for each was tried:
+    All channels are divided by one scale, so that their weights in the reward stay what they are. (A scale for each was tried:
     it made a statement whose payments hardly differ, and whose gradient is mostly noise between persons, as loud as acting.)
 
     Args:
@@ -133,10 +133,10 @@ def statement_advantages(
 def _by_channel(returns: Tensor, played: Tensor, groups: Tensor, scale: Scale) -> Tensor:
     """Returns (N, K, C) less the leave-one-out mean of the same turn and channel, all channels divided by one scale."""
     index = GroupIndex(groups)
-    centred = torch.where(played[..., None], _centre(returns, index, "leave_one_out"), 0.0)
+    centered = torch.where(played[..., None], _center(returns, index, "leave_one_out"), 0.0)
     # Dead by channel, not by sum: a turn may pay one span what it takes from another.
     dead = index.equal(returns).flatten(1).all(1)
-    return centred / _scales(centred.sum(-1), played, dead, index, scale)[..., None]
+    return centered / _scales(centered.sum(-1), played, dead, index, scale)[..., None]
 
 
 def _played(rewards: Tensor, lengths: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def rewards_to_go(turn_rewards: Tensor, lengths: Tensor, *, discount: float = 1.
 def gdpo_advantages(
     components: Tensor, weights: Tensor, groups: Tensor, *, scale: Scale = "batch", baseline: Baseline = "mean"
 ) -> Tensor:
-    """Each reward component is centred and scaled on its own, then weighted and summed, then scaled as a whole.
+    """Each reward component is centered and scaled on its own, then weighted and summed, then scaled as a whole.
 
     A component with a small range is not drowned by one with a large range, which happens when rewards are summed first.
     Source: GDPO, arXiv 2601.05242. There each component is scaled by its group's deviation (``scale="group"``); the
@@ -223,11 +223,11 @@ def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
     if bool((rewards < 0).any()):
         raise ValueError(
             f"maxrl divides by the mean reward, so rewards must not be negative, got {float(rewards.min()):g}; "
-            "shift the grade, or use another algorithm"
+            "shift the reward, or use another algorithm"
         )
     index = GroupIndex(groups)
     mean = (index.sum(rewards) / index.size)[index.place]
-    return torch.where(mean > 0, _centre(rewards, index, "mean") / mean.clamp(min=torch.finfo(mean.dtype).tiny), 0.0)
+    return torch.where(mean > 0, _center(rewards, index, "mean") / mean.clamp(min=torch.finfo(mean.dtype).tiny), 0.0)
 
 
 def reinforce_pp_advantages(token_rewards: Tensor, mask: Tensor, *, discount: float = 1.0) -> Tensor:
@@ -236,7 +236,7 @@ def reinforce_pp_advantages(token_rewards: Tensor, mask: Tensor, *, discount: fl
     Source: REINFORCE++, arXiv 2501.03262. A KL penalty, where there is one, is part of the token rewards (k1).
 
     Args:
-        token_rewards: (B, T); an episode's grade stands at its last action token, or payments where they were earned.
+        token_rewards: (B, T); an episode's reward stands at its last action token, or payments where they were earned.
         mask: (B, T) true on action tokens; tokens in between are skipped, they take no step of discount.
         discount: per action token.
 
@@ -258,7 +258,7 @@ def reinforce_pp_advantages(token_rewards: Tensor, mask: Tensor, *, discount: fl
 def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
     """A reward for length: 0 up to ``limit - buffer`` tokens, falling in a line to -1 at ``limit``, -1 beyond.
 
-    Source: DAPO, arXiv 2503.14476, eq. 13 (soft overlong punishment). To be added to the grade, and shown beside it.
+    Source: DAPO, arXiv 2503.14476, eq. 13 (soft overlong punishment). To be added to the reward, and shown beside it.
 
     Args:
         lengths: (N,) sampled tokens.
@@ -273,35 +273,35 @@ def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
     return ((limit - buffer - lengths.double()) / buffer).clamp(-1.0, 0.0)
 
 
-def _centre(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
+def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
     """(N, ...) minus the group's mean or the mean of the others; exactly 0 where a group is all equal."""
     if baseline not in ("mean", "leave_one_out"):
         raise ValueError(f"baseline must be mean or leave_one_out, got {baseline!r}")
     size = index.size.to(values.dtype).reshape(-1, *([1] * (values.ndim - 1)))
-    centred = values - (index.sum(values) / size)[index.place]
+    centered = values - (index.sum(values) / size)[index.place]
     if baseline == "leave_one_out":
-        centred = centred * (size / (size - 1).clamp(min=1))[index.place]
-    return torch.where(index.equal(values)[index.place], torch.zeros_like(centred), centred)
+        centered = centered * (size / (size - 1).clamp(min=1))[index.place]
+    return torch.where(index.equal(values)[index.place], torch.zeros_like(centered), centered)
 
 
-def _scales(centred: Tensor, counted: Tensor, dead: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
-    """What to divide ``centred`` (N,) or (N, K) by: broadcastable to it, 1 where there is nothing to scale.
+def _scales(centered: Tensor, counted: Tensor, dead: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
+    """What to divide ``centered`` (N,) or (N, K) by: broadcastable to it, 1 where there is nothing to scale.
 
-    ``counted`` (like ``centred``) marks the entries that exist, ``dead`` (n,) the groups that do not count.
+    ``counted`` (like ``centered``) marks the entries that exist, ``dead`` (n,) the groups that do not count.
     """
     if scale == "none":
-        return centred.new_ones([1] * centred.ndim)
+        return centered.new_ones([1] * centered.ndim)
     if scale not in ("batch", "group"):
         raise ValueError(f"scale must be none, batch or group, got {scale!r}")
-    by_row = [-1, *[1] * (centred.ndim - 1)]
+    by_row = [-1, *[1] * (centered.ndim - 1)]
     rows = counted & ~dead[index.place].reshape(by_row)
-    square = torch.where(rows, centred**2, 0.0).reshape(centred.shape[0], -1).sum(1)
-    number = rows.reshape(centred.shape[0], -1).sum(1)
+    square = torch.where(rows, centered**2, 0.0).reshape(centered.shape[0], -1).sum(1)
+    number = rows.reshape(centered.shape[0], -1).sum(1)
     if scale == "batch":
-        size = (square.sum() / number.sum().clamp(min=1)).sqrt().reshape([1] * centred.ndim)
+        size = (square.sum() / number.sum().clamp(min=1)).sqrt().reshape([1] * centered.ndim)
     else:
         # With one advantage per member this is the usual standard deviation, n - 1 in the denominator.
-        free = index.sum(number) - (1 if centred.ndim == 1 else 0)
+        free = index.sum(number) - (1 if centered.ndim == 1 else 0)
         size = (index.sum(square) / free.clamp(min=1)).sqrt()[index.place].reshape(by_row)
     return torch.where(size > 0, size, torch.ones_like(size))
 

@@ -9,7 +9,7 @@ __all__ = ["entropy"]
 
 
 def entropy(logprobs: Tensor) -> Tensor:
-    """(...,) entropy in nats of normalised ``logprobs`` (..., V); tokens that cannot be drawn (``-inf``) count 0.
+    """(...,) entropy in nats of normalized ``logprobs`` (..., V); tokens that cannot be drawn (``-inf``) count 0.
 
     Differentiable, also where some log-probs are ``-inf``.
     """

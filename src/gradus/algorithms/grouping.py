@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["GroupIndex", "dead_groups", "dense_names", "live_rows", "spread"]
+__all__ = ["GroupIndex", "dense_names", "live_rows", "spread", "zero_variance_groups"]
 
 _NOISE = 64.0  # differences below this many roundings of the largest value are float noise, not variance
 
@@ -55,7 +55,7 @@ class GroupIndex:
         return high - low <= _NOISE * torch.finfo(values.dtype).eps * size
 
 
-def dead_groups(rewards: Tensor, groups: Tensor) -> Tensor:
+def zero_variance_groups(rewards: Tensor, groups: Tensor) -> Tensor:
     """(n,) true for groups whose raw rewards (N,) are all equal, in ascending order of their names ``groups`` (N,).
 
     Asked of rewards before any scaling or shaping. A group of one is dead: it has no baseline.

@@ -2,7 +2,7 @@
 
 All take the same arguments (see :class:`PolicyLoss`), so that they can be chosen by name from ``LOSSES``. Denominators come
 from the caller, who knows the whole step: the sum of the losses of its microbatches is then the loss of the step, however
-it was cut. Minimising the loss maximises the objective of the papers.
+it was cut. Minimizing the loss maximizes the objective of the papers.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _metrics(tokens: _Tokens, ratio: Tensor, clipped: Tensor) -> dict[str, Tenso
         "ratio_mean": ratio.detach().sum() / tokens.n_tokens,
         "ratio_max": ratio.detach().max() if ratio.numel() else zero,
         "approx_kl": (gap.exp() - 1.0 - gap).sum() / tokens.n_tokens,  # of the policy from the sampler, k3
-        "logprob_gap_max": gap.abs().max() if gap.numel() else zero,
+        "log_ratio_max": gap.abs().max() if gap.numel() else zero,
     }
 
 

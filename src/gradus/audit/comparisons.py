@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from gradus.audit.panel import best_reflex
-from gradus.audit.records import Check, PanelPlay
+from gradus.audit.records import Check, PanelEpisodes
 from gradus.core import Grader
 from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
 
 __all__ = ["ALIGNMENT", "FREE", "check_alignment", "check_exploits", "check_free_credit", "check_separation"]
 
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
-ALIGNMENT = 0.7  # rank correlation of mean grade and mean yardstick over policies
-_NEGATIVE = -0.1  # within policies, grade and yardstick may not run against each other
+ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
+_NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
 
 
-def check_separation(panel: PanelPlay) -> Check:
-    """Every step of the ladder must raise the grade, its paired interval above 0."""
+def check_separation(panel: PanelEpisodes) -> Check:
+    """Every step of the ladder must raise the reward, its paired interval above 0."""
     steps = {f"{b} - {a}": _difference(panel, b, a) for a, b in pairwise(panel.ladder)}
     if not steps:
         return Check(
@@ -32,19 +32,19 @@ def check_separation(panel: PanelPlay) -> Check:
     flat = {name: step for name, step in steps.items() if not _above(step)}
     if flat:
         told = ", ".join(f"{name} {_signed(step)}" for name, step in flat.items())
-        evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the grade: {told}"
+        evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {told}"
     else:
         least = min(steps, key=lambda name: _mean(steps[name]))
-        evidence = f"all {len(steps)} steps {' < '.join(panel.ladder)} raise the grade; the least is {least} {_signed(steps[least])}"
+        evidence = f"all {len(steps)} steps {' < '.join(panel.ladder)} raise the reward; the least is {least} {_signed(steps[least])}"
     return Check(
         name="separation", passed=not flat, evidence=evidence, details={n: _record(s) for n, s in steps.items()}
     )
 
 
-def check_exploits(panel: PanelPlay) -> Check:
+def check_exploits(panel: PanelEpisodes) -> Check:
     """No degenerate policy may beat the best honest reflex.
 
-    Where the panel was had for nothing the reflex is random play, which a constant may well beat by serving the yardstick
+    Where the panel was had for nothing the reflex is random play, which a constant may well beat by serving the true reward
     better; then only those count that do not.
     """
     reflex = best_reflex(panel)
@@ -54,7 +54,7 @@ def check_exploits(panel: PanelPlay) -> Check:
     winners = {
         name: found
         for name, found in tried.items()
-        if _above(found) and (panel.declared or not _above(_difference(panel, name, reflex, of="yardstick")))
+        if _above(found) and (panel.declared or not _above(_difference(panel, name, reflex, of="true_reward")))
     }
     best = max(tried, key=lambda name: _mean(tried[name]))
     if winners:
@@ -69,7 +69,7 @@ def check_exploits(panel: PanelPlay) -> Check:
     )
 
 
-def check_free_credit(panel: PanelPlay, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> Check:
+def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> Check:
     """What the best constant answer earns of each component, as a share of what the best policy earns above chance.
 
     ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
@@ -121,27 +121,27 @@ def check_free_credit(panel: PanelPlay, grader: Grader, constants: Mapping[str, 
     )
 
 
-def check_alignment(panel: PanelPlay, yardstick: str) -> Check:
-    """Rank correlation of grade and yardstick: over the means of all policies, and from episode to episode within each."""
+def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
+    """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
     names = list(panel.episodes)
-    grades = [mean_interval(panel.grades(name)).mean for name in names]
-    aims = [mean_interval(panel.yardsticks(name)).mean for name in names]
+    rewards = [mean_interval(panel.rewards(name)).mean for name in names]
+    aims = [mean_interval(panel.true_rewards(name)).mean for name in names]
     if len(names) < 3 or len({aim for aim in aims if aim is not None}) < 2:
-        evidence = f"not judged: at least 3 policies that differ in {yardstick} are needed, got {len(names)}"
+        evidence = f"not judged: at least 3 policies that differ in {true_reward} are needed, got {len(names)}"
         return Check(name="alignment", passed=None, evidence=evidence)
-    across = spearman(grades, aims)
-    within = {name: spearman(panel.grades(name), panel.yardsticks(name)) for name in names}
+    across = spearman(rewards, aims)
+    within = {name: spearman(panel.rewards(name), panel.true_rewards(name)) for name in names}
     pooled = spearman_within(
-        [grade for name in names for grade in panel.grades(name)],
-        [aim for name in names for aim in panel.yardsticks(name)],
+        [reward for name in names for reward in panel.rewards(name)],
+        [aim for name in names for aim in panel.true_rewards(name)],
         [name for name in names for _ in panel.episodes[name]],
     )
     against = [name for name, found in within.items() if found is not None and found < _NEGATIVE]
     passed = across is not None and across >= ALIGNMENT and (pooled is None or pooled > 0)
     evidence = (
-        f"the grade is the same for all policies while {yardstick} differs"
+        f"the reward is the same for all policies while {true_reward} differs"
         if across is None
-        else f"rank correlation of grade and {yardstick} is {across:.2f} over {len(names)} policies "
+        else f"rank correlation of reward and {true_reward} is {across:.2f} over {len(names)} policies "
         f"({ALIGNMENT} needed) and {_figure(pooled)} from episode to episode within a policy"
     )
     if against:
@@ -154,20 +154,20 @@ def check_alignment(panel: PanelPlay, yardstick: str) -> Check:
     )
 
 
-def _components(panel: PanelPlay, grader: Grader, names: Sequence[str]) -> dict[str, list[float]]:
+def _components(panel: PanelEpisodes, grader: Grader, names: Sequence[str]) -> dict[str, list[float]]:
     """Component -> the means of the policies that have one."""
     found: dict[str, list[float]] = {}
     for component in grader.weights:
         for name in dict.fromkeys(names):
-            values = [e.grade.components.get(component) if e.grade else None for e in panel.episodes[name]]
+            values = [e.reward.components.get(component) if e.reward else None for e in panel.episodes[name]]
             mean = mean_interval(values).mean
             if mean is not None:
                 found.setdefault(component, []).append(mean)
     return found
 
 
-def _difference(panel: PanelPlay, a: str, b: str, of: str = "grade") -> Paired:
-    values = panel.grades if of == "grade" else panel.yardsticks
+def _difference(panel: PanelEpisodes, a: str, b: str, of: str = "reward") -> Paired:
+    values = panel.rewards if of == "reward" else panel.true_rewards
     return paired_difference(values(a), values(b))
 
 

@@ -29,7 +29,7 @@ class Feature:
     edges: tuple[float, ...] = ()
     values: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    centres: tuple[float, ...] = ()
+    center: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
 
     @property
@@ -43,8 +43,8 @@ class Feature:
         if self.keys:
             found = [_at(value, (key,)) for key in self.keys]
             scaled = [
-                (float(each or 0.0) - centre) / scale
-                for each, centre, scale in zip(found, self.centres, self.scales, strict=True)
+                (float(each or 0.0) - center) / scale
+                for each, center, scale in zip(found, self.center, self.scales, strict=True)
             ]
             return scaled.index(min(scaled))
         if self.values:
@@ -95,7 +95,7 @@ def _lowest(numbers: Mapping[tuple[str, ...], np.ndarray]) -> list[Feature]:
             path=parent,
             bins=len(keys),
             keys=tuple(keys),
-            centres=tuple(float(numbers[(*parent, key)].mean()) for key in keys),
+            center=tuple(float(numbers[(*parent, key)].mean()) for key in keys),
             scales=tuple(float(numbers[(*parent, key)].std()) for key in keys),
         )
         for parent, keys in parents.items()

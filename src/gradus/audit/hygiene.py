@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gradus.audit.records import Check, PanelPlay
+from gradus.audit.records import Check, PanelEpisodes
 from gradus.core import EnvironmentSpec, Episode, Grader, Observation, StopReason, Task, child_seed
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 from gradus.stats import spearman
 
 __all__ = ["check_hygiene"]
@@ -21,7 +21,7 @@ _NUMBER = re.compile(rf"-?\d+\.\d{{{_TELLING},}}")
 
 
 def check_hygiene(
-    spec: EnvironmentSpec, grader: Grader, panel: PanelPlay, draw: Callable[[int], str], *, seed: int
+    spec: EnvironmentSpec, grader: Grader, panel: PanelEpisodes, draw: Callable[[int], str], *, seed: int
 ) -> Check:
     """All small tests at once; every problem found is a sentence, and none is allowed."""
     tasks = spec.tasks(panel.condition)[:_TASKS]
@@ -39,7 +39,7 @@ def check_hygiene(
         "the same seed gives the same episode",
         f"{len(spec.hidden)} hidden keys are not to be seen" if spec.hidden else "no hidden keys are declared",
         "gold scores 1" if _gold_name(spec) else "no gold policy is declared",
-        f"grades stay in {list(grader.range)}" if grader.range else "no range is declared",
+        f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
         "train and test seeds are disjoint",
     ]
     evidence = "; ".join(problems) if problems else "; ".join(declared)
@@ -86,7 +86,7 @@ def _difference(a: Observation, b: Observation) -> str:
 
 
 def _leaks(
-    spec: EnvironmentSpec, tasks: Sequence[Task], panel: PanelPlay, draw: Callable[[int], str], seed: int
+    spec: EnvironmentSpec, tasks: Sequence[Task], panel: PanelEpisodes, draw: Callable[[int], str], seed: int
 ) -> list[str]:
     """Hidden keys or their values in anything public; and hidden numbers that the first observation gives away."""
     problems: dict[str, None] = {}
@@ -188,13 +188,13 @@ def _gold_name(spec: EnvironmentSpec) -> str | None:
 
 
 def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: int) -> list[str]:
-    """Where the environment knows the right answers, they must get the full grade."""
+    """Where the environment knows the right answers, they must get the full reward."""
     name = _gold_name(spec)
     if name is None:
         return []
     top = grader.range[1] if grader.range else 1.0
-    episodes = play(spec, spec.policy(name), tasks, seed=seed, key=("audit", "gold"), grader=grader).episodes
-    values = {episode.task.seed: episode.grade.value if episode.grade else None for episode in episodes}
+    episodes = roll_out(spec, spec.policy(name), tasks, seed=seed, key=("audit", "gold"), grader=grader).episodes
+    values = {episode.task.seed: episode.reward.value if episode.reward else None for episode in episodes}
     short = {seed: value for seed, value in values.items() if value is None or abs(value - top) > 1e-6}
     if not short:
         return []
@@ -204,12 +204,12 @@ def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: in
     ]
 
 
-def _out_of_range(grader: Grader, panel: PanelPlay) -> list[str]:
+def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
     if grader.range is None:
         return []
     low, high = grader.range
     for name in panel.episodes:
-        for episode, value in zip(panel.episodes[name], panel.grades(name), strict=True):
+        for episode, value in zip(panel.episodes[name], panel.rewards(name), strict=True):
             if value is not None and not low - 1e-9 <= value <= high + 1e-9:
                 return [
                     f"{name} gets {value:.4f} on seed {episode.task.seed}, outside the declared range [{low:g}, {high:g}]"
@@ -217,7 +217,7 @@ def _out_of_range(grader: Grader, panel: PanelPlay) -> list[str]:
     return []
 
 
-def _ungraded(panel: PanelPlay) -> list[str]:
+def _ungraded(panel: PanelEpisodes) -> list[str]:
     problems: list[str] = []
     for name, episodes in panel.episodes.items():
         failed = [e for e in episodes if e.failure]
@@ -225,9 +225,11 @@ def _ungraded(panel: PanelPlay) -> list[str]:
             problems.append(
                 f"{len(failed)} of {len(episodes)} episodes of {name} failed ({failed[0].failure.message[:80]})"
             )
-        errors = [e.grade.error for e in episodes if e.grade and e.grade.value is None]
+        errors = [e.reward.error for e in episodes if e.reward and e.reward.value is None]
         if errors:
-            problems.append(f"{len(errors)} of {len(episodes)} episodes of {name} got no grade ({str(errors[0])[:80]})")
+            problems.append(
+                f"{len(errors)} of {len(episodes)} episodes of {name} got no reward ({str(errors[0])[:80]})"
+            )
     return problems
 
 

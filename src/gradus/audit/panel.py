@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gradus.audit.answers import AnswerSpace, answer_space
 from gradus.audit.plans import Plan, PlanPolicy, Shape
-from gradus.audit.records import PanelPlay
+from gradus.audit.records import PanelEpisodes
 from gradus.core import (
     Action,
     EnvironmentSpec,
@@ -19,10 +19,10 @@ from gradus.core import (
     Task,
     child_seed,
 )
-from gradus.rollouts import play, regrade
+from gradus.rollouts import regrade, roll_out
 from gradus.stats import mean_interval
 
-__all__ = ["RandomAnswers", "best_reflex", "main_tasks", "play_panel", "regraded_panel"]
+__all__ = ["RandomAnswers", "best_reflex", "main_tasks", "regraded_panel", "roll_out_panel"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -61,14 +61,14 @@ def main_tasks(spec: EnvironmentSpec, episodes: int) -> list[Task]:
     return spec.tasks(name, min(episodes, len(spec.conditions[name].seeds)))
 
 
-def play_panel(
+def roll_out_panel(
     spec: EnvironmentSpec,
     *,
     episodes: int,
     seed: int,
     policies: Mapping[str, Policy] | None = None,
     progress: Progress | None = None,
-) -> PanelPlay:
+) -> PanelEpisodes:
     """Play the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
@@ -81,11 +81,11 @@ def play_panel(
     cast |= policies or {}
     played: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
-        tell = None if progress is None else _labelled(progress, name)
-        found = play(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
+        tell = None if progress is None else _labeled(progress, name)
+        found = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
         played[name] = [replace(episode, policy=name) for episode in found]
     teacher = [spec.teacher] if spec.teacher in cast else []
-    return PanelPlay(
+    return PanelEpisodes(
         condition=tasks[0].condition,
         episodes=played,
         ladder=tuple(roles.ladder) if roles else ("random", *teacher),
@@ -96,14 +96,14 @@ def play_panel(
     )
 
 
-def regraded_panel(spec: EnvironmentSpec, panel: PanelPlay, grader: Grader) -> PanelPlay:
+def regraded_panel(spec: EnvironmentSpec, panel: PanelEpisodes, grader: Grader) -> PanelEpisodes:
     """The same play under another grader."""
     return replace(panel, episodes={name: regrade(spec, found, grader) for name, found in panel.episodes.items()})
 
 
-def best_reflex(panel: PanelPlay) -> str:
+def best_reflex(panel: PanelEpisodes) -> str:
     """The honest policy without inference that the grader likes best."""
-    found = {name: mean_interval(panel.grades(name)).mean for name in panel.reflexes}
+    found = {name: mean_interval(panel.rewards(name)).mean for name in panel.reflexes}
     known = {name: mean for name, mean in found.items() if mean is not None}
     return max(known, key=lambda name: known[name]) if known else panel.reflexes[0]
 
@@ -142,5 +142,5 @@ def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:
     return PlanPolicy([plan], tasks=tasks, name=shape.name)
 
 
-def _labelled(progress: Progress, label: str) -> Callable[[int, int], None]:
+def _labeled(progress: Progress, label: str) -> Callable[[int, int], None]:
     return lambda done, total: progress(label, done, total)

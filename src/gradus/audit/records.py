@@ -9,7 +9,7 @@ from typing import Any
 from gradus.core import Episode
 from gradus.stats import Interval, Paired
 
-__all__ = ["Check", "Hack", "PanelPlay", "Point"]
+__all__ = ["Check", "Hack", "PanelEpisodes", "Point"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,16 +27,16 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A policy in the plane of grade against yardstick. ``role``: ladder, reflex, exploit, given, or search."""
+    """A policy in the plane of reward against true reward. ``role``: ladder, reflex, exploit, given, or search."""
 
     policy: str
     role: str
-    grade: Interval
-    yardstick: Interval
+    reward: Interval
+    true_reward: Interval
 
 
 @dataclass(frozen=True, kw_only=True)
-class PanelPlay:
+class PanelEpisodes:
     """The episodes of every policy on the same tasks, and which part each policy has in the audit.
 
     ``declared``: the environment named the parts itself; otherwise they were had for nothing.
@@ -55,16 +55,16 @@ class PanelPlay:
         roles = (("exploit", self.exploits), ("reflex", self.reflexes), ("ladder", self.ladder))
         return next((role for role, names in roles if name in names), "given")
 
-    def grades(self, name: str) -> list[float | None]:
-        return [episode.grade.value if episode.grade else None for episode in self.episodes[name]]
+    def rewards(self, name: str) -> list[float | None]:
+        return [episode.reward.value if episode.reward else None for episode in self.episodes[name]]
 
-    def yardsticks(self, name: str) -> list[float | None]:
-        return [episode.metrics.get("yardstick") for episode in self.episodes[name]]
+    def true_rewards(self, name: str) -> list[float | None]:
+        return [episode.metrics.get("true_reward") for episode in self.episodes[name]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hack:
-    """A plan that the grader prefers to the best honest reflex while the yardstick falls.
+    """A plan that the grader prefers to the best honest reflex while the true reward falls.
 
     ``episode`` and ``reflex_episode`` are of the same task: the one where the two differ most plainly.
     """
@@ -72,8 +72,8 @@ class Hack:
     plan: str
     shape: str
     reflex: str
-    grade: Paired
-    yardstick: Paired
+    reward: Paired
+    true_reward: Paired
     components: Mapping[str, float]
     episode: Episode
     reflex_episode: Episode

@@ -9,10 +9,10 @@ from typing import Any
 
 from gradus.audit.answers import answer_space
 from gradus.audit.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
-from gradus.audit.exploit import check_search, constant_credit, hunt
+from gradus.audit.exploit import check_search, constant_credit, search_plans
 from gradus.audit.hygiene import check_hygiene
-from gradus.audit.panel import main_tasks, play_panel, regraded_panel
-from gradus.audit.records import Check, Hack, PanelPlay, Point
+from gradus.audit.panel import main_tasks, regraded_panel, roll_out_panel
+from gradus.audit.records import Check, Hack, PanelEpisodes, Point
 from gradus.audit.signal import check_signal
 from gradus.core import EnvironmentSpec, Grader, Policy
 from gradus.stats import mean_interval
@@ -27,20 +27,20 @@ SCHEMA = 1
 class AuditResult:
     """``verdict`` is pass or fail; a check that could not be judged (passed None) does not fail it.
 
-    ``points``: every policy in the plane of grade against yardstick, for the figure. ``hack``: what the search found, with
+    ``points``: every policy in the plane of reward against true reward, for the figure. ``hack``: what the search found, with
     an episode to look at, or None. ``panel`` may be handed to the next audit, which then need not play it again.
     """
 
     environment: str
     grader: str
-    yardstick_name: str
+    true_reward_name: str
     condition: str
     episodes: int
     seed: int
     checks: Sequence[Check]
     points: Sequence[Point]
     hack: Hack | None
-    panel: PanelPlay
+    panel: PanelEpisodes
 
     @property
     def verdict(self) -> str:
@@ -62,8 +62,8 @@ class AuditResult:
                 "plan": self.hack.plan,
                 "shape": self.hack.shape,
                 "reflex": self.hack.reflex,
-                "grade": asdict(self.hack.grade),
-                "yardstick": asdict(self.hack.yardstick),
+                "reward": asdict(self.hack.reward),
+                "true_reward": asdict(self.hack.true_reward),
                 "components": dict(self.hack.components),
                 "seed": self.hack.episode.task.seed,
                 "condition": self.hack.episode.task.condition,
@@ -76,7 +76,7 @@ class AuditResult:
                 "verdict": self.verdict,
                 "summary": self.summary,
                 "checks": [asdict(check) for check in self.checks],
-                "yardstick_name": self.yardstick_name,
+                "true_reward_name": self.true_reward_name,
                 "condition": self.condition,
                 "episodes": self.episodes,
                 "seed": self.seed,
@@ -102,7 +102,7 @@ def run_audit(
     policies: Mapping[str, Policy] | None = None,
     signal_policy: Policy | None = None,
     signal_tasks: int = 24,
-    panel: PanelPlay | None = None,
+    panel: PanelEpisodes | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
     """Audit one grader of ``spec`` (by name, the default one if None).
@@ -113,23 +113,23 @@ def run_audit(
     ``progress`` is told (what, done, of how many). The same arguments give the same result.
     """
     judged = grader if isinstance(grader, Grader) else spec.grader(grader)
-    played = panel or play_panel(spec, episodes=episodes, seed=seed, policies=policies, progress=progress)
+    played = panel or roll_out_panel(spec, episodes=episodes, seed=seed, policies=policies, progress=progress)
     played = regraded_panel(spec, played, judged)
     tasks = main_tasks(spec, len(next(iter(played.episodes.values()))))
     space = answer_space(spec, (), seed=seed)
     draw = spec.random_answers or (
         lambda drawn: space.text([drawn // (7 * p + 1) % n for p, n in enumerate(space.sizes)])
     )
-    hunted = hunt(spec, judged, played, tasks, budget=budget, seed=seed, progress=progress)
-    searched, hack = check_search(hunted, spec.yardstick_name)
-    constants = constant_credit(hunted, played, tasks, seed=seed)
+    plan_search = search_plans(spec, judged, played, tasks, budget=budget, seed=seed, progress=progress)
+    searched, hack = check_search(plan_search, spec.true_reward_name)
+    constants = constant_credit(plan_search, played, tasks, seed=seed)
     if progress is not None:
         progress("signal and hygiene", 0, 1)
     checks = [
         check_separation(played),
         check_exploits(played),
         check_free_credit(played, judged, constants),
-        check_alignment(played, spec.yardstick_name),
+        check_alignment(played, spec.true_reward_name),
         searched,
         check_signal(spec, judged, signal_policy, draw, tasks=signal_tasks, seed=seed),
         check_hygiene(spec, judged, played, draw, seed=seed),
@@ -138,7 +138,7 @@ def run_audit(
         progress("signal and hygiene", 1, 1)
     found = [
         ("search: " + plan.describe(), "search", plays)
-        for plan, plays in zip(hunted.finalists, hunted.episodes, strict=True)
+        for plan, plays in zip(plan_search.finalists, plan_search.episodes, strict=True)
     ]
     points = [
         *(_point(name, played.role(name), plays) for name, plays in played.episodes.items()),
@@ -147,7 +147,7 @@ def run_audit(
     return AuditResult(
         environment=spec.name,
         grader=judged.name,
-        yardstick_name=spec.yardstick_name,
+        true_reward_name=spec.true_reward_name,
         condition=played.condition,
         episodes=len(tasks),
         seed=seed,
@@ -162,8 +162,8 @@ def _point(name: str, role: str, episodes: Sequence[Any]) -> Point:
     return Point(
         policy=name,
         role=role,
-        grade=mean_interval([e.grade.value if e.grade else None for e in episodes]),
-        yardstick=mean_interval([e.metrics.get("yardstick") for e in episodes]),
+        reward=mean_interval([e.reward.value if e.reward else None for e in episodes]),
+        true_reward=mean_interval([e.metrics.get("true_reward") for e in episodes]),
     )
 
 

@@ -1,7 +1,7 @@
 """Looking for a hack without knowing one: cross-entropy search over plans, small reactive tables and bent reflexes.
 
 Every shape of plan gets a share of the budget. A generation draws plans from a distribution that is independent in each
-cell, plays them all on the same tasks in lockstep, and moves the distribution towards the best. The plan that won so far
+cell, plays them all on the same tasks at once, and moves the distribution towards the best. The plan that won so far
 starts the next shape. Source: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
 """
 
@@ -17,7 +17,7 @@ from gradus.audit.distribution import Distribution
 from gradus.audit.features import Feature
 from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 __all__ = ["Candidate", "Field", "Search", "search"]
 
@@ -46,12 +46,14 @@ class Field:
     reflex: Policy | None = None
     keeps: tuple[bool, ...] = ()
 
-    def play(
+    def roll_out(
         self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int, name: str = "search"
     ) -> list[list[Episode]]:
-        """Every plan on every task, in lockstep: one list of episodes a plan, in the order of the tasks."""
+        """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
         policy = PlanPolicy(plans, tasks=len(tasks), reflex=self.reflex, name=name)
-        found = play(self.spec, policy, [*tasks] * len(plans), seed=seed, key=("audit",), grader=self.grader).episodes
+        found = roll_out(
+            self.spec, policy, [*tasks] * len(plans), seed=seed, key=("audit",), grader=self.grader
+        ).episodes
         return [found[i * len(tasks) : (i + 1) * len(tasks)] for i in range(len(plans))]
 
 
@@ -60,8 +62,8 @@ class Candidate:
     """A plan with its means over the tasks it was judged on."""
 
     plan: Plan
-    grade: float
-    yardstick: float
+    reward: float
+    true_reward: float
     objective: float
     components: dict[str, float]
 
@@ -95,28 +97,28 @@ class _Judge:
         """Means of every plan over the next ``tasks`` training tasks, so that none is chosen for the tasks it happened to meet."""
         wanted = [self.field.spec.train_task(i) for i in range(self.tasks, self.tasks + tasks)]
         self.tasks += tasks
-        played = self.field.play(plans, wanted, seed=self.seed)
+        played = self.field.roll_out(plans, wanted, seed=self.seed)
         self.episodes += len(plans) * tasks
         found = [self._candidate(plan, episodes) for plan, episodes in zip(plans, played, strict=True)]
         self.trials += found
         return found
 
     def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
-        """A plan that never got a grade is worth minus infinity."""
+        """A plan that never got a reward is worth minus infinity."""
         return Candidate(
             plan=plan,
-            grade=_mean([e.grade.value if e.grade else None for e in episodes]),
-            yardstick=_mean([e.metrics.get("yardstick") for e in episodes]),
+            reward=_mean([e.reward.value if e.reward else None for e in episodes]),
+            true_reward=_mean([e.metrics.get("true_reward") for e in episodes]),
             objective=_mean([self.objective(e) for e in episodes]),
             components={
-                name: _mean([e.grade.components.get(name) if e.grade else None for e in episodes])
+                name: _mean([e.reward.components.get(name) if e.reward else None for e in episodes])
                 for name in self.field.grader.weights
             },
         )
 
 
 def search(field: Field, *, budget: int, seed: int, objective: Objective, progress: Progress | None = None) -> Search:
-    """Maximise the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
+    """Maximize the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
 
     The result is a function of the arguments: all randomness is keyed by ``seed``.
     """

@@ -1,4 +1,4 @@
-"""Will GRPO have anything to learn from? The spread within groups and the share of dead groups, before a step is paid for."""
+"""Will GRPO have anything to learn from? The spread within groups and the share of zero-variance groups, before a step is paid for."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import numpy as np
 from gradus.audit.panel import RandomAnswers
 from gradus.audit.records import Check
 from gradus.core import Action, EnvironmentSpec, EpisodeStart, Grader, Policy, Request, Session, child_rng, child_seed
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
-__all__ = ["SIZES", "Blend", "check_signal", "forecast"]
+__all__ = ["SIZES", "NoisyPolicy", "check_signal", "forecast"]
 
 SIZES = (4, 8, 16)
 _MEMBERS = 16
-_DEAD = 0.5  # doctor warns above this share of dead groups
+_DEAD = 0.5  # doctor warns above this share of zero-variance groups
 _NOISE = 0.3
 
 
-class Blend:
+class NoisyPolicy:
     """A policy that gives a random answer instead of its own with chance ``noise`` at each turn.
 
-    It stands in for a primed student where none is at hand: right most of the time, and not always in the same way.
+    It stands in for a warm-started student where none is at hand: right most of the time, and not always in the same way.
     """
 
     def __init__(self, policy: Policy, draw: Callable[[int], str], *, noise: float = _NOISE) -> None:
         self.name = f"{policy.name} with {noise:.0%} random answers"
         self._policy, self._draw, self._noise = policy, draw, noise
 
-    def start(self, episodes: Sequence[EpisodeStart]) -> _BlendSession:
-        return _BlendSession(self._policy.start(episodes), self._draw, self._noise, episodes)
+    def start(self, episodes: Sequence[EpisodeStart]) -> _NoisySession:
+        return _NoisySession(self._policy.start(episodes), self._draw, self._noise, episodes)
 
 
-class _BlendSession:
+class _NoisySession:
     def __init__(
         self, session: Session, draw: Callable[[int], str], noise: float, episodes: Sequence[EpisodeStart]
     ) -> None:
@@ -62,16 +62,19 @@ def check_signal(
     given = policy is not None
     played = policy or _stand_in(spec, draw)
     wanted = [spec.train_task(i) for i in range(tasks)]
-    groups = play(spec, played, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader).groups
-    grades = [[value for value in group.values() if value is not None] for group in groups]
-    whole = [values for values in grades if len(values) == _MEMBERS]
+    groups = roll_out(
+        spec, played, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader
+    ).groups
+    rewards = [[value for value in group.values() if value is not None] for group in groups]
+    whole = [values for values in rewards if len(values) == _MEMBERS]
     if not whole:
         evidence = f"not judged: no group of {_MEMBERS} episodes of {played.name} could be graded as a whole"
         return Check(name="signal", passed=None, evidence=evidence)
     found = forecast(np.array(whole), seed=seed)
-    dead = found["8"]["dead_groups"]
+    dead = found["8"]["zero_variance_groups"]
     told = "; ".join(
-        f"G = {size}: spread {each['spread']:.3f}, {each['dead_groups']:.0%} dead" for size, each in found.items()
+        f"G = {size}: spread {each['spread']:.3f}, {each['zero_variance_groups']:.0%} dead"
+        for size, each in found.items()
     )
     who = played.name if given else f"{played.name} (a stand-in; give your own policy for a forecast of your run)"
     return Check(
@@ -82,26 +85,29 @@ def check_signal(
     )
 
 
-def forecast(grades: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Expected spread and share of dead groups of G = 4, 8, 16 from ``grades`` (tasks, members).
+def forecast(rewards: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Expected spread and share of zero-variance groups of G = 4, 8, 16 from ``rewards`` (tasks, members).
 
-    Dead: all grades of a group equal; its expectation over all subsets of the members is exact. Spread: mean over groups
+    Dead: all rewards of a group equal; its expectation over all subsets of the members is exact. Spread: mean over groups
     of the standard deviation within, over disjoint subsets in 8 random orders.
     """
-    members = grades.shape[1]
+    members = rewards.shape[1]
     rng = np.random.default_rng(child_seed(seed, "audit", "forecast"))
-    orders = [rng.permuted(grades, axis=1) for _ in range(8)]
+    orders = [rng.permuted(rewards, axis=1) for _ in range(8)]
     found: dict[str, dict[str, float]] = {}
     for size in (each for each in SIZES if each <= members):
         blocks = np.stack([order[:, : members - members % size].reshape(-1, size) for order in orders])
         chances = [
-            sum(comb(count, size) for count in Counter(row.tolist()).values()) / comb(members, size) for row in grades
+            sum(comb(count, size) for count in Counter(row.tolist()).values()) / comb(members, size) for row in rewards
         ]
-        found[str(size)] = {"spread": float(blocks.std(axis=-1).mean()), "dead_groups": float(np.mean(chances))}
+        found[str(size)] = {
+            "spread": float(blocks.std(axis=-1).mean()),
+            "zero_variance_groups": float(np.mean(chances)),
+        }
     return found
 
 
 def _stand_in(spec: EnvironmentSpec, draw: Callable[[int], str]) -> Policy:
     if spec.teacher is not None and not spec.teacher.startswith("remote"):
-        return Blend(spec.policy(spec.teacher), draw)
+        return NoisyPolicy(spec.policy(spec.teacher), draw)
     return RandomAnswers(draw)

@@ -21,15 +21,15 @@ def check_rows(result: AuditResult) -> list[tuple[str, str, str]]:
 
 
 def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
-    """Policy, role, grade and yardstick, best grade first."""
-    ordered = sorted(result.points, key=lambda point: -(point.grade.mean if point.grade.mean is not None else -1e9))
-    return [(point.policy, point.role, _interval(point.grade), _interval(point.yardstick)) for point in ordered]
+    """Policy, role, reward and true reward, best reward first."""
+    ordered = sorted(result.points, key=lambda point: -(point.reward.mean if point.reward.mean is not None else -1e9))
+    return [(point.policy, point.role, _interval(point.reward), _interval(point.true_reward)) for point in ordered]
 
 
 def tables(result: AuditResult) -> list[Any]:
     """The policies, then the checks, as rich renderables."""
     title = f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes"
-    policies = Table("policy", "role", "grade", result.yardstick_name, title=title, box=None, title_justify="left")
+    policies = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
     for row in point_rows(result):
         policies.add_row(*row)
     checks = Table(title="checks", box=None, title_justify="left", padding=(0, 2, 1, 0))

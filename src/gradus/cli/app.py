@@ -36,7 +36,7 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Audit the grader, prime from a teacher, train, watch, and prove the gain."""
+    """Audit the grader, warm-start from a teacher, train, watch, and prove the gain."""
 
 
 def main() -> None:

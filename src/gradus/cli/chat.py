@@ -15,9 +15,10 @@ def command(
     seed: int = typer.Option(0, "--seed", help="Seed of sampling."),
 ) -> None:
     """Chat with a checkpoint; an empty line ends it."""
-    from gradus.interop.chat import chat_loop
+    from gradus.interop.serving.chat import chat_loop
     from gradus.pipeline.policies import find_model
-    from gradus.policies import SamplingConfig, load_model
+    from gradus.policies.local.loading import load_model
+    from gradus.policies.local.sampling import SamplingConfig
 
     loaded = load_model(str(find_model(model) or model))
     if temperature == 0:

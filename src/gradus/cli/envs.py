@@ -52,7 +52,7 @@ def _one(name: str, as_json: bool) -> None:
     found = {
         "name": spec.name,
         "summary": spec.summary,
-        "yardstick": spec.yardstick_name,
+        "true_reward": spec.true_reward_name,
         "turns": spec.max_turns,
         "graders": {each.name: each.summary for each in spec.graders.values()},
         "default_grader": spec.default_grader,
@@ -68,7 +68,7 @@ def _one(name: str, as_json: bool) -> None:
     console = Console()
     console.print(f"[bold]{spec.name}[/bold]  {spec.summary}", highlight=False)
     console.print(
-        f"yardstick: {spec.yardstick_name}; at most {spec.max_turns} turns; teacher: {spec.teacher or 'none'}"
+        f"true reward: {spec.true_reward_name}; at most {spec.max_turns} turns; teacher: {spec.teacher or 'none'}"
     )
     for title in ("graders", "conditions"):
         console.print(f"[bold]{title}[/bold]")

@@ -19,7 +19,7 @@ def command(
     """Write model, tokenizer, generation config and a model card with the evaluation table."""
     from gradus.core.files import read_json
     from gradus.pipeline.policies import existing_model
-    from gradus.policies.export import export_model
+    from gradus.policies.local.export import export_model
 
     results = read_json(run / "results.json") if (run / "results.json").is_file() else None
     found = export_model(existing_model(str(run)), out, merge=merge, dtype=dtype, results=results, overwrite=overwrite)

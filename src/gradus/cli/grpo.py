@@ -1,4 +1,4 @@
-"""`gradus grpo`: train a model by group-relative policy optimisation."""
+"""`gradus grpo`: train a model by group-relative policy optimization."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def command(
     sessions: int = typer.Option(64, "--sessions", min=1, help="Episodes that its server runs at once."),
 ) -> None:
     """Write an environment as a package that `openenv validate` accepts and `openenv push` uploads."""
-    from gradus.interop.openenv_package import write_package
+    from gradus.interop.openenv.package import write_package
 
     found = write_package(environment, folder, sessions=sessions)
     typer.echo(f"wrote {len(found.files)} files to {found.folder}")

@@ -15,7 +15,7 @@ def command(
     prompt: int = typer.Option(256, "--prompt", help="Tokens read per turn, the first turn's with the system prompt."),
     answer: int = typer.Option(128, "--answer", help="Tokens sampled per turn, at most."),
     turns: int = typer.Option(1, "--turns", help="Turns of an episode."),
-    steps: int = typer.Option(100, "--steps", help="Optimiser steps."),
+    steps: int = typer.Option(100, "--steps", help="Optimizer steps."),
 ) -> None:
     """Forecast a run; what cannot fit is refused with the setting to change."""
     from rich.console import Console
@@ -23,9 +23,9 @@ def command(
 
     from gradus.core import ConfigError
     from gradus.pipeline.policies import find_model
-    from gradus.training import GrpoConfig
-    from gradus.training.hardware import PRESETS, this_machine
-    from gradus.training.plan import Lengths, as_rows, check_fits, make_plan, read_shape
+    from gradus.planning.forecast import Lengths, as_rows, check_fits, make_plan, read_shape
+    from gradus.planning.hardware import PRESETS, this_machine
+    from gradus.training.config import GrpoConfig
 
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")

@@ -31,15 +31,15 @@ def command(
 def _play(spec, task, console) -> None:
     from gradus.pipeline import PersonPolicy
     from gradus.reports import show_episode
-    from gradus.rollouts import play
+    from gradus.rollouts import roll_out
 
     person = PersonPolicy(console)
-    episode = play(spec, person, [task], grader=spec.grader()).episodes[0]
+    episode = roll_out(spec, person, [task], grader=spec.grader()).episodes[0]
     console.rule("what you could not see")
     console.print(show_episode(episode, spec.view(episode) if spec.view else None))
-    if episode.grade and episode.grade.value is not None:
-        console.print(f"grade ({episode.grade.grader}): [bold]{episode.grade.value:.3f}[/bold]")
-    yardstick = episode.metrics.get("yardstick")
-    if yardstick is not None:
-        console.print(f"{spec.yardstick_name}: [bold]{yardstick:+.2f}[/bold]")
+    if episode.reward and episode.reward.value is not None:
+        console.print(f"reward ({episode.reward.grader}): [bold]{episode.reward.value:.3f}[/bold]")
+    true_reward = episode.metrics.get("true_reward")
+    if true_reward is not None:
+        console.print(f"{spec.true_reward_name}: [bold]{true_reward:+.2f}[/bold]")
     console.print(f"compare: gradus eval {spec.name} --policy {','.join(list(spec.policies)[:3])}")

@@ -38,25 +38,25 @@ def command(
         known = [value for value in values if value is not None]
         return fsum(known) / len(known) if known else None
 
-    before = mean([each.grade.value if each.grade else None for each in found.episodes])
-    after = mean([each.grade.value if each.grade else None for each in graded])
+    before = mean([each.reward.value if each.reward else None for each in found.episodes])
+    after = mean([each.reward.value if each.reward else None for each in graded])
     components = {
-        name: mean([each.grade.components.get(name) if each.grade else None for each in graded])
+        name: mean([each.reward.components.get(name) if each.reward else None for each in graded])
         for name in chosen.weights
     }
-    names = sorted({each.grade.grader for each in found.episodes if each.grade})
+    names = sorted({each.reward.grader for each in found.episodes if each.reward})
     if as_json:
         summary = {
             "grader": grader,
             "episodes": len(graded),
-            "grade": after,
+            "reward": after,
             "before": before,
             "components": components,
         }
         typer.echo(json.dumps(summary, indent=1))
         return
     table = Table(title=f"{len(graded)} episodes of {found.environment}", box=None)
-    table.add_column("grade under")
+    table.add_column("reward under")
     table.add_column("mean", justify="right")
     table.add_row(", ".join(names) or "no grader", _figure(before))
     table.add_row(grader, _figure(after), style="bold")

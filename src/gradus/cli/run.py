@@ -1,4 +1,4 @@
-"""`gradus run`: audit, teacher, priming, GRPO, evaluation and report, in order."""
+"""`gradus run`: audit, teacher, SFT, GRPO, evaluation and report, in order."""
 
 from __future__ import annotations
 

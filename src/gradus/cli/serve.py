@@ -17,10 +17,10 @@ def command(
     """Serve chat completions and completions, streaming or not, with token ids and log-probs."""
     from pathlib import Path
 
-    from gradus.interop.listening import listen, url
-    from gradus.interop.serve import make_app, serve
+    from gradus.interop.serving.app import make_app, serve
+    from gradus.interop.serving.listening import listen, url
     from gradus.pipeline.policies import find_model
-    from gradus.policies import load_model
+    from gradus.policies.local.loading import load_model
 
     with listen(host, port) as listener:
         loaded = load_model(str(find_model(model) or model))

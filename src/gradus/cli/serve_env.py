@@ -20,8 +20,8 @@ def command(
     import uvicorn
 
     from gradus import environments
-    from gradus.interop.listening import listen, url
-    from gradus.interop.openenv_server import create_app, server_config
+    from gradus.interop.openenv.server import create_app, server_config
+    from gradus.interop.serving.listening import listen, url
 
     spec = environments.load(environment)
     with listen(host, port) as listener:

@@ -1,4 +1,4 @@
-"""`gradus sft`: prime a model on stored episodes."""
+"""`gradus sft`: warm-start a model on stored episodes."""
 
 from __future__ import annotations
 

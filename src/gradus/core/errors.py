@@ -41,4 +41,4 @@ class ContextLengthError(PolicyError):
 
 
 class GradingError(GradusError):
-    """A grader could not grade an episode."""
+    """A grader could not reward an episode."""

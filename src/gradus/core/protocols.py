@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from gradus.core.records import Action, Episode, Grade, Observation, Task
+from gradus.core.records import Action, Episode, Observation, Reward, Task
 
-__all__ = ["Corrigible", "Environment", "EpisodeStart", "GradeFunction", "Policy", "Renderer", "Request", "Session"]
+__all__ = ["Environment", "EpisodeStart", "GraderFunction", "Policy", "Relabelable", "Renderer", "Request", "Session"]
 
 
 @runtime_checkable
@@ -80,10 +80,10 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class Corrigible(Protocol):
+class Relabelable(Protocol):
     """A session that remembers its own answers and can be told what was really answered in its place."""
 
-    def correct(self, row: int, text: str) -> None:
+    def replace_action(self, row: int, text: str) -> None:
         """Replace the last answer of a row in the session's memory."""
         ...
 
@@ -95,7 +95,7 @@ class Policy(Protocol):
     def name(self) -> str: ...
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        """Open a session for episodes that are played in lockstep, members of a group next to each other."""
+        """Open a session for episodes that are played at once, members of a group next to each other."""
         ...
 
 
@@ -118,4 +118,4 @@ class Renderer(Protocol):
         ...
 
 
-GradeFunction = Callable[[Sequence[Episode]], Sequence[Grade]]
+GraderFunction = Callable[[Sequence[Episode]], Sequence[Reward]]

@@ -15,9 +15,9 @@ __all__ = [
     "Action",
     "Episode",
     "Failure",
-    "Grade",
     "Group",
     "Observation",
+    "Reward",
     "RewardTerm",
     "Span",
     "StopReason",
@@ -112,7 +112,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An error captured at a boundary. ``stage`` is reset, act, step, grade or truncate."""
+    """An error captured at a boundary. ``stage`` is reset, act, step, reward or truncate."""
 
     stage: str
     type: str
@@ -135,16 +135,16 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTerm:
-    """One payment: the weighted amount ``value`` that ``component`` adds to the grade, for a turn or for a span of it.
+    """One payment: the weighted amount ``value`` that ``component`` adds to the reward, for a turn or for a span of it.
 
-    ``stated`` says that the span is a statement: nothing that comes later depends on it. Span credit then pays it by this
+    ``immediate`` says that the span is a statement: nothing that comes later depends on it. Span credit then pays it by this
     payment alone, without the noise of all that follows.
     """
 
     component: str
     value: float
     span: str | None = None
-    stated: bool = False
+    immediate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,13 +162,13 @@ class Turn:
     action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     restart: bool = False
     cut: bool = False  # the answer was cut by a token budget
-    target: str | None = None  # what a teacher would have answered here; priming learns it instead of the action
+    expert_action: str | None = None  # what the teacher would have answered here; SFT learns it instead of the action
     tokens: TurnTokens | None = None
     usage: Usage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grade:
+class Reward:
     """What a grader says of one episode.
 
     ``value`` is None if it could not be computed, and ``error`` says why; it is never silently 0.
@@ -200,13 +200,13 @@ class Episode:
     member: int = 0
     outcome: Mapping[str, Any] = field(default_factory=dict[str, Any])
     final: Observation | None = None  # the last observation, which nobody answered
-    grade: Grade | None = None
+    reward: Reward | None = None
     failure: Failure | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     seconds: float | None = None
 
     @property
-    def environment_return(self) -> float | None:
+    def env_return(self) -> float | None:
         """Sum of the environment's own rewards; None if it gave none."""
         rewards = [turn.env_reward for turn in self.turns if turn.env_reward is not None]
         return fsum(rewards) if rewards else None
@@ -221,4 +221,4 @@ class Group:
 
     def values(self) -> Sequence[float | None]:
         """Grades of the members, (G,)."""
-        return [episode.grade.value if episode.grade else None for episode in self.episodes]
+        return [episode.reward.value if episode.reward else None for episode in self.episodes]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.core.errors import ConfigError
-from gradus.core.protocols import Environment, GradeFunction, Policy
+from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Task
 
 __all__ = ["Condition", "EnvironmentSpec", "EpisodeView", "Grader", "Panel", "ViewPanel", "Vocabulary"]
@@ -17,14 +17,14 @@ __all__ = ["Condition", "EnvironmentSpec", "EpisodeView", "Grader", "Panel", "Vi
 class Grader:
     """A named, versioned way to grade stored episodes.
 
-    ``weights``: component -> weight in the grade. ``per_turn``: the terms are paid where they were earned, so that turn
-    credit works; otherwise all is paid at the last turn. ``grade`` takes many episodes, because some graders batch.
+    ``weights``: component -> weight in the reward. ``per_turn``: the terms are paid where they were earned, so that turn
+    credit works; otherwise all is paid at the last turn. ``reward`` takes many episodes, because some graders batch.
     """
 
     name: str
     summary: str
     weights: Mapping[str, float]
-    grade: GradeFunction
+    compute: GraderFunction
     per_turn: bool = False
     range: tuple[float, float] | None = None
 
@@ -96,8 +96,8 @@ class EnvironmentSpec:
     """One environment.
 
     ``policies`` map a name to a factory that takes the text after the colon (``constant:sleep``) or None.
-    ``yardstick`` is the true aim, which no grader may lower; ``metrics`` are further figures of an episode (the key
-    ``play`` is shown beside the grade wherever it is there). ``train_task(i)`` is the i-th training task; it never
+    ``true_reward`` is the true aim, which no grader may lower; ``metrics`` are further figures of an episode (the key
+    ``play`` is shown beside the reward wherever it is there). ``train_task(i)`` is the i-th training task; it never
     meets a seed of a condition. ``watched``: label -> key in ``metrics`` of what a training screen should show besides the
     figures that every environment has. ``hidden`` names the keys of ``outcome`` that must not be observable during play.
     """
@@ -110,8 +110,8 @@ class EnvironmentSpec:
     conditions: Mapping[str, Condition]
     train_task: Callable[[int], Task]
     policies: Mapping[str, Callable[[str | None], Policy]]
-    yardstick: Callable[[Episode], float | None]
-    yardstick_name: str
+    true_reward: Callable[[Episode], float | None]
+    true_reward_name: str
     max_turns: int
     panel: Panel | None = None
     teacher: str | None = None

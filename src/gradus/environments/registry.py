@@ -22,7 +22,7 @@ _LOADERS: dict[str, str | Loader] = {
     "gsm8k": "gradus.environments.verifiable:load_gsm8k",
     "jsonl": "gradus.environments.verifiable:load_jsonl",
     "csv": "gradus.environments.verifiable:load_csv",
-    "openenv": "gradus.interop.openenv:load",  # a server elsewhere, openenv:ws://HOST:PORT
+    "openenv": "gradus.interop.openenv.client:load",  # a server elsewhere, openenv:ws://HOST:PORT
 }
 
 

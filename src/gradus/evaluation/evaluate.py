@@ -8,12 +8,12 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.evaluation.figures import SCHEMA, Figures, holm_over_conditions, pair_record, policy_record
-from gradus.rollouts import play, regrade
+from gradus.rollouts import regrade, roll_out
 
-__all__ = ["Evaluation", "Played", "Progress", "compare", "evaluate"]
+__all__ = ["Evaluation", "Progress", "StepRollout", "compare", "evaluate"]
 
 Progress = Callable[[str, int, int], None]
-Played = Mapping[str, Mapping[str, Sequence[Episode]]]
+StepRollout = Mapping[str, Mapping[str, Sequence[Episode]]]
 Pair = tuple[str, str]
 
 
@@ -22,7 +22,7 @@ class Evaluation:
     """What was played and what it came to. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
 
     document: Mapping[str, Any]
-    episodes: Played
+    episodes: StepRollout
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema 1 (docs/evaluation.md); the same evaluation gives the same bytes."""
@@ -46,7 +46,7 @@ def evaluate(
     pairs: Sequence[Pair] | None = None,
     power: float | None = None,
     checkpoint: str | None = None,
-    lockstep: int = 256,
+    max_concurrent: int = 256,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Play every policy on the same seeds of every condition and compare them.
@@ -55,7 +55,7 @@ def evaluate(
     main one. ``graders``: names, the environment's default if None; the first is the main one and the others grade the
     same episodes again. ``episodes``: seeds per condition; a condition that has fewer gives all it has, if another has
     enough. ``pairs``: (a, b) for the difference a - b; by default each policy minus every one before it. ``power``: a
-    difference in grade, for which each pair then says how many episodes show it with 80 % power.
+    difference in reward, for which each pair then says how many episodes show it with 80 % power.
 
     All randomness of a policy is keyed by (seed, "evaluate", condition, seed's index), the same for every policy.
     Raises ConfigError for unknown names, GradusError where an environment breaks its contract.
@@ -69,15 +69,15 @@ def evaluate(
     for condition in names:
         played[condition] = {}
         for name, policy in policies.items():
-            found = play(
+            found = roll_out(
                 spec,
                 policy,
                 tasks[condition],
                 seed=seed,
                 key=("evaluate", condition),
                 grader=chosen[0],
-                lockstep=lockstep,
-                progress=_labelled(progress, f"{condition} · {name}"),
+                max_concurrent=max_concurrent,
+                progress=_labeled(progress, f"{condition} · {name}"),
             )
             played[condition][name] = [replace(episode, policy=name) for episode in found.episodes]
     document = compare(spec, played, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True)
@@ -86,7 +86,7 @@ def evaluate(
 
 def compare(
     spec: EnvironmentSpec,
-    played: Played,
+    played: StepRollout,
     *,
     graders: Sequence[str] | None = None,
     pairs: Sequence[Pair] | None = None,
@@ -111,7 +111,7 @@ def compare(
         "environment": spec.name,
         "grader": first.name,
         "checkpoint": checkpoint,
-        "yardstick_name": spec.yardstick_name,
+        "true_reward_name": spec.true_reward_name,
         "level": 0.95,
         "conditions": by_grader[first.name],
     }
@@ -123,7 +123,7 @@ def compare(
 
 
 def _conditions(
-    spec: EnvironmentSpec, grader: Grader, played: Played, pairs: Sequence[Pair], power: float | None
+    spec: EnvironmentSpec, grader: Grader, played: StepRollout, pairs: Sequence[Pair], power: float | None
 ) -> dict[str, Any]:
     """Every condition's record under one grader."""
     found: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def _conditions(
     return found
 
 
-def _regraded(spec: EnvironmentSpec, played: Played, grader: Grader) -> Played:
+def _regraded(spec: EnvironmentSpec, played: StepRollout, grader: Grader) -> StepRollout:
     return {
         condition: {name: regrade(spec, episodes, grader) for name, episodes in policies.items()}
         for condition, policies in played.items()
@@ -183,7 +183,7 @@ def _pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pair]:
     return list(pairs)
 
 
-def _labelled(progress: Progress | None, label: str) -> Callable[[int, int], None] | None:
+def _labeled(progress: Progress | None, label: str) -> Callable[[int, int], None] | None:
     if progress is None:
         return None
     return lambda done, total: progress(label, done, total)

@@ -1,6 +1,6 @@
 """From graded episodes to the figures of the JSON document: one record a policy, one record a pair.
 
-A figure is a number per episode or None: ``grade``, ``yardstick``, the environment's own metrics, and the grader's components.
+A figure is a number per episode or None: ``reward``, ``true_reward``, the environment's own metrics, and the grader's components.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["SCHEMA", "Figures", "holm_over_conditions", "pair_record", "policy_r
 
 SCHEMA = 1
 _DIGITS = 6
-_RESERVED = frozenset({"grade", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})
+_RESERVED = frozenset({"reward", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})
 
 Values = list[float | None]
 
@@ -39,19 +39,19 @@ class Figures:
         spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode], cluster: Callable[[Episode], str] | None
     ) -> Figures:
         """Read them off ``episodes``. An episode that failed has no figures; it is counted, and its seed stays in place."""
-        names = dict.fromkeys(name for episode in episodes for name in episode.metrics if name != "yardstick")
+        names = dict.fromkeys(name for episode in episodes for name in episode.metrics if name != "true_reward")
         if clash := _RESERVED & set(names):
             raise ConfigError(
                 f"{spec.name} has metrics called {', '.join(sorted(clash))}; these names are taken, rename them"
             )
         plain: dict[str, Values] = {
-            "grade": [episode.grade.value if episode.grade else None for episode in episodes],
-            "yardstick": [_number(episode.metrics.get("yardstick")) for episode in episodes],
+            "reward": [episode.reward.value if episode.reward else None for episode in episodes],
+            "true_reward": [_number(episode.metrics.get("true_reward")) for episode in episodes],
         }
         for name in names:
             plain[name] = [_number(episode.metrics.get(name)) for episode in episodes]
         components = {
-            name: [_number(episode.grade.components.get(name)) if episode.grade else None for episode in episodes]
+            name: [_number(episode.reward.components.get(name)) if episode.reward else None for episode in episodes]
             for name in grader.weights
         }
         whole = [None if episode.stop is StopReason.FAILED else episode for episode in episodes]
@@ -85,7 +85,7 @@ def policy_record(figures: Figures) -> dict[str, Any]:
     """What the document says of one policy."""
     episodes = figures.episodes
     failures = Counter(f"{e.failure.stage}: {e.failure.type}" for e in episodes if e.failure)
-    ungraded = [e for e in episodes if e.stop is not StopReason.FAILED and (e.grade is None or e.grade.value is None)]
+    ungraded = [e for e in episodes if e.stop is not StopReason.FAILED and (e.reward is None or e.reward.value is None)]
     cut = [e for e in episodes if e.stop not in (StopReason.TERMINATED, StopReason.FAILED)]
     turns = [turn for episode in episodes for turn in episode.turns]
     invalid = sum(not turn.valid for turn in turns) / len(turns) if turns else None
@@ -127,7 +127,7 @@ def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
     for name in dict.fromkeys([*a.plain, *b.plain]):
         found = difference(a.plain.get(name), b.plain.get(name))
         record[name] = _pair(found)
-        if name == "grade" and power is not None:
+        if name == "reward" and power is not None:
             record[name]["episodes_needed"] = episodes_needed(power, found.sd) if found.sd is not None else None
     record["components"] = {
         name: _pair(difference(a.components.get(name), b.components.get(name)))

@@ -22,12 +22,12 @@ _COUNTS = (
     "components",
     "curves",
 )
-_MAIN = ("grade", "yardstick")  # shown with intervals
+_MAIN = ("reward", "true_reward")  # shown with intervals
 _MOST_PAIRS = 15
 
 
 def policy_rows(document: Document, condition: str, grader: str | None = None) -> Rows:
-    """Header and one row a policy: grade and yardstick with intervals, other metrics as means, counts of what is missing."""
+    """Header and one row a policy: reward and true reward with intervals, other metrics as means, counts of what is missing."""
     policies = _condition(document, condition, grader)["policies"]
     figures = _union(policies.values(), leave=_COUNTS)
     header = ["policy", *[_title(document, name) for name in figures], "episodes"]
@@ -51,7 +51,7 @@ def component_rows(document: Document, condition: str, grader: str | None = None
 def pair_rows(document: Document, condition: str, grader: str | None = None, *, most: int | None = None) -> Rows:
     """Header and one row a pair: differences with paired intervals, wins, Holm's p, and episodes needed if asked for.
 
-    ``most``: with more pairs than that, only neighbours and differences to the first policy are kept.
+    ``most``: with more pairs than that, only neighbors and differences to the first policy are kept.
     """
     found = _condition(document, condition, grader)
     names = list(found["policies"])
@@ -67,11 +67,11 @@ def pair_rows(document: Document, condition: str, grader: str | None = None, *, 
         header.append(f"episodes for {power['difference']:g}")
     rows: list[list[str]] = []
     for name, record in pairs.items():
-        grade = record["grade"]
+        reward = record["reward"]
         cells = [_interval(record.get(figure), sign=True) for figure in figures]
-        rate = f"[{_share(grade['win_low'])}, {_share(grade['win_high'])}]" if grade["win_low"] is not None else "-"
-        row = [name, *cells, f"{grade['wins']} of {grade['episodes']}", rate, _p(grade.get("p_holm"))]
-        rows.append([*row, str(grade.get("episodes_needed") or "-")] if power else row)
+        rate = f"[{_share(reward['win_low'])}, {_share(reward['win_high'])}]" if reward["win_low"] is not None else "-"
+        row = [name, *cells, f"{reward['wins']} of {reward['episodes']}", rate, _p(reward.get("p_holm"))]
+        rows.append([*row, str(reward.get("episodes_needed") or "-")] if power else row)
     return header, rows
 
 
@@ -155,7 +155,7 @@ def _union(records: Any, leave: Sequence[str] = ()) -> list[str]:
 
 
 def _title(document: Document, figure: str) -> str:
-    return document["yardstick_name"] if figure == "yardstick" else figure.replace("_", " ")
+    return document["true_reward_name"] if figure == "true_reward" else figure.replace("_", " ")
 
 
 def _interval(figure: Mapping[str, Any] | None, *, sign: bool = False) -> str:

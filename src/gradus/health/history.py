@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 class Trend:
     """A straight line through the values: its rise over the whole window, and t, the slope over its standard error.
 
-    The error is widened for what neighbouring steps have in common, so that a slow wave does not count as a trend.
+    The error is widened for what neighboring steps have in common, so that a slow wave does not count as a trend.
     """
 
     rise: float

@@ -1,4 +1,4 @@
-"""Rules about what is learnt: signal, variety, form, length, reward and what it is worth."""
+"""Rules about what is learned: signal, variety, form, length, reward and what it is worth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gradus.stats import Paired, paired_difference
 __all__ = [
     "collapse",
     "component_dominance",
-    "dead_groups",
     "failing_episodes",
     "format_ignored",
     "hack_on_validation",
@@ -24,6 +23,7 @@ __all__ = [
     "reward_stuck",
     "template_collapse",
     "truncation",
+    "zero_variance_groups",
 ]
 
 _WINDOW = 10
@@ -46,9 +46,9 @@ _DOMINANT = 0.9
 _OVERFIT = 1.05
 
 
-def dead_groups(history: History) -> Finding | None:
+def zero_variance_groups(history: History) -> Finding | None:
     """More than half dead is a warning, more than four fifths a stop, unless the reward says that the tasks are solved."""
-    share = history.mean("dead_groups", 5)
+    share = history.mean("zero_variance_groups", 5)
     if share is None or share <= _DEAD_WARN:
         return None
     evidence = f"{share:.0%} of groups without reward variance over the last 5 steps"
@@ -65,19 +65,19 @@ def dead_groups(history: History) -> Finding | None:
 def _solved(history: History) -> str:
     """A sentence if the reward has risen and differs less between episodes than it did: little is left to learn.
 
-    Where adaptive weights are lowered with success the reward falls by that alone, and the yardstick tells what was learnt.
+    Where adaptive weights are lowered with success the reward falls by that alone, and the true reward tells what was learned.
     """
     start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", _WINDOW)
     spread, left = history.first_mean("reward_total_std", 5), history.mean("reward_total_std", _WINDOW)
     if start is None or now is None or spread is None or left is None or left > _LEFT * spread:
         return ""
     if now - start < max(spread, 1e-9) / 2:
-        aims = history.head("yardstick_mean", _WINDOW), history.column("yardstick_mean", _WINDOW)
+        aims = history.head("true_reward_mean", _WINDOW), history.column("true_reward_mean", _WINDOW)
         better = difference(*aims)
         if not history.names("weights") or better is None or better < _VERY_SURE:
             return ""
         rose = f"from {aims[0].mean():.2f} to {np.nanmean(aims[1]):.2f}"
-        return f"; the yardstick rose {rose} and the reward differs little: the tasks may be solved"
+        return f"; the true reward rose {rose} and the reward differs little: the tasks may be solved"
     return f"; the reward rose from {start:.2f} to {now:.2f} and is nearly the same everywhere: the tasks may be solved"
 
 
@@ -162,7 +162,7 @@ def length_drift(history: History) -> Finding | None:
 
 def reward_stuck(history: History) -> Finding | None:
     """No slope beyond noise for 50 steps with live groups; after a real rise that is a plateau, which is only said."""
-    dead = history.mean("dead_groups", _STUCK)
+    dead = history.mean("zero_variance_groups", _STUCK)
     if len(history) < _STUCK or (dead is not None and dead > _DEAD_WARN):
         return None
     rewards, first = history.column("reward_mean", _STUCK), history.head("reward_mean", _WINDOW)
@@ -193,45 +193,45 @@ def component_dominance(history: History) -> Finding | None:
 
 
 def hack_suspected(history: History) -> Finding | None:
-    """The grade rises and the yardstick falls, both far beyond noise, over the last 20 to 60 steps."""
+    """The reward rises and the true reward falls, both far beyond noise, over the last 20 to 60 steps."""
     window = min(len(history), _HACK_WINDOW)
     if window < _HACK_LEAST:
         return None
-    grades, aims = history.column("reward_mean", window), history.column("yardstick_mean", window)
-    up, down = trend(grades), trend(aims)
+    rewards, aims = history.column("reward_mean", window), history.column("true_reward_mean", window)
+    up, down = trend(rewards), trend(aims)
     if up is None or down is None or up.t < _SURE or down.t > -_SURE:
         return None
     apart = difference(aims[:_WINDOW], aims[-_WINDOW:])
     if apart is None or apart > -_NOISE:
         return None
-    evidence = f"over {window} steps the reward moved by {up.rise:+.3f} (t = {up.t:.1f}) and the yardstick by {down.rise:+.3f} (t = {down.t:.1f})"
+    evidence = f"over {window} steps the reward moved by {up.rise:+.3f} (t = {up.t:.1f}) and the true reward by {down.rise:+.3f} (t = {down.t:.1f})"
     sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
     return Finding(severity="stop" if sure else "warn", evidence=evidence)
 
 
 def hack_on_validation(history: History) -> Finding | None:
-    """Task by task against the first validation: the grade is up and the yardstick down, both far beyond noise.
+    """Task by task against the first validation: the reward is up and the true reward down, both far beyond noise.
 
     Training steps meet other tasks each time, and how much tasks differ can hide for long what a pair of plays of the same
     task shows at once.
     """
     now = history.records[-1]
     first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
-    up, down = (_moved(first, now, name) for name in ("grades", "yardsticks"))
+    up, down = (_moved(first, now, name) for name in ("rewards", "true_rewards"))
     if first is now or up is None or down is None or up.t is None or down.t is None:
         return None
     if up.t < _SURE or down.t > -_SURE:
         return None
     evidence = (
-        f"on the same {up.n} tasks ({now.get('decoding')}) the grade moved by {up.mean:+.3f} since step {first.get('step')} "
-        f"(t = {up.t:.1f}) and the yardstick by {down.mean:+.3f} (t = {down.t:.1f})"
+        f"on the same {up.n} tasks ({now.get('decoding')}) the reward moved by {up.mean:+.3f} since step {first.get('step')} "
+        f"(t = {up.t:.1f}) and the true reward by {down.mean:+.3f} (t = {down.t:.1f})"
     )
     sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
     return Finding(severity="stop" if sure else "warn", evidence=evidence)
 
 
 def overfitting(history: History) -> Finding | None:
-    """The last three validation losses of priming all lie 5 % above the best, while the training loss went on falling."""
+    """The last three validation losses of SFT all lie 5 % above the best, while the training loss went on falling."""
     losses = history.known("validation_loss")
     if len(losses) < 4 or losses[-3:].min() <= _OVERFIT * losses.min():
         return None

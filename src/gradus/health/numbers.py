@@ -1,4 +1,4 @@
-"""Rules about the numbers of the optimiser: gaps, spikes, ratios and KL."""
+"""Rules about the numbers of the optimizer: gaps, spikes, ratios and KL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
-__all__ = ["clip_storm", "gradient_spike", "kl_explosion", "loss_near_zero", "not_a_number", "sampler_gap"]
+__all__ = ["clip_storm", "gradient_spike", "kl_explosion", "logp_diff_max", "loss_near_zero", "not_a_number"]
 
 _GAP_WARN, _GAP_STOP = 1e-4, 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
@@ -16,9 +16,9 @@ _CLIP = 0.2
 _ZERO = 1e-3
 
 
-def sampler_gap(history: History) -> Finding | None:
+def logp_diff_max(history: History) -> Finding | None:
     """Log-probabilities must agree to 1e-4 in process; above 1e-3 something is computed differently."""
-    gap = history.column("sampler_gap", 1)[-1]
+    gap = history.column("logp_diff_max", 1)[-1]
     if not gap > _GAP_WARN:
         return None
     stop = gap > _GAP_STOP

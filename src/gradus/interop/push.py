@@ -128,15 +128,15 @@ def _evaluation(results: Mapping[str, Any]) -> list[str]:
         lines += [
             f"## {condition} ({found.get('episodes')} episodes)",
             "",
-            "| policy | grade | yardstick |",
+            "| policy | reward | true reward |",
             "|---|---|---|",
         ]
         for policy, figures in found.get("policies", {}).items():
-            lines.append(f"| {policy} | {_interval(figures.get('grade'))} | {_interval(figures.get('yardstick'))} |")
+            lines.append(f"| {policy} | {_interval(figures.get('reward'))} | {_interval(figures.get('true_reward'))} |")
         pairs = found.get("pairs", {})
         if pairs:
-            lines += ["", "| pair | difference of the grade |", "|---|---|"]
-            lines += [f"| {pair} | {_interval(figures.get('grade'))} |" for pair, figures in pairs.items()]
+            lines += ["", "| pair | difference of the reward |", "|---|---|"]
+            lines += [f"| {pair} | {_interval(figures.get('reward'))} |" for pair, figures in pairs.items()]
         lines.append("")
     return lines
 

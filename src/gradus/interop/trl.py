@@ -22,14 +22,14 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Group, Task
-from gradus.policies.loading import LoadedModel
-from gradus.policies.local import LocalPolicy
-from gradus.policies.renderers import ChatRenderer
-from gradus.policies.sampling import SamplingConfig
-from gradus.rollouts import play
-from gradus.training.credit import credit_groups
-from gradus.training.grpo_config import GrpoConfig
-from gradus.training.update import Credited
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
+from gradus.training.engine.update import TrainingSample
 
 __all__ = ["Rollout", "TokenCreditTrainer", "grade_reward", "make_trainer", "task_dataset"]
 
@@ -43,8 +43,8 @@ def task_dataset(tasks: Sequence[Task]) -> Dataset:
 
 
 def grade_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-    """TRL's reward function: the grades that came with the rollout. A missing grade stays missing."""
-    return list(columns["grade"])
+    """TRL's reward function: the rewards that came with the rollout. A missing reward stays missing."""
+    return list(columns["reward"])
 
 
 class Rollout:
@@ -70,14 +70,14 @@ class Rollout:
         self._calls = 0
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, list[Any]]:
-        """Play; returns TRL's keys, and ``grade`` and ``token_advantages`` beside them, one entry per prompt."""
+        """Play; returns TRL's keys, and ``reward`` and ``token_advantages`` beside them, one entry per prompt."""
         training = trainer.model.training
         size = trainer.num_generations if training else trainer.num_generations_eval
         tasks = [self._task(group) for group in _groups(prompts, size)]
         key = ("trl", "train" if training else "eval", trainer.state.global_step, self._calls, _rank(trainer))
         self._calls += 1
         with _evaluating(trainer.model):
-            played = play(
+            played = roll_out(
                 self.spec,
                 self._local(trainer),
                 tasks,
@@ -110,14 +110,14 @@ class Rollout:
         return self._policy[1]
 
     def _columns(self, groups: Sequence[Group], renderer: ChatRenderer) -> dict[str, list[Any]]:
-        credited: dict[int, list[Credited]] = {}
+        credited: dict[int, list[TrainingSample]] = {}
         for one in credit_groups(groups, self.credit, renderer):
             credited.setdefault(one.sequence.episode, []).append(one)
         columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         graded = 0
         for episode in (episode for group in groups for episode in group.episodes):
             # credit_groups numbers the episodes that it could credit, in order, and leaves the others out.
-            usable = episode.grade is not None and episode.grade.value is not None and bool(episode.turns)
+            usable = episode.reward is not None and episode.reward.value is not None and bool(episode.turns)
             row = _row(episode, credited[graded]) if usable else _empty(renderer)
             graded += usable
             for name, value in row.items():
@@ -125,10 +125,10 @@ class Rollout:
         return columns
 
 
-_COLUMNS = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "token_advantages", "grade")
+_COLUMNS = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "token_advantages", "reward")
 
 
-def _row(episode: Episode, credited: Sequence[Credited]) -> dict[str, Any]:
+def _row(episode: Episode, credited: Sequence[TrainingSample]) -> dict[str, Any]:
     """One episode as one sequence: what was read first is the prompt, all that follows the completion."""
     if len(credited) != 1:
         raise ConfigError(
@@ -143,16 +143,16 @@ def _row(episode: Episode, credited: Sequence[Credited]) -> dict[str, Any]:
         columns["logprobs"][position - start] = float(sequence.logprobs[token])
         columns["env_mask"][position - start] = 1
         columns["token_advantages"][position - start] = float(advantages[token])
-    assert episode.grade is not None
+    assert episode.reward is not None
     ids = sequence.ids.tolist()
-    return {"prompt_ids": ids[:start], "completion_ids": ids[start:], **columns, "grade": episode.grade.value}
+    return {"prompt_ids": ids[:start], "completion_ids": ids[start:], **columns, "reward": episode.reward.value}
 
 
 def _empty(renderer: ChatRenderer) -> dict[str, Any]:
-    """What stands for an episode that failed: TRL wants a row, and this one trains nothing and has no grade."""
+    """What stands for an episode that failed: TRL wants a row, and this one trains nothing and has no reward."""
     stop = min(renderer.stop_ids)
     masked = {"logprobs": [0.0], "env_mask": [0], "token_advantages": [0.0]}
-    return {"prompt_ids": [stop], "completion_ids": [stop], **masked, "grade": None}
+    return {"prompt_ids": [stop], "completion_ids": [stop], **masked, "reward": None}
 
 
 def _groups(prompts: Sequence[str], size: int) -> list[str]:

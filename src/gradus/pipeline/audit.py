@@ -80,14 +80,14 @@ def _show(found: AuditResult, console: Console) -> None:
 
 
 def store_audit(spec: EnvironmentSpec, found: AuditResult, folder: Path) -> list[Path]:
-    """Write audit.json, the figure of grade against yardstick, and the hack as an episode; returns the paths."""
+    """Write audit.json, the figure of reward against true reward, and the hack as an episode; returns the paths."""
     from gradus.reports import audit_figure
     from gradus.rollouts import write_episodes
 
     document = found.to_json()
     written = [folder / "audit.json"]
     write_json(written[0], document)
-    written.append(audit_figure(document, folder / "audit.svg", aim=spec.yardstick_name))
+    written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
     if found.hack is not None:
         written.append(folder / "hack.jsonl")
         write_episodes(written[-1], [found.hack.episode], environment=spec.name, note="found by gradus audit")

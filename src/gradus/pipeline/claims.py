@@ -20,7 +20,7 @@ class Claim(BaseModel):
     policy: str | None = None
     pair: str | None = None
     grader: str | None = None
-    figure: str = "grade"
+    figure: str = "reward"
     bound: Literal["mean", "low", "high"] = "mean"
     above: float | None = None
     below: float | None = None

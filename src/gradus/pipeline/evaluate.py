@@ -117,7 +117,7 @@ def _sampling(spec: EnvironmentSpec, temperature: float) -> Any:
     """Sampling for model folders, or None before torch is needed."""
     if temperature == 1.0:
         return None
-    from gradus.policies import SamplingConfig
+    from gradus.policies.local.sampling import SamplingConfig
 
     if temperature < 0:
         raise ConfigError(f"temperature must be at least 0, got {temperature:g}")

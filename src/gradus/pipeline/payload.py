@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import EnvironmentSpec, Episode, Grader, Group, Policy, Renderer
 from gradus.reports import prepare_report
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 if TYPE_CHECKING:
-    from gradus.training import GrpoConfig
+    from gradus.training.config import GrpoConfig
 
 __all__ = ["shown_groups", "write_payload"]
 
@@ -40,7 +40,7 @@ def write_payload(
     seed: int,
 ) -> None:
     """Write what the report browses. ``config`` is the GrpoConfig, whose credit the shown advantages follow."""
-    from gradus.policies import LocalPolicy
+    from gradus.policies.local.policy import LocalPolicy
 
     groups = shown_groups(episodes, each)
     trained = policies.get("grpo")
@@ -48,7 +48,7 @@ def write_payload(
     if isinstance(trained, LocalPolicy):
         advantages = _advantages(config, trained.loaded.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
-        found = play(spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader)
+        found = roll_out(spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader)
         groups = [*found.groups, *groups]
     pieces = {
         name: _pieces(policy.loaded.tokenizer) for name, policy in policies.items() if isinstance(policy, LocalPolicy)
@@ -63,7 +63,7 @@ def _pieces(tokenizer: Any) -> Any:
 
 def _advantages(config: GrpoConfig, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
     """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
-    from gradus.training.credit import credit_groups
+    from gradus.training.data.credit import credit_groups
 
     def of_group(group: Group) -> list[list[float]]:
         sums = [[0.0] * len(episode.turns) for episode in group.episodes]
@@ -71,7 +71,7 @@ def _advantages(config: GrpoConfig, renderer: Renderer) -> Callable[[Group], lis
         graded = [
             index
             for index, each in enumerate(group.episodes)
-            if each.grade and each.grade.value is not None and each.turns
+            if each.reward and each.reward.value is not None and each.turns
         ]
         for credited in credit_groups([group], config, renderer):
             member = graded[credited.sequence.episode]

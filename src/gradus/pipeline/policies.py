@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 
 if TYPE_CHECKING:
-    from gradus.policies import SamplingConfig
+    from gradus.policies.local.sampling import SamplingConfig
 
 __all__ = ["existing_model", "find_model", "make_policy", "teacher_name"]
 
@@ -38,7 +38,7 @@ def make_policy(
     if head in spec.policies:
         return spec.policy(name)
     if head == "remote":
-        from gradus.policies.remote import RemotePolicy
+        from gradus.policies.remote.policy import RemotePolicy
 
         if not argument:
             raise ConfigError(
@@ -81,7 +81,9 @@ def existing_model(name: str) -> Path:
 
 
 def _local(spec: EnvironmentSpec, folder: Path, sampling: SamplingConfig | None, label: str) -> Policy:
-    from gradus.policies import LocalPolicy, SamplingConfig, load_model
+    from gradus.policies.local.loading import load_model
+    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.sampling import SamplingConfig
 
     config = sampling or SamplingConfig(max_new_tokens=64)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.

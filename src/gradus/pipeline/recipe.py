@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
 from gradus.pipeline.claims import Claim
-from gradus.policies import NanoConfig
+from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
-from gradus.training import GrpoConfig, SftConfig
+from gradus.training.config import GrpoConfig
+from gradus.training.sft import SftConfig
 
 __all__ = ["AuditSection", "EvalSection", "ModelSection", "Recipe", "TeachSection", "load_recipe", "own_recipes"]
 
@@ -53,7 +54,7 @@ class AuditSection(_Section):
 
 
 class TeachSection(_Section):
-    """Whose episodes prime the model. ``policy`` None is the environment's own teacher. ``workers``: processes that play, for
+    """Whose episodes warm-start the model. ``policy`` None is the environment's own teacher. ``workers``: processes that play, for
     an environment's own teachers; they change no episode."""
 
     policy: str | None = None

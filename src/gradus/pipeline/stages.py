@@ -1,4 +1,4 @@
-"""`gradus run`: audit, teacher, priming, GRPO, doctor, evaluation, report. Each stage leaves files; what is there is not done again."""
+"""`gradus run`: audit, teacher, SFT, GRPO, doctor, evaluation, report. Each stage leaves files; what is there is not done again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from rich.console import Console
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Policy
 from gradus.core.files import read_json, write_json, write_text
-from gradus.interop.trackers import check_trackers
 from gradus.pipeline.audit import audit_stage
 from gradus.pipeline.claims import judge
+from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.doctor import diagnose_run
 from gradus.pipeline.evaluate import evaluate_policies, parse_pair
-from gradus.pipeline.outside import served_sampler, track
 from gradus.pipeline.payload import write_payload
 from gradus.pipeline.policies import find_model, make_policy, teacher_name
 from gradus.pipeline.progress import progress_bar
@@ -27,11 +26,16 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.screen import show_claims, show_costs
 from gradus.pipeline.state import RunState
 from gradus.pipeline.teaching import teach
-from gradus.policies import LoadedModel, LocalPolicy, load_model, make_nano
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.nano.model import make_nano
 from gradus.rollouts import read_episodes, write_episodes
-from gradus.training import GrpoConfig, GrpoResult, SftConfig, train_grpo, train_sft
-from gradus.training.distributed import barrier, world
-from gradus.training.trainer import TrainerConfig
+from gradus.training.config import GrpoConfig
+from gradus.training.distributed.processes import barrier, world
+from gradus.training.engine.loss_step import TrainerConfig
+from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.run.trackers import check_trackers
+from gradus.training.sft import SftConfig, train_sft
 
 __all__ = ["CHECKPOINTS", "grpo_alone", "remaining", "run_recipe", "sft_alone"]
 
@@ -219,7 +223,7 @@ def _policy(run: _Run, name: str) -> Policy:
 
 
 def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
-    """`gradus sft`: prime a model (a nano model if none is named) on stored episodes; returns the best checkpoint."""
+    """`gradus sft`: warm-start a model (a nano model if none is named) on stored episodes; returns the best checkpoint."""
     spec = recipe.spec()
     episodes = []
     for path in data:
@@ -266,7 +270,7 @@ def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader,
     from gradus.health import Monitor
 
     config = _seeded(recipe.grpo, recipe)
-    source, sampler, synchronise = served_sampler(_loaded(recipe, str(model), config), config, folder)
+    source, sampler, push_weights = served_sampler(_loaded(recipe, str(model), config), config, folder)
     with track(recipe.trackers, folder, config) as trackers:
         return train_grpo(
             source,
@@ -279,7 +283,7 @@ def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader,
             monitor=Monitor(),
             on_record=trackers,
             sampler=sampler,
-            synchronise=synchronise,
+            push_weights=push_weights,
         )
 
 

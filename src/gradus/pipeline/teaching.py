@@ -18,7 +18,7 @@ from threading import Thread
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
 from gradus.environments import load
-from gradus.rollouts import EpisodeWriter, play, read_episodes
+from gradus.rollouts import EpisodeWriter, read_episodes, roll_out
 
 __all__ = ["TeachSummary", "teach"]
 
@@ -32,13 +32,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TeachSummary:
-    """What a teacher did and what it cost. ``grade_mean`` is None if nothing could be graded."""
+    """What a teacher did and what it cost. ``reward_mean`` is None if nothing could be graded."""
 
     policy: str
     episodes: int
     played: int
     failed: int
-    grade_mean: float | None
+    reward_mean: float | None
     grader: str
     seconds: float
     prompt_tokens: int
@@ -47,11 +47,11 @@ class TeachSummary:
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
-        grade = "–" if self.grade_mean is None else f"{self.grade_mean:.3f}"
+        reward = "–" if self.reward_mean is None else f"{self.reward_mean:.3f}"
         money = "" if self.cost is None else f", ${self.cost:.2f}"
         return (
             f"{self.policy}: {self.episodes} episodes in {path} ({self.played} played now, {self.failed} failed), "
-            f"grade {self.grader} {grade}, {self.seconds:.1f} s{money}"
+            f"reward {self.grader} {reward}, {self.seconds:.1f} s{money}"
         )
 
 
@@ -178,7 +178,7 @@ def _play(
     spec: EnvironmentSpec, policy: Policy, span: Span, grader: Grader, seed: int, tell: Progress | None
 ) -> list[Episode]:
     tasks = [spec.train_task(index) for index in range(*span)]
-    played = play(spec, policy, tasks, seed=seed, key=("teach",), first_group=span[0], grader=grader, progress=tell)
+    played = roll_out(spec, policy, tasks, seed=seed, key=("teach",), first_group=span[0], grader=grader, progress=tell)
     return list(played.episodes)
 
 
@@ -202,7 +202,7 @@ class _Tally:
 
     episodes: int = 0
     failed: int = 0
-    grades: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
     prompt_tokens: int = 0
     completion_tokens: int = 0
     costs: list[float] = field(default_factory=list)
@@ -213,8 +213,8 @@ class _Tally:
         for episode in played:
             self.episodes += 1
             self.failed += episode.failure is not None
-            if episode.grade is not None and episode.grade.value is not None:
-                self.grades.append(episode.grade.value)
+            if episode.reward is not None and episode.reward.value is not None:
+                self.rewards.append(episode.reward.value)
             for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
                 self.prompt_tokens += usage.prompt_tokens
                 self.completion_tokens += usage.completion_tokens
@@ -231,7 +231,7 @@ class _Tally:
             episodes=self.episodes,
             played=played,
             failed=self.failed,
-            grade_mean=fsum(self.grades) / len(self.grades) if self.grades else None,
+            reward_mean=fsum(self.rewards) / len(self.rewards) if self.rewards else None,
             grader=grader.name,
             seconds=seconds,
             prompt_tokens=self.prompt_tokens,

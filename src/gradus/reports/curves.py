@@ -15,7 +15,7 @@ LONGEST = 600  # points of a curve; more cannot be told apart on a screen
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """A line (``dots`` false) or single measurements. ``x`` are steps; ``smooth`` is a centred running mean, or empty."""
+    """A line (``dots`` false) or single measurements. ``x`` are steps; ``smooth`` is a centered running mean, or empty."""
 
     name: str
     x: Sequence[float]
@@ -53,10 +53,10 @@ SFT = (
 GRPO = (
     (
         "Spread within groups",
-        "standard deviation of the grade; without spread nothing is learnt",
+        "standard deviation of the reward; without spread nothing is learned",
         (("reward_std", "spread"),),
     ),
-    ("Dead groups", "share of groups whose grades are all equal", (("dead_groups", "share"),)),
+    ("Zero-variance groups", "share of groups whose rewards are all equal", (("zero_variance_groups", "share"),)),
     ("KL", "how far the policy is from where it is compared with, nats per token", (("kl", "kl"),)),
     ("Entropy", "nats per token", (("entropy", "entropy"),)),
     ("Loss", "near 0 by construction when training on-policy; watch reward and KL instead", (("loss", "loss"),)),
@@ -66,33 +66,33 @@ GRPO = (
         "share of turns, and of episodes",
         (("invalid_actions", "not understood"), ("truncated_episodes", "cut")),
     ),
-    ("Sampler gap", "largest difference of log-probs between sampling and training, nats", (("sampler_gap", "gap"),)),
+    ("Sampler gap", "largest difference of log-probs between sampling and training, nats", (("logp_diff_max", "gap"),)),
     ("Speed", "action and context tokens per second", (("tokens_per_second", "tokens/s"),)),
 )
 
 
 def sft_curves(records: Sequence[Json]) -> list[Curve]:
-    """The curves of supervised priming that have any values."""
+    """The curves of supervised SFT that have any values."""
     steps = [record for record in records if record.get("kind", "sft") == "sft"]
     return _drawn([_keyed(steps, *spec) for spec in SFT])
 
 
-def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[Curve]:
-    """The curves of GRPO that have any values; the reward, the yardstick and the environment's metrics first.
+def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list[Curve]:
+    """The curves of GRPO that have any values; the reward, the true reward and the environment's metrics first.
 
     Where rewards follow a schedule, its weights are a curve of their own and the beginnings of its stages are marked in all.
     """
     steps = [record for record in records if record.get("kind") == "step"]
     validation = [record for record in records if record.get("kind") == "validation"]
     curves = [
-        _with_validation("Reward", "mean grade; dots are validation", steps, "reward_mean", validation, "grade_mean"),
+        _with_validation("Reward", "mean reward; dots are validation", steps, "reward_mean", validation, "reward_mean"),
         _with_validation(
-            yardstick or "Yardstick",
+            true_reward or "Yardstick",
             "the true aim, which no grader may lower",
             steps,
-            "yardstick_mean",
+            "true_reward_mean",
             validation,
-            "yardstick_mean",
+            "true_reward_mean",
         ),
     ]
     metrics = _names(steps, "metrics")
@@ -100,18 +100,18 @@ def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[C
         _nested(name.replace("_", " "), "metric of the environment", steps, validation, "metrics", name)
         for name in metrics
         if "/" not in name
-        and name.replace("_", " ") != yardstick  # an environment may list its yardstick as a metric too
+        and name.replace("_", " ") != true_reward  # an environment may list its true reward as a metric too
     )
     families = dict.fromkeys(name.partition("/")[0] for name in metrics if "/" in name)
     curves.extend(_family(stem, steps, "metrics") for stem in families)
-    curves.append(_grouped("Components of the grade", "mean of each, unweighted", steps, "components"))
+    curves.append(_grouped("Components of the reward", "mean of each, unweighted", steps, "components"))
     curves.append(
         _grouped("Weights of the components", "in force at each step, by the schedule", steps, "weights", smooth=False)
     )
     curves.append(
         _grouped(
             "What the learning signal is made of",
-            "share of the grade's variance within groups",
+            "share of the reward's variance within groups",
             steps,
             "component_variance",
         )
@@ -123,7 +123,7 @@ def grpo_curves(records: Sequence[Json], yardstick: str | None = None) -> list[C
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
-    """Centred mean over ``window`` values; missing ones are left out of it."""
+    """Centered mean over ``window`` values; missing ones are left out of it."""
     half = window // 2
     found: list[float | None] = []
     for index in range(len(values)):

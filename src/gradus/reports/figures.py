@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audit_figure", "grpo_figure", "outcome_figure", "scores_figure", "view_figure"]
 
-# Okabe and Ito's colours (2008), which can be told apart with any common colour blindness; dashes tell them apart in grey.
+# Okabe and Ito's colors (2008), which can be told apart with any common color blindness; dashes tell them apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A87900", "#56B4E9", "#555555")
 DASHES = ("-", "--", ":", "-.", (0, (4, 1)), (0, (1, 2)), (0, (8, 3)))
 STYLE: Mapping[str, Any] = {
@@ -39,7 +39,7 @@ STYLE: Mapping[str, Any] = {
 }
 
 
-def scores_figure(results: Mapping[str, Any], path: Path, *, measure: str = "grade") -> Path:
+def scores_figure(results: Mapping[str, Any], path: Path, *, measure: str = "reward") -> Path:
     """Scores by condition: one panel each, a dot and its 95 % interval per policy, best on top."""
     conditions = results.get("conditions") or {}
     known = measures_of(conditions)
@@ -92,11 +92,11 @@ def view_figure(view: Mapping[str, Any], path: Path) -> Path:
     return _save(path, (7.2, 0.9 + sum(1.7 if panel["kind"] == "lines" else 0.8 for panel in panels)), draw)
 
 
-def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "yardstick") -> Path:
+def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_reward") -> Path:
     """Grade against the true aim over all policies of an audit: a sound grader's points rise from left to right."""
     points = audit_points(audit)
     if not points:
-        raise ConfigError("the audit holds no policies with both a grade and a yardstick")
+        raise ConfigError("the audit holds no policies with both a reward and a true reward")
 
     def draw(canvas: Figure) -> None:
         axis = canvas.subplots()
@@ -104,7 +104,7 @@ def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "yardstick"
             axis.plot(
                 point["x"], point["y"], "D" if point["strong"] else "o", color=COLOURS[point["strong"]], markersize=5
             )
-        axis.set_xlabel(f"grade {audit.get('grader', '')}".strip())
+        axis.set_xlabel(f"reward {audit.get('grader', '')}".strip())
         axis.set_ylabel(aim)
         axis.margins(0.12)
         canvas.draw_without_rendering()  # names are placed by where the layout has put the points
@@ -114,10 +114,10 @@ def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "yardstick"
 
 
 def grpo_figure(
-    records: Sequence[Mapping[str, Any]], path: Path, *, titles: Sequence[str] = (), yardstick: str | None = None
+    records: Sequence[Mapping[str, Any]], path: Path, *, titles: Sequence[str] = (), true_reward: str | None = None
 ) -> Path:
     """Curves of a GRPO run from its metrics' lines; ``titles`` choose among them, the first six otherwise."""
-    found = grpo_curves(records, yardstick)
+    found = grpo_curves(records, true_reward)
     curves = [curve for curve in found if curve.title in titles] if titles else found[:6]
     if not curves:
         raise ConfigError(f"no such curves; the metrics have {', '.join(curve.title for curve in found) or 'none'}")
@@ -194,10 +194,10 @@ def _dots(axis: Axes, policies: Mapping[str, Any], order: Sequence[str], measure
         found = figure(policies[name].get(measure))
         if found is None:
             continue
-        colour = COLOURS[is_own(name)]
+        color = COLOURS[is_own(name)]
         if found.low is not None and found.high is not None:
-            axis.plot([found.low, found.high], [place, place], color=colour, linewidth=1.6, alpha=0.6)
-        axis.plot(found.mean, place, "D" if is_own(name) else "o", color=colour, markersize=5)
+            axis.plot([found.low, found.high], [place, place], color=color, linewidth=1.6, alpha=0.6)
+        axis.plot(found.mean, place, "D" if is_own(name) else "o", color=color, markersize=5)
     axis.set_yticks(range(len(order)), order)
     axis.grid(visible=False, axis="y")
 
@@ -252,6 +252,6 @@ def _gaps(values: Sequence[float | None]) -> list[float]:
 
 
 def _measure_label(results: Mapping[str, Any], measure: str) -> str:
-    if measure == "grade":
-        return f"grade, {results.get('grader', '')}"
-    return str(results.get("yardstick_name") or measure) if measure == "yardstick" else measure.replace("_", " ")
+    if measure == "reward":
+        return f"reward, {results.get('grader', '')}"
+    return str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")

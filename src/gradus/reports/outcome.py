@@ -59,13 +59,13 @@ def _fewest(series: Sequence[Json]) -> list[Json]:
 
 
 def audit_points(audit: Mapping[str, Any] | None) -> list[Json]:
-    """Grade (x) and yardstick (y) of each policy of an audit; ``strong`` marks exploits and what the search found."""
+    """Grade (x) and true reward (y) of each policy of an audit; ``strong`` marks exploits and what the search found."""
     points: list[Json] = []
     for stored in (audit or {}).get("points") or ():
-        grade, yardstick = figure(stored.get("grade")), figure(stored.get("yardstick"))
-        if grade and yardstick:
+        reward, true_reward = figure(stored.get("reward")), figure(stored.get("true_reward"))
+        if reward and true_reward:
             strong = stored.get("role") in ("exploit", "search")
             name = str(stored.get("policy"))
             short = name.partition(": ")[0] if len(name) > LONGEST_NAME else name  # a found plan is a paragraph
-            points.append({"name": short, "x": grade.mean, "y": yardstick.mean, "strong": strong})
+            points.append({"name": short, "x": reward.mean, "y": true_reward.mean, "strong": strong})
     return points

@@ -97,7 +97,9 @@ def _facts(record: RunRecord) -> list[str]:
 
 
 def _aim(record: RunRecord) -> str:
-    return str((record.results or {}).get("yardstick_name") or (record.about or {}).get("yardstick") or "the yardstick")
+    return str(
+        (record.results or {}).get("true_reward_name") or (record.about or {}).get("true_reward") or "the true reward"
+    )
 
 
 def _recipe(text: str | None) -> Json:
@@ -157,16 +159,16 @@ def _audit(audit: Json | None, results: Json | None) -> Json | None:
 
 
 def _points(audit: Json) -> list[Row]:
-    """Every policy of the audit with its part in it, by grade."""
+    """Every policy of the audit with its part in it, by reward."""
     rows: list[tuple[float, Row]] = []
     for stored in audit.get("points") or ():
-        grade = figure(stored.get("grade"))
+        reward = figure(stored.get("reward"))
         cells = [
             Cell(text=str(stored.get("role") or "–")),
-            figure_cell(grade),
-            figure_cell(figure(stored.get("yardstick"))),
+            figure_cell(reward),
+            figure_cell(figure(stored.get("true_reward"))),
         ]
-        rows.append((grade.mean if grade else float("-inf"), Row(name=str(stored.get("policy")), cells=cells)))
+        rows.append((reward.mean if reward else float("-inf"), Row(name=str(stored.get("policy")), cells=cells)))
     return [row for _, row in sorted(rows, key=lambda each: -each[0])]
 
 
@@ -174,10 +176,10 @@ def _hack(hack: Json | None) -> str | None:
     """What the audit's search found, in a sentence."""
     if not hack:
         return None
-    grade, yardstick = (format_interval(figure(hack.get(name)), signed=True) for name in ("grade", "yardstick"))
+    reward, true_reward = (format_interval(figure(hack.get(name)), signed=True) for name in ("reward", "true_reward"))
     return (
-        f"The search found a hack: {hack.get('plan')}. Against {hack.get('reflex')} its grade changes by {grade}, "
-        f"the true aim by {yardstick}."
+        f"The search found a hack: {hack.get('plan')}. Against {hack.get('reflex')} its reward changes by {reward}, "
+        f"the true aim by {true_reward}."
     )
 
 

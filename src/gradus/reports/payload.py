@@ -27,7 +27,7 @@ Pieces = Callable[[Sequence[int]], Sequence[str]]
 
 
 def about_payload(spec: EnvironmentSpec) -> dict[str, Any]:
-    """The words of an environment: its summary, yardstick, graders with weights, conditions, and published figures."""
+    """The words of an environment: its summary, true reward, graders with weights, conditions, and published figures."""
     graders = {
         name: {"summary": grader.summary, "weights": dict(grader.weights), "per_turn": grader.per_turn}
         for name, grader in spec.graders.items()
@@ -36,7 +36,7 @@ def about_payload(spec: EnvironmentSpec) -> dict[str, Any]:
         "schema": SCHEMA,
         "environment": spec.name,
         "summary": spec.summary,
-        "yardstick": spec.yardstick_name,
+        "true_reward": spec.true_reward_name,
         "default_grader": spec.default_grader,
         "graders": graders,
         "conditions": {name: condition.summary for name, condition in spec.conditions.items()},
@@ -53,7 +53,7 @@ def episodes_payload(
 ) -> dict[str, Any]:
     """The episodes that a report lets one browse, JSON values only.
 
-    One entry per group: ``policy``, ``condition``, ``seed`` and ``members``, each of them an episode with its view, grade, turns
+    One entry per group: ``policy``, ``condition``, ``seed`` and ``members``, each of them an episode with its view, reward, turns
     and, where ``advantages`` is given and the group has at least two members, its advantage per turn. ``pieces`` maps a
     policy's name to a function from token ids to their texts; without it token probabilities are shown by place alone.
     """
@@ -131,23 +131,23 @@ def _member(
         if spec.view is not None and episode.turns and episode.failure is None
         else None
     )
-    grade = episode.grade
+    reward = episode.reward
     graded = None
-    if grade is not None:
+    if reward is not None:
         graded = {
-            "grader": grade.grader,
-            "value": grade.value,
-            "components": dict(grade.components),
-            "error": grade.error,
+            "grader": reward.grader,
+            "value": reward.value,
+            "components": dict(reward.components),
+            "error": reward.error,
         }
     return json_values(
         {
             "member": episode.member,
             "stop": episode.stop.value,
             "failure": asdict(episode.failure) if episode.failure else None,
-            "return": episode.environment_return,
+            "return": episode.env_return,
             "metrics": dict(episode.metrics),
-            "grade": graded,
+            "reward": graded,
             "view": view,
             "advantages": advantages,
             "turns": [_turn(episode, turn, pieces) for turn in episode.turns],
@@ -157,7 +157,7 @@ def _member(
 
 
 def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> dict[str, Any]:
-    terms = dict(enumerate(episode.grade.terms)) if episode.grade else {}
+    terms = dict(enumerate(episode.reward.terms)) if episode.reward else {}
     found: dict[str, Any] = {
         "observation": turn.observation,
         "action": turn.action,

@@ -42,14 +42,14 @@ def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, A
         "rows": rows,
         "note": reference.get("note")
         or "The original is another environment: compare the order of policies, not the numbers.",
-        "caption": f"{under}mean grade, further figures below it.{source}",
+        "caption": f"{under}mean reward, further figures below it.{source}",
     }
 
 
 def _published(stored: Any) -> Cell:
     if isinstance(stored, Mapping):
-        grade = figure(stored.get("grade"))
-        return Cell(text=format_number(grade.mean if grade else None), note=_notes(stored))
+        reward = figure(stored.get("reward"))
+        return Cell(text=format_number(reward.mean if reward else None), note=_notes(stored))
     found = figure(stored)
     return Cell(text=format_number(found.mean if found else None))
 
@@ -57,13 +57,13 @@ def _published(stored: Any) -> Cell:
 def _ours(played: Mapping[str, Any], column: str) -> Cell:
     policy, _, measure = column.partition("/")
     stored = played.get(policy)
-    return figure_cell(figure(stored.get(measure or "grade")) if isinstance(stored, Mapping) else None)
+    return figure_cell(figure(stored.get(measure or "reward")) if isinstance(stored, Mapping) else None)
 
 
 def _notes(stored: Mapping[str, Any]) -> str:
     parts: list[str] = []
     for name, value in stored.items():
-        if name == "grade" or value is None:
+        if name == "reward" or value is None:
             continue
         found = figure(value)
         shown = str(value) if found is None else (f"{value}" if isinstance(value, int) else format_number(found.mean))

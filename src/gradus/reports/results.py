@@ -24,7 +24,7 @@ __all__ = [
 
 Json = Mapping[str, Any]
 MINUS = "\N{MINUS SIGN}"
-FIRST = ("grade", "yardstick", "play")  # shown first, in this order; the environment's own metrics follow
+FIRST = ("reward", "true_reward", "play")  # shown first, in this order; the environment's own metrics follow
 NOT_MEASURES = ("components", "curves", "failures", "usage")
 
 
@@ -49,14 +49,14 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """``first`` minus ``second`` on the same seeds: a figure per measure, and the grade's wins and size."""
+    """``first`` minus ``second`` on the same seeds: a figure per measure, and the reward's wins and size."""
 
     first: str
     second: str
     figures: Mapping[str, Figure | None]
     wins: int | None = None
     episodes: int | None = None
-    p: float | None = None  # of the grade, Holm-adjusted over conditions where that was stored
+    p: float | None = None  # of the reward, Holm-adjusted over conditions where that was stored
 
     def reversed(self) -> Difference:
         """``second`` minus ``first``; wins are unknown, because ties are not kept apart here."""
@@ -81,7 +81,7 @@ def _number(value: object) -> float | None:
 
 def graders_of(results: Json) -> dict[str, Json]:
     """Grader name -> conditions, the main grader first."""
-    found: dict[str, Json] = {str(results.get("grader", "grade")): results.get("conditions") or {}}
+    found: dict[str, Json] = {str(results.get("grader", "reward")): results.get("conditions") or {}}
     for name, graded in (results.get("graders") or {}).items():
         if name not in found and isinstance(graded, Mapping):
             found[name] = graded.get("conditions") or {}
@@ -105,7 +105,7 @@ def measures_of(conditions: Json) -> list[str]:
 
 
 def components_of(conditions: Json) -> list[str]:
-    """Names of the components of the grade."""
+    """Names of the components of the reward."""
     seen: dict[str, None] = {}
     for condition in conditions.values():
         for policy in (condition.get("policies") or {}).values():
@@ -113,7 +113,7 @@ def components_of(conditions: Json) -> list[str]:
     return list(seen)
 
 
-def ranked(conditions: Json, condition: str, measure: str = "grade") -> list[str]:
+def ranked(conditions: Json, condition: str, measure: str = "reward") -> list[str]:
     """Policies of a condition from lowest to highest; those without a figure come first."""
     policies = (conditions.get(condition) or {}).get("policies") or {}
     values = {name: figure(policy.get(measure)) for name, policy in policies.items()}
@@ -128,13 +128,18 @@ def differences(conditions: Json, condition: str) -> list[Difference]:
         first, separator, second = name.partition(" - ")
         if not separator or not isinstance(pair, Mapping):
             continue
-        grade = pair.get("grade")
-        grade = grade if isinstance(grade, Mapping) else {}
+        reward = pair.get("reward")
+        reward = reward if isinstance(reward, Mapping) else {}
         figures = {measure: figure(value) for measure, value in pair.items() if measure != "components"}
-        p = grade.get("p_holm", grade.get("p"))
+        p = reward.get("p_holm", reward.get("p"))
         found.append(
             Difference(
-                first=first, second=second, figures=figures, wins=grade.get("wins"), episodes=grade.get("episodes"), p=p
+                first=first,
+                second=second,
+                figures=figures,
+                wins=reward.get("wins"),
+                episodes=reward.get("episodes"),
+                p=p,
             )
         )
     return found

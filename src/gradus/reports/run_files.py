@@ -55,7 +55,7 @@ def read_run(folder: Path) -> RunRecord:
         doctor=part("doctor.json", "the doctor's diagnoses"),
         costs=part("costs.json", "the costs"),
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
-        sft=lines("sft/metrics.jsonl", "the curves of supervised priming"),
+        sft=lines("sft/metrics.jsonl", "the curves of supervised SFT"),
         grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
         missing=missing,
     )

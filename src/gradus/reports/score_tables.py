@@ -59,9 +59,9 @@ def score_charts(results: Json | None) -> Json | None:
         return None
     measures: list[Json] = []
     for grader, conditions in graders_of(results).items():
-        names = measures_of(conditions) if not measures else ["grade"]  # another grader changes the grade alone
+        names = measures_of(conditions) if not measures else ["reward"]  # another grader changes the reward alone
         for name in names:
-            shown = f"grade, {grader}" if name == "grade" else _measure_name(results, name)
+            shown = f"reward, {grader}" if name == "reward" else _measure_name(results, name)
             charts = [_score_chart(conditions, condition, name) for condition in conditions]
             measures.append({"key": f"{grader}/{name}", "name": shown, "conditions": charts})
     return {"measures": measures}
@@ -83,13 +83,13 @@ def is_own(policy: str) -> bool:
 
 
 def _measure_name(results: Json, measure: str) -> str:
-    if measure == "yardstick":
-        return str(results.get("yardstick_name") or measure)
+    if measure == "true_reward":
+        return str(results.get("true_reward_name") or measure)
     return measure.replace("_", " ")
 
 
 def score_tables(results: Json | None) -> list[ScoreTable]:
-    """The grade by condition under every grader, then all figures and differences of each condition."""
+    """The reward by condition under every grader, then all figures and differences of each condition."""
     if not results or not results.get("conditions"):
         return []
     graders = graders_of(results)
@@ -103,19 +103,19 @@ def score_tables(results: Json | None) -> list[ScoreTable]:
 
 
 def _overview(conditions: Mapping[str, Any], grader: str) -> ScoreTable:
-    """Policies by conditions: the grade alone."""
+    """Policies by conditions: the reward alone."""
     first = next(iter(conditions))
     order = ranked(conditions, first)
     order += [name for stored in conditions.values() for name in stored.get("policies", {}) if name not in order]
     rows: list[Row] = []
     for name in reversed(list(dict.fromkeys(order))):
         cells = [
-            figure_cell(figure((conditions[each]["policies"].get(name) or {}).get("grade"))) for each in conditions
+            figure_cell(figure((conditions[each]["policies"].get(name) or {}).get("reward"))) for each in conditions
         ]
         rows.append(Row(name=name, cells=cells, own=is_own(name)))
     return ScoreTable(
         title=f"Grade by condition, {grader}",
-        caption="mean grade; 95 % interval below it",
+        caption="mean reward; 95 % interval below it",
         header=["policy", *conditions],
         rows=rows,
     )
@@ -134,7 +134,7 @@ def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, 
     header += [each.replace("_", " ") for each in components]
     return ScoreTable(
         title=f"All figures, {condition}",
-        caption=f"{conditions[condition].get('episodes', '?')} episodes, grader {grader}; the components of the grade unweighted",
+        caption=f"{conditions[condition].get('episodes', '?')} episodes, grader {grader}; the components of the reward unweighted",
         header=[*header, "episodes"],
         rows=rows,
     )

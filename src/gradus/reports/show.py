@@ -77,7 +77,7 @@ def _facts(episode: Episode, turn: Turn) -> str:
     facts: list[str] = []
     if turn.env_reward is not None:
         facts.append(f"reward {format_signed(turn.env_reward, 2)}")
-    terms = dict(enumerate(episode.grade.terms)) if episode.grade else {}
+    terms = dict(enumerate(episode.reward.terms)) if episode.reward else {}
     for term in terms.get(turn.index, ()):
         where = f" ({term.span})" if term.span else ""
         facts.append(f"{term.component.replace('_', ' ')}{where} {format_signed(term.value, 4)}")
@@ -98,17 +98,17 @@ def _end(episode: Episode) -> Text:
         text.append(f"failed in {failure.stage}: {failure.type}: {failure.message}\n", style="red")
     elif episode.stop != "terminated":
         text.append(f"not finished: {episode.stop.value.replace('_', ' ')}\n", style="red")
-    if episode.grade is not None:
-        grade = episode.grade
-        if grade.value is None:
-            text.append(f"not graded by {grade.grader}: {grade.error or 'no reason given'}\n", style="red")
+    if episode.reward is not None:
+        reward = episode.reward
+        if reward.value is None:
+            text.append(f"not graded by {reward.grader}: {reward.error or 'no reason given'}\n", style="red")
         else:
             parts = ", ".join(
-                f"{name.replace('_', ' ')} {format_number(value)}" for name, value in grade.components.items()
+                f"{name.replace('_', ' ')} {format_number(value)}" for name, value in reward.components.items()
             )
-            text.append(f"grade {grade.grader} {format_number(grade.value)}", style="bold")
+            text.append(f"reward {reward.grader} {format_number(reward.value)}", style="bold")
             text.append(f" ({parts})\n" if parts else "\n")
-    figures = {"return": episode.environment_return, **episode.metrics}
+    figures = {"return": episode.env_return, **episode.metrics}
     shown = [f"{name.replace('_', ' ')} {format_number(value)}" for name, value in figures.items() if value is not None]
     if shown:
         text.append(" · ".join(shown) + "\n")

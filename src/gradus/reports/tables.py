@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["show_results", "summary_table"]
 
 
-def summary_table(results: Mapping[str, Any], *, measure: str = "grade", grader: str | None = None) -> RenderableType:
+def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader: str | None = None) -> RenderableType:
     """Policies by conditions, best first, ``mean [low, high]`` of one measure under one grader (the main one if None)."""
     from rich import box
     from rich.table import Table
@@ -30,8 +30,8 @@ def summary_table(results: Mapping[str, Any], *, measure: str = "grade", grader:
     known = measures_of(conditions)
     if measure not in known:
         raise ConfigError(f"unknown figure {measure!r}; the results have {', '.join(known) or 'none'}")
-    label = str(results.get("yardstick_name") or measure) if measure == "yardstick" else measure.replace("_", " ")
-    title = f"{label}, {name}" if measure == "grade" else label
+    label = str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")
+    title = f"{label}, {name}" if measure == "reward" else label
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", no_wrap=True)
     for condition, stored in conditions.items():
@@ -39,13 +39,13 @@ def summary_table(results: Mapping[str, Any], *, measure: str = "grade", grader:
     order = dict.fromkeys(name for condition in conditions for name in reversed(ranked(conditions, condition, measure)))
     for policy in order:
         found = [figure((stored["policies"].get(policy) or {}).get(measure)) for stored in conditions.values()]
-        cells = [Text(format_interval(each, digits=2 if measure == "yardstick" else 3)) for each in found]
+        cells = [Text(format_interval(each, digits=2 if measure == "true_reward" else 3)) for each in found]
         table.add_row(Text(policy), *cells, style="bold" if is_own(policy) else None)
     return table
 
 
 def show_results(results: Mapping[str, Any], *, quick: bool = False) -> RenderableType:
-    """The verdict, the grade under every grader, and the yardstick: what `gradus run` ends with."""
+    """The verdict, the reward under every grader, and the true reward: what `gradus run` ends with."""
     from rich.console import Group
     from rich.text import Text
 
@@ -53,6 +53,6 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
     parts: list[RenderableType] = [Text(verdict.headline, style="bold"), *(Text(each) for each in verdict.cautions)]
     if results.get("conditions"):
         parts += [summary_table(results, grader=grader) for grader in graders_of(results)]
-        if "yardstick" in measures_of(results["conditions"]):
-            parts.append(summary_table(results, measure="yardstick"))
+        if "true_reward" in measures_of(results["conditions"]):
+            parts.append(summary_table(results, measure="true_reward"))
     return Group(*parts)

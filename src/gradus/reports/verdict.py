@@ -61,15 +61,15 @@ def state_of(found: Figure) -> str:
 
 def _student_headline(results: Json, condition: str) -> str | None:
     pair = _against(results, condition, "grpo").get("sft")
-    grade = pair.figures.get("grade") if pair else None
-    if pair is None or grade is None:
+    reward = pair.figures.get("reward") if pair else None
+    if pair is None or reward is None:
         return None
-    true, aim = pair.figures.get("yardstick"), _aim(results)
-    amount = f"{format_interval(grade, signed=True)} in {_grader(results)} on {condition}"
-    state = state_of(grade)
+    true, aim = pair.figures.get("true_reward"), _aim(results)
+    amount = f"{format_interval(reward, signed=True)} in {_grader(results)} on {condition}"
+    state = state_of(reward)
     if state == "shown" and true is not None and state_of(true) == "refuted":
         return (
-            f"GRPO raised the grade and lowered {aim}: {amount}. It looks like a hack of the grader, not like a gain."
+            f"GRPO raised the reward and lowered {aim}: {amount}. It looks like a hack of the grader, not like a gain."
         )
     if state == "shown":
         return f"GRPO made the student better: {amount}."
@@ -80,16 +80,16 @@ def _student_headline(results: Json, condition: str) -> str | None:
 
 def _ranking_headline(results: Json, condition: str) -> str:
     policies = results["conditions"][condition].get("policies") or {}
-    known = [name for name in ranked(results["conditions"], condition) if figure(policies[name].get("grade"))]
+    known = [name for name in ranked(results["conditions"], condition) if figure(policies[name].get("reward"))]
     if not known:
         return f"No policy could be graded on {condition}."
     best = known[-1]
-    amount = f"{format_interval(figure(policies[best].get('grade')))} in {_grader(results)}"
+    amount = f"{format_interval(figure(policies[best].get('reward')))} in {_grader(results)}"
     text = f"{best} is graded highest on {condition}: {amount}"
     if len(known) == 1:
         return f"{text}."
     lead = _against(results, condition, best).get(known[-2])
-    gap = lead.figures.get("grade") if lead else None
+    gap = lead.figures.get("reward") if lead else None
     if gap is None:
         return f"{text}; {known[-2]} follows."
     proven = "proven" if state_of(gap) == "shown" else "not proven"
@@ -110,12 +110,12 @@ def _claims(results: Json, condition: str) -> list[Claim]:
 
 
 def _claim(results: Json, pair: Difference) -> Claim | None:
-    grade, true = pair.figures.get("grade"), pair.figures.get("yardstick")
-    if grade is None:
+    reward, true = pair.figures.get("reward"), pair.figures.get("true_reward")
+    if reward is None:
         return None
-    state = state_of(grade)
+    state = state_of(reward)
     wins = "" if pair.wins is None else f", {pair.wins} of {pair.episodes} episodes won"
-    amount = f"{format_interval(grade, signed=True)}{wins}"
+    amount = f"{format_interval(reward, signed=True)}{wins}"
     text = f"{pair.first} {VERBS[state]} {pair.second} in {_grader(results)} ({amount})"
     if true is not None:
         aim = f"{_aim(results)} ({format_interval(true, signed=True, digits=2)})"
@@ -136,8 +136,8 @@ def _against(results: Json, condition: str, subject: str) -> dict[str, Differenc
 
 
 def _grader(results: Json) -> str:
-    return str(results.get("grader") or "the grade")
+    return str(results.get("grader") or "the reward")
 
 
 def _aim(results: Json) -> str:
-    return str(results.get("yardstick_name") or "the yardstick")
+    return str(results.get("true_reward_name") or "the true reward")

@@ -1,6 +1,6 @@
 """The built-in reward functions. All have TRL's signature and take strings as well as chat messages.
 
-Those with settings are made by a function (``length(limit=200)``); ``component_name`` is what the grade calls them.
+Those with settings are made by a function (``length(limit=200)``); ``component_name`` is what the reward calls them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
 
-from gradus.core import ConfigError, Episode, Grade, Grader, RewardTerm
+from gradus.core import ConfigError, Episode, Grader, Reward, RewardTerm
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
 __all__ = ["grader_of", "reweigh", "tell_step"]
@@ -18,32 +18,34 @@ def grader_of(rewards: Rewards, *, name: str, summary: str = "", range: tuple[fl
     The columns come from ``episode.outcome["columns"]``, or from the outcome itself where it has none. An episode without
     an answer, or with more than one, is an error of that episode.
     """
-    grade = _RewardGrade(name, rewards)
-    return Grader(name=name, summary=summary, weights=dict(rewards.weights), grade=grade, per_turn=True, range=range)
+    reward = _RewardGrader(name, rewards)
+    return Grader(name=name, summary=summary, weights=dict(rewards.weights), compute=reward, per_turn=True, range=range)
 
 
-class _RewardGrade:
-    """The grade function of rewards; it keeps hold of them, so that they can be told the step."""
+class _RewardGrader:
+    """The reward function of rewards; it keeps hold of them, so that they can be told the step."""
 
     def __init__(self, name: str, rewards: Rewards) -> None:
         self.name, self.rewards = name, rewards
 
-    def __call__(self, episodes: Sequence[Episode]) -> list[Grade]:
+    def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
         rows = {place: _completion(episode) for place, episode in enumerate(episodes) if len(episode.turns) == 1}
         scored = dict(zip(rows, self.rewards(list(rows.values())), strict=True))
         return [
             _grade(self.name, scored[place])
             if place in scored
-            else Grade(grader=self.name, value=None, error=f"expected an episode of one turn, got {len(episode.turns)}")
+            else Reward(
+                grader=self.name, value=None, error=f"expected an episode of one turn, got {len(episode.turns)}"
+            )
             for place, episode in enumerate(episodes)
         ]
 
 
 def tell_step(grader: Grader, step: int) -> None:
-    """Let reward functions see the optimiser step that is about to be taken, as TRL does: ``trainer_state.global_step`` counts
+    """Let reward functions see the optimizer step that is about to be taken, as TRL does: ``trainer_state.global_step`` counts
     the steps that were taken before. Nothing happens where the grader is not made of reward functions."""
-    if isinstance(grader.grade, _RewardGrade):
-        grader.grade.rewards.trainer_state.global_step = step - 1
+    if isinstance(grader.compute, _RewardGrader):
+        grader.compute.rewards.trainer_state.global_step = step - 1
 
 
 def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
@@ -60,13 +62,13 @@ def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
     scale = {name: weight / grader.weights[name] for name, weight in weights.items() if grader.weights[name]}
     fresh = {name: weight for name, weight in weights.items() if weight and not grader.weights[name]}
 
-    def grade(episodes: Sequence[Episode]) -> list[Grade]:
-        return [_reweighed(found, scale, fresh) for found in grader.grade(episodes)]
+    def reward(episodes: Sequence[Episode]) -> list[Reward]:
+        return [_reweighed(found, scale, fresh) for found in grader.compute(episodes)]
 
-    return replace(grader, weights={**grader.weights, **weights}, grade=grade, range=None)
+    return replace(grader, weights={**grader.weights, **weights}, compute=reward, range=None)
 
 
-def _reweighed(found: Grade, scale: Mapping[str, float], fresh: Mapping[str, float]) -> Grade:
+def _reweighed(found: Reward, scale: Mapping[str, float], fresh: Mapping[str, float]) -> Reward:
     if found.value is None:
         return found
     terms = [
@@ -102,6 +104,6 @@ def _completion(episode: Episode) -> Completion:
     )
 
 
-def _grade(name: str, scored: ScoredCompletion) -> Grade:
+def _grade(name: str, scored: ScoredCompletion) -> Reward:
     terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.payments.items())
-    return Grade(grader=name, value=scored.value, components=scored.components, terms=(terms,), error=scored.error)
+    return Reward(grader=name, value=scored.value, components=scored.components, terms=(terms,), error=scored.error)

@@ -21,8 +21,8 @@ __all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt
 class StageConfig(BaseModel):
     """One ``[[stage]]``. ``weights``: component -> weight, the others are paid nothing; empty keeps the grader's own.
 
-    ``steps``: None for the last stage alone, which then lasts to the end of the run. ``learning_rate``: the peak rate of the
-    stage, None for the run's; warm-up and decay go over the whole run. ``carry_optimiser``: whether the optimiser's moments
+    ``steps``: None for the last stage alone, which then lasts to the end of the run. ``lr``: the peak rate of the
+    stage, None for the run's; warm-up and decay go over the whole run. ``carry_optimizer``: whether the optimizer's moments
     survive the beginning of this stage.
     """
 
@@ -31,8 +31,8 @@ class StageConfig(BaseModel):
     name: str = Field(min_length=1)
     steps: int | None = Field(default=None, ge=1)
     weights: dict[str, float] = Field(default_factory=dict)
-    learning_rate: float | None = Field(default=None, gt=0)
-    carry_optimiser: bool = True
+    lr: float | None = Field(default=None, gt=0)
+    carry_optimizer: bool = True
 
 
 class AdaptiveConfig(BaseModel):
@@ -61,12 +61,12 @@ class AdaptiveConfig(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What holds for one optimiser step. ``learning_rate`` None: as configured. ``reset_optimiser``: forget its moments first."""
+    """What holds for one optimizer step. ``lr`` None: as configured. ``reset_optimizer``: forget its moments first."""
 
     stage: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
-    learning_rate: float | None = None
-    reset_optimiser: bool = False
+    lr: float | None = None
+    reset_optimizer: bool = False
 
 
 def adapt(weight: float, success: float | None, start: float, config: AdaptiveConfig) -> float:
@@ -121,8 +121,8 @@ class RewardSchedule:
         return StepPlan(
             stage=stage.name,
             weights=dict(self._weights),
-            learning_rate=stage.learning_rate,
-            reset_optimiser=first and step > 1 and not stage.carry_optimiser,
+            lr=stage.lr,
+            reset_optimizer=first and step > 1 and not stage.carry_optimizer,
         )
 
     def grader(self, grader: Grader, step: int) -> Grader:

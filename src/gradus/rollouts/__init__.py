@@ -1,20 +1,20 @@
 """Playing groups of episodes with a policy, grading them, storing and reading them. Never imports torch."""
 
-from gradus.rollouts.correcting import correct
 from gradus.rollouts.grading import grade_episodes, regrade
-from gradus.rollouts.play import PlayResult, play
+from gradus.rollouts.relabeling import relabel
+from gradus.rollouts.rollout import RolloutResult, roll_out
 from gradus.rollouts.storage import EpisodeFile, EpisodeWriter, decode, encode, read_episodes, write_episodes
 
 __all__ = [
     "EpisodeFile",
     "EpisodeWriter",
-    "PlayResult",
-    "correct",
+    "RolloutResult",
     "decode",
     "encode",
     "grade_episodes",
-    "play",
     "read_episodes",
     "regrade",
+    "relabel",
+    "roll_out",
     "write_episodes",
 ]

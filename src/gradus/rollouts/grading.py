@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import fsum, isclose, isfinite
 
-from gradus.core import EnvironmentSpec, Episode, Grade, Grader, GradingError, StopReason
+from gradus.core import EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
 
 __all__ = ["grade_episodes", "regrade"]
 
 
 def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
-    """Grade what can be graded and fill in the metrics; a failed episode keeps no grade (missing, not zero)."""
+    """Grade what can be graded and fill in the metrics; a failed episode keeps no reward (missing, not zero)."""
     whole = [index for index, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
-    grades = _grade_batch(grader, [episodes[index] for index in whole])
+    rewards = _grade_batch(grader, [episodes[index] for index in whole])
     graded = list(episodes)
-    for index, grade in zip(whole, grades, strict=True):
-        episode = replace(episodes[index], grade=grade)
+    for index, reward in zip(whole, rewards, strict=True):
+        episode = replace(episodes[index], reward=reward)
         graded[index] = replace(episode, metrics=_metrics(spec, episode))
     return graded
 
@@ -27,43 +27,43 @@ def regrade(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) 
     return grade_episodes(spec, episodes, grader)
 
 
-def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Grade]:
-    """Grade all at once; if that raises, one by one, so that one bad episode costs one grade."""
+def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
+    """Grade all at once; if that raises, one by one, so that one bad episode costs one reward."""
     if not episodes:
         return []
     try:
-        grades = list(grader.grade(episodes))
+        rewards = list(grader.compute(episodes))
     except Exception as error:
         if len(episodes) == 1:
-            return [Grade(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]
+            return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]
         return [_grade_batch(grader, [episode])[0] for episode in episodes]
-    if len(grades) != len(episodes):
+    if len(rewards) != len(episodes):
         raise GradingError(
-            f"grader {grader.name!r} gave {len(grades)} grades for {len(episodes)} episodes; expected one each, in order"
+            f"grader {grader.name!r} gave {len(rewards)} rewards for {len(episodes)} episodes; expected one each, in order"
         )
-    return [_checked(grade, episode) for grade, episode in zip(grades, episodes, strict=True)]
+    return [_checked(reward, episode) for reward, episode in zip(rewards, episodes, strict=True)]
 
 
-def _checked(grade: Grade, episode: Episode) -> Grade:
-    """Hold a grader to its word: terms for every turn, their sum the grade, all of it finite."""
-    if grade.value is None:
-        return grade
-    if not isfinite(grade.value):
-        return Grade(grader=grade.grader, value=None, error=f"the grade is {grade.value}, expected a finite number")
-    if len(grade.terms) != len(episode.turns):
+def _checked(reward: Reward, episode: Episode) -> Reward:
+    """Hold a grader to its word: terms for every turn, their sum the reward, all of it finite."""
+    if reward.value is None:
+        return reward
+    if not isfinite(reward.value):
+        return Reward(grader=reward.grader, value=None, error=f"the reward is {reward.value}, expected a finite number")
+    if len(reward.terms) != len(episode.turns):
         raise GradingError(
-            f"grader {grade.grader!r} gave terms for {len(grade.terms)} turns of an episode with {len(episode.turns)}"
+            f"grader {reward.grader!r} gave terms for {len(reward.terms)} turns of an episode with {len(episode.turns)}"
         )
-    total = fsum(grade.turn_rewards)
-    if not isclose(total, grade.value, rel_tol=1e-6, abs_tol=1e-6):
+    total = fsum(reward.turn_rewards)
+    if not isclose(total, reward.value, rel_tol=1e-6, abs_tol=1e-6):
         raise GradingError(
-            f"grader {grade.grader!r}: the terms sum to {total:.6f} but the grade is {grade.value:.6f}; "
-            "turn credit would optimise something else than the grade"
+            f"grader {reward.grader!r}: the terms sum to {total:.6f} but the reward is {reward.value:.6f}; "
+            "turn credit would optimize something else than the reward"
         )
-    return grade
+    return reward
 
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> dict[str, float | None]:
     found: dict[str, float | None] = dict(spec.metrics(episode)) if spec.metrics else {}
-    found["yardstick"] = spec.yardstick(episode)
+    found["true_reward"] = spec.true_reward(episode)
     return found

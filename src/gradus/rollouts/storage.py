@@ -18,8 +18,8 @@ from typing import IO, Any
 from gradus.core import (
     Episode,
     Failure,
-    Grade,
     Observation,
+    Reward,
     RewardTerm,
     Span,
     StopReason,
@@ -71,8 +71,8 @@ def decode(data: Mapping[str, Any]) -> Episode:
     found["stop"] = StopReason(found["stop"])
     if found.get("failure") is not None:
         found["failure"] = Failure(**found["failure"])
-    if found.get("grade") is not None:
-        found["grade"] = _grade(found["grade"])
+    if found.get("reward") is not None:
+        found["reward"] = _grade(found["reward"])
     if found.get("final") is not None:
         final = dict(found["final"])
         final["action_spans"] = _spans(final.get("action_spans", ()))
@@ -99,10 +99,10 @@ def _spans(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
     return tuple(Span(**span) for span in data)
 
 
-def _grade(data: Mapping[str, Any]) -> Grade:
+def _grade(data: Mapping[str, Any]) -> Reward:
     found = dict(data)
     found["terms"] = tuple(tuple(RewardTerm(**term) for term in turn) for turn in found.get("terms", ()))
-    return Grade(**found)
+    return Reward(**found)
 
 
 def _header(environment: str, note: str | None) -> str:

@@ -70,9 +70,9 @@ def wilson(successes: float, n: int, *, level: float = 0.95) -> Proportion:
         return Proportion(share=None, low=None, high=None, n=0)
     z = float(normal_quantile(0.5 + level / 2))
     share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
     # At 0 and 1 the bound equals the share exactly; rounding must not put it on the wrong side.
     return Proportion(
-        share=share, low=min(share, max(0.0, centre - half)), high=max(share, min(1.0, centre + half)), n=n
+        share=share, low=min(share, max(0.0, center - half)), high=max(share, min(1.0, center + half)), n=n
     )

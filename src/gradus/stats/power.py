@@ -14,7 +14,7 @@ _LARGE = 3000  # beyond, t and normal agree to far below one episode in a thousa
 def paired_power(effect: float, sd: float, n: int, *, alpha: float = 0.05) -> float:
     """Chance that a two-sided paired t test with ``n`` pairs finds a mean difference ``effect``.
 
-    ``sd`` is the standard deviation of a difference, not of a grade.
+    ``sd`` is the standard deviation of a difference, not of a reward.
     """
     if n < 2:
         return 0.0

@@ -24,9 +24,9 @@ def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> float | No
 def spearman_within(
     x: Sequence[float | None], y: Sequence[float | None], groups: Sequence[str] | Sequence[int]
 ) -> float | None:
-    """Rank correlation inside groups: ranks are taken within each group, centred there, and correlated over all.
+    """Rank correlation inside groups: ranks are taken within each group, centered there, and correlated over all.
 
-    Differences between groups cannot make or hide it: a grade that only knows which policy played correlates 0 within.
+    Differences between groups cannot make or hide it: a reward that only knows which policy played correlates 0 within.
     """
     if not len(x) == len(y) == len(groups):
         raise ValueError(f"expected equal lengths, got {len(x)}, {len(y)} and {len(groups)} groups")
@@ -34,17 +34,17 @@ def spearman_within(
     for a, b, group in zip(x, y, groups, strict=True):
         if a is not None and b is not None:
             inside.setdefault(group, []).append((a, b))
-    centred = [_centred_ranks(np.array(pairs)) for pairs in inside.values() if len(pairs) > 1]
-    if not centred:
+    centered = [_centered_ranks(np.array(pairs)) for pairs in inside.values() if len(pairs) > 1]
+    if not centered:
         return None
-    ranks = np.concatenate(centred)
+    ranks = np.concatenate(centered)
     spread = np.sqrt(np.sum(ranks**2, axis=0))
     if spread[0] == 0 or spread[1] == 0:
         return None
     return round(float(np.sum(ranks[:, 0] * ranks[:, 1]) / (spread[0] * spread[1])), 12)
 
 
-def _centred_ranks(pairs: Array) -> Array:
+def _centered_ranks(pairs: Array) -> Array:
     """Mean ranks of each column of (n, 2), less their mean."""
     # Imported here: scipy.stats is slow to import, and only rank correlation needs it.
     from scipy import stats as _stats  # pyright: ignore[reportMissingTypeStubs]

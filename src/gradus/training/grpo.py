@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Grader, GradusError, Policy
-from gradus.policies.loading import LoadedModel
-from gradus.training.alerts import Alarm, OnAlert
-from gradus.training.distributed import world
-from gradus.training.folder import RunFolder
-from gradus.training.grpo_config import GrpoConfig
-from gradus.training.grpo_loop import GrpoLoop, Synchronise
-from gradus.training.interrupt import Interrupt
-from gradus.training.schedule import Schedule
-from gradus.training.screen import Screen
-from gradus.training.trainer import prepare_model
+from gradus.policies.local.loading import LoadedModel
+from gradus.training.config import GrpoConfig
+from gradus.training.distributed.processes import world
+from gradus.training.engine.loss_step import prepare_model
+from gradus.training.grpo_loop import GrpoLoop, PushWeights
+from gradus.training.run.alerts import Alarm, OnAlert
+from gradus.training.run.folder import RunFolder
+from gradus.training.run.interrupt import Interrupt
+from gradus.training.run.live_screen import Screen
+from gradus.training.run.schedule import Schedule
 
 __all__ = ["GrpoResult", "train_grpo"]
 
 FIGURES = {
     "reward": "reward_mean",
     "spread": "reward_std",
-    "yardstick": "yardstick_mean",
+    "true_reward": "true_reward_mean",
     "kl": "kl",
     "entropy": "entropy",
-    "dead groups": "dead_groups",
+    "zero-variance groups": "zero_variance_groups",
     "turns": "turns_mean",
     "tokens": "action_tokens_mean",
-    "sampler gap": "sampler_gap",
+    "logp diff": "logp_diff_max",
     "gradient norm": "grad_norm",
     "tokens/s": "tokens_per_second",
     "seconds": "seconds.total",
@@ -48,7 +48,7 @@ class GrpoResult:
     best: Path
     final: Path
     best_step: int | None
-    best_grade: float | None
+    best_reward: float | None
     stopped: str | None
     seconds: float
 
@@ -68,17 +68,17 @@ def train_grpo(
     on_record: Callable[[Mapping[str, Any]], None] | None = None,
     live: bool = True,
     sampler: Policy | None = None,
-    synchronise: Synchronise | None = None,
+    push_weights: PushWeights | None = None,
 ) -> GrpoResult:
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
     ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``schedule`` changes its weights, the
-    learning rate and the optimiser from step to step; validation keeps the grader as it is, so that steps compare. ``monitor`` looks at all records of steps and validations
+    learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare. ``monitor`` looks at all records of steps and validations
     after each step and returns alerts (rule, severity, evidence, remedy, and what it would adjust); ``on_alert`` says whether
     to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). ``on_step`` is given every
     step's record, ``on_record`` all that goes to the metrics, in the process that writes. Resuming gives, bit for
     bit, the weights of an unbroken run. ``sampler`` plays in place of the model in this process (a server, say); its actions
-    must carry token ids and log-probs, and ``synchronise`` is called with the weights and the step, before the first step and
+    must carry token ids and log-probs, and ``push_weights`` is called with the weights and the step, before the first step and
     after each update, to bring them there. Validation stays in this process. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
 
     Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
@@ -94,11 +94,11 @@ def train_grpo(
     run_folder.open(config, resume=resume, context=context)
     alarm = Alarm(monitor, on_alert)
     loop = GrpoLoop(
-        loaded, spec, config, run_folder, judge, alarm, sampler=sampler, synchronise=synchronise, schedule=schedule
+        loaded, spec, config, run_folder, judge, alarm, sampler=sampler, push_weights=push_weights, schedule=schedule
     )
     if resume:
         loop.restore()
-    loop.bring_weights(loop.state.step)
+    loop.sync_weights(loop.state.step)
     started = time.perf_counter()
     title = f"grpo {spec.name}"
     watched = {label: f"metrics.{key}" for label, key in spec.watched.items()}
@@ -120,7 +120,7 @@ def train_grpo(
         best=run_folder.path / "best",
         final=run_folder.path / "final",
         best_step=loop.state.best_step,
-        best_grade=loop.state.best_grade,
+        best_reward=loop.state.best_reward,
         stopped=loop.alarm.stopped,
         seconds=time.perf_counter() - started,
     )

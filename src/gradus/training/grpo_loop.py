@@ -11,41 +11,41 @@ import torch
 from torch import nn
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy
-from gradus.policies.loading import LoadedModel, load_model
-from gradus.policies.local import LocalPolicy
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import write_episodes
-from gradus.training.alerts import Alarm
-from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
-from gradus.training.credit import credit_groups
-from gradus.training.distributed import any_of, barrier, from_main
-from gradus.training.folder import RunFolder
-from gradus.training.grpo_config import GrpoConfig
-from gradus.training.interrupt import Interrupt
-from gradus.training.optimiser import learning_rate, make_optimiser
-from gradus.training.peak import matmul_peak, training_flops
-from gradus.training.playing import play_groups
-from gradus.training.schedule import Schedule
-from gradus.training.screen import Screen
-from gradus.training.sharding import refresh, shard
-from gradus.training.step_metrics import episode_metrics
-from gradus.training.tasks import validation_tasks
-from gradus.training.trainer import autocast
-from gradus.training.update import UpdateResult, policy_update
-from gradus.training.validation import chosen_grade, validate
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
+from gradus.training.data.step_rollouts import roll_out_step
+from gradus.training.data.tasks import validation_tasks
+from gradus.training.distributed.fsdp import refresh, shard
+from gradus.training.distributed.processes import any_of, barrier, from_main
+from gradus.training.engine.loss_step import autocast
+from gradus.training.engine.optimizers import lr, make_optimizer
+from gradus.training.engine.throughput import matmul_peak, training_flops
+from gradus.training.engine.update import UpdateResult, policy_update
+from gradus.training.run.alerts import Alarm
+from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
+from gradus.training.run.folder import RunFolder
+from gradus.training.run.interrupt import Interrupt
+from gradus.training.run.live_screen import Screen
+from gradus.training.run.schedule import Schedule
+from gradus.training.run.step_metrics import episode_metrics
+from gradus.training.run.validation import chosen_reward, validate
 
-__all__ = ["GrpoLoop", "Synchronise"]
+__all__ = ["GrpoLoop", "PushWeights"]
 
-Synchronise = Callable[[LoadedModel, int], None]
+PushWeights = Callable[[LoadedModel, int], None]
 
 
 @dataclass
 class _State:
-    """What a checkpoint must remember besides weights and optimiser."""
+    """What a checkpoint must remember besides weights and optimizer."""
 
     step: int = 0
     next_task: int = 0
     best_step: int | None = None
-    best_grade: float | None = None
+    best_reward: float | None = None
     alarm: dict[str, Any] = field(default_factory=dict)
     schedule: dict[str, Any] | None = None
 
@@ -63,19 +63,19 @@ class GrpoLoop:
         alarm: Alarm,
         *,
         sampler: Policy | None = None,
-        synchronise: Synchronise | None = None,
+        push_weights: PushWeights | None = None,
         schedule: Schedule | None = None,
     ) -> None:
         self.loaded, self.spec, self.config, self.folder = loaded, spec, config, folder
-        self.grader, self.alarm, self.schedule, self.synchronise = grader, alarm, schedule, synchronise
+        self.grader, self.alarm, self.schedule, self.push_weights = grader, alarm, schedule, push_weights
         self.paying = grader  # the grader under the weights of the step at hand
         self.reference = _reference(loaded, config)
         # A server samples instead; it needs whole weights from here only where adapters are merged into them.
         plays = sampler is None or bool(config.validation_every) or config.lora is not None
-        self.player = shard(loaded, plays=plays)
-        self.optimiser = make_optimiser(loaded.model, config)
+        self.inference_model = shard(loaded, plays=plays)
+        self.optimizer = make_optimizer(loaded.model, config)
         self.policy: Policy = sampler or LocalPolicy(
-            self.player, config.sampling, name="grpo", batch_size=config.batch_size, grammar=spec.grammar
+            self.inference_model, config.sampling, name="grpo", batch_size=config.batch_size, grammar=spec.grammar
         )
         self.state = _State()
         self.records: list[Mapping[str, Any]] = []
@@ -109,7 +109,7 @@ class GrpoLoop:
         step = self.state.step + 1
         rate = self.begin(step)
         with autocast(self.loaded, self.config):
-            played = play_groups(
+            played = roll_out_step(
                 self.spec,
                 self.policy,
                 self.config,
@@ -123,31 +123,31 @@ class GrpoLoop:
         credited = credit_groups(groups, self.config, self.loaded.renderer)
         credit_seconds = time.perf_counter() - started - sum(seconds.values())
         update = policy_update(
-            self.loaded, self.optimiser, credited, self.config, rate, reference=self.reference, key=(step,)
+            self.loaded, self.optimizer, credited, self.config, rate, reference=self.reference, key=(step,)
         )
-        self.bring_weights(step)
+        self.sync_weights(step)
         self.store(step, groups)
         seconds |= update.seconds
         seconds["train"] += max(0.0, credit_seconds)
         seconds["total"] = time.perf_counter() - started
         return self.scheduled(step, self.record(step, groups, update, seconds, rate))
 
-    def bring_weights(self, step: int) -> None:
+    def sync_weights(self, step: int) -> None:
         """Let whoever plays have the weights as they are after ``step``."""
-        refresh(self.player, self.loaded)
-        if self.synchronise is not None:
-            self.synchronise(self.player, step)
+        refresh(self.inference_model, self.loaded)
+        if self.push_weights is not None:
+            self.push_weights(self.inference_model, step)
 
     def begin(self, step: int) -> float:
         """Do what the schedule says before a step; returns the step's learning rate."""
-        rate = learning_rate(self.config, step, self.config.max_steps) * self.alarm.rate_scale
+        rate = lr(self.config, step, self.config.max_steps) * self.alarm.lr_scale
         if self.schedule is None:
             return rate
         plan = self.schedule.plan(step)
         self.paying = self.schedule.grader(self.grader, step)
-        if plan.reset_optimiser:
-            self.optimiser = make_optimiser(self.loaded.model, self.config)
-        return rate * ((plan.learning_rate or self.config.learning_rate) / self.config.learning_rate)
+        if plan.reset_optimizer:
+            self.optimizer = make_optimizer(self.loaded.model, self.config)
+        return rate * ((plan.lr or self.config.lr) / self.config.lr)
 
     def scheduled(self, step: int, record: dict[str, Any]) -> dict[str, Any]:
         """Add the weights in force to a step's record and let the schedule see what came of them."""
@@ -176,9 +176,9 @@ class GrpoLoop:
             "step": step,
             **episode_metrics(groups),
             **update.figures,
-            "sampler_gap": update.sampler_gap,
+            "logp_diff_max": update.logp_diff_max,
             "grad_norm": update.grad_norm,
-            "learning_rate": rate,
+            "lr": rate,
             "action_tokens": sampled,
             "trained_tokens": update.trained_tokens,
             "tokens": sampled + read,
@@ -204,16 +204,16 @@ class GrpoLoop:
         screen.phase("validating")
         step = self.state.step
         tasks = validation_tasks(self.spec, self.config)
-        records = from_main(validate(self.player, self.spec, tasks, self.config, self.grader, step=step))
-        found = chosen_grade(records, self.config.best_by)
-        if found is not None and (self.state.best_grade is None or found > self.state.best_grade):
-            self.state.best_grade, self.state.best_step = found, step
+        records = from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
+        found = chosen_reward(records, self.config.best_by)
+        if found is not None and (self.state.best_reward is None or found > self.state.best_reward):
+            self.state.best_reward, self.state.best_step = found, step
             self.save("best")
             records = [{**record, "best": True} for record in records]
-            screen.note(f"best so far at step {step}: validation grade {found:.4f}")
+            screen.note(f"best so far at step {step}: validation reward {found:.4f}")
         if self.config.validation_condition is not None:
             tasks = self.spec.tasks(self.config.validation_condition)
-            records += from_main(validate(self.player, self.spec, tasks, self.config, self.grader, step=step))
+            records += from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
         for record in records:
             self.folder.append(record)
         self.records += records
@@ -232,7 +232,7 @@ class GrpoLoop:
         state = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
         keep = self.config.keep_checkpoints
-        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimizer, keep=keep)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
@@ -240,7 +240,7 @@ class GrpoLoop:
         if path is None:
             self.folder.truncate(0)
             return
-        found = load_checkpoint(path, self.loaded.model, self.optimiser)
+        found = load_checkpoint(path, self.loaded.model, self.optimizer)
         self.folder.truncate(found.offset)
         barrier()
         self.state = _State(step=found.step, **found.state)
@@ -261,7 +261,7 @@ class GrpoLoop:
 
     def save(self, name: str) -> None:
         """Write the weights as they are to a folder of the run."""
-        save_model(self.folder.path / name, self.player.model, self.player.tokenizer)
+        save_model(self.folder.path / name, self.inference_model.model, self.inference_model.tokenizer)
 
 
 def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:

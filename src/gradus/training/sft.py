@@ -15,25 +15,25 @@ from pydantic import Field
 from torch import Tensor
 
 from gradus.core import ConfigError, Episode, StopReason, child_rng, child_seed
-from gradus.policies.loading import LoadedModel
-from gradus.policies.sampling import SamplingConfig
-from gradus.training.augment import answer_pools, first_turns, with_answer_noise
-from gradus.training.batches import MicroBatch, microbatches
-from gradus.training.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
-from gradus.training.distributed import any_of, barrier, from_main, share, total, world
-from gradus.training.folder import RunFolder
-from gradus.training.forward import score_tokens
-from gradus.training.interrupt import Interrupt
-from gradus.training.optimiser import learning_rate, make_optimiser
-from gradus.training.screen import Screen
-from gradus.training.sequences import TrainingSequence
-from gradus.training.sharding import shard
-from gradus.training.text import text_sequences
-from gradus.training.trainer import TrainerConfig, precision, prepare_model, run_update, share_prefixes
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
+from gradus.training.data.microbatches import MicroBatch, microbatches
+from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sft_sequences import text_sequences
+from gradus.training.distributed.fsdp import shard
+from gradus.training.distributed.processes import any_of, barrier, from_main, share, total, world
+from gradus.training.engine.forward import score_tokens
+from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, run_update, share_prefixes
+from gradus.training.engine.optimizers import lr, make_optimizer
+from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
+from gradus.training.run.folder import RunFolder
+from gradus.training.run.interrupt import Interrupt
+from gradus.training.run.live_screen import Screen
 
 __all__ = ["SftConfig", "SftResult", "train_sft"]
 
-PLAIN = SamplingConfig()  # SFT maximises the likelihood under the model's own distribution
+PLAIN = SamplingConfig()  # SFT maximizes the likelihood under the model's own distribution
 FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
@@ -47,15 +47,15 @@ FIGURES = {
 class SftConfig(TrainerConfig):
     """Supervised fine-tuning.
 
-    ``batch_size``: episodes per optimiser step. Training ends after ``epochs`` or ``max_steps``, whichever comes first.
+    ``batch_size``: episodes per optimizer step. Training ends after ``epochs`` or ``max_steps``, whichever comes first.
     ``validation_share`` of the episodes is held out where no validation episodes are given. ``validation_every``: steps,
-    None for once an epoch. ``reasoning``: train ``<reasoning>`` too, or strip it. ``answer_noise``: share of the tokens of earlier
+    None for once an epoch. ``reasoning``: train ``<reasoning>`` too, or strip it. ``history_noise``: share of the tokens of earlier
     answers that the model reads as other ones (what it learns to say stays the teacher's), so that it looks at what it was
-    shown instead of copying what it said before. ``first_turns``: ``first_turns_share`` of the steps use only so many turns of
-    each episode; where most is learnt early they give more updates for the same time.
+    shown instead of copying what it said before. ``short_turns``: ``short_turns_share`` of the steps use only so many turns of
+    each episode; where most is learned early they give more updates for the same time.
     """
 
-    learning_rate: float = Field(default=1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0)
     schedule: Any = "cosine"
     warmup: float = Field(default=0.05, ge=0, lt=1)
     epochs: int = Field(default=1, ge=1)
@@ -65,9 +65,9 @@ class SftConfig(TrainerConfig):
     validation_every: int | None = Field(default=None, ge=1)
     log_every: int = Field(default=1, ge=1)
     reasoning: bool = True
-    answer_noise: float = Field(default=0.0, ge=0, le=1)
-    first_turns: int | None = Field(default=None, ge=1)
-    first_turns_share: float = Field(default=0.7, gt=0, le=1)
+    history_noise: float = Field(default=0.0, ge=0, le=1)
+    short_turns: int | None = Field(default=None, ge=1)
+    short_turns_share: float = Field(default=0.7, gt=0, le=1)
     checkpoint_every: int = Field(default=50, ge=1)
 
 
@@ -156,7 +156,7 @@ def _hold_out(
 
 
 class _Trainer:
-    """The loop's state: model, optimiser, step and best validation loss."""
+    """The loop's state: model, optimizer, step and best validation loss."""
 
     def __init__(
         self,
@@ -168,12 +168,12 @@ class _Trainer:
     ) -> None:
         self.loaded, self.config, self.folder = loaded, config, folder
         shard(loaded, plays=False)
-        self.optimiser = make_optimiser(loaded.model, config)
+        self.optimizer = make_optimizer(loaded.model, config)
         self.run = _Run()
         self._by_episode: dict[int, list[TrainingSequence]] = {}
         for sequence in sequences:
             self._by_episode.setdefault(sequence.episode, []).append(sequence)
-        self._pools = answer_pools(sequences) if config.answer_noise else {}
+        self._pools = answer_pools(sequences) if config.history_noise else {}
         self._checks = self._cut([self._noisy(one, "check", number) for number, one in enumerate(checks)])
         self._batches_per_epoch = math.ceil(len(self._by_episode) / config.batch_size)
         planned = config.epochs * self._batches_per_epoch
@@ -220,10 +220,10 @@ class _Trainer:
             totals["right"] += float(scores.greedy.sum())
             return part
 
-        rate = learning_rate(self.config, step, self.steps)
+        rate = lr(self.config, step, self.steps)
         batches = self._cut([sequences[index] for index in share(len(sequences))])  # this process's
         with precision(self.loaded, self.config):
-            norm, _ = run_update(self.loaded, self.optimiser, batches, loss, self.config, rate)
+            norm, _ = run_update(self.loaded, self.optimizer, batches, loss, self.config, rate)
         seconds = time.perf_counter() - started
         totals["loss"], totals["right"], tokens = total(
             (totals["loss"], totals["right"], sum(microbatch.tokens for microbatch in batches))
@@ -235,7 +235,7 @@ class _Trainer:
             "loss": totals["loss"],
             "accuracy": totals["right"] / n_tokens,
             "grad_norm": norm,
-            "learning_rate": rate,
+            "lr": rate,
             "tokens": int(tokens),
             "seconds": seconds,
             "tokens_per_second": tokens / seconds,
@@ -255,16 +255,16 @@ class _Trainer:
         found = [self._noisy(one, epoch, batch, number) for number, one in enumerate(found)]
         config = self.config
         coin = child_rng(config.seed, "sft", "short", epoch, batch).random()
-        if config.first_turns is None or coin >= config.first_turns_share:
+        if config.short_turns is None or coin >= config.short_turns_share:
             return found
-        return [short for one in found if (short := first_turns(one, config.first_turns)).actions]
+        return [short for one in found if (short := short_turns(one, config.short_turns)).actions]
 
     def _noisy(self, sequence: TrainingSequence, *key: int | str) -> TrainingSequence:
         """The sequence with noise in the answers that are read, where the settings want it."""
-        if not self.config.answer_noise:
+        if not self.config.history_noise:
             return sequence
         rng = np.random.default_rng(child_seed(self.config.seed, "sft", "noise", *key))
-        return with_answer_noise(sequence, self.config.answer_noise, self._pools, rng)
+        return with_history_noise(sequence, self.config.history_noise, self._pools, rng)
 
     @torch.no_grad()
     def _validate(self) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class _Trainer:
         state = {"best": self.run.best, "last": self.run.last}
         checkpoint = Checkpoint(step=self.run.step, offset=self.folder.offset(), state=state)
         keep = self.config.keep_checkpoints
-        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimiser, keep=keep)
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimizer, keep=keep)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
@@ -295,7 +295,7 @@ class _Trainer:
         if path is None:
             self.folder.truncate(0)
             return
-        found = load_checkpoint(path, self.loaded.model, self.optimiser)
+        found = load_checkpoint(path, self.loaded.model, self.optimizer)
         self.folder.truncate(found.offset)
         self.run = _Run(step=found.step, best=found.state["best"], last=dict(found.state["last"]))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Any
 
-from gradus.core import Episode, Grade, Grader, RewardTerm
+from gradus.core import Episode, Grader, Reward, RewardTerm
 
 __all__ = ["GRADERS", "balanced_accuracy", "reader_accuracy", "smallness"]
 
@@ -42,15 +42,15 @@ def smallness(memory_words: int, input_words: int) -> float:
     return min(1.0, max(0.0, (0.6 - memory_words / max(1, input_words)) / 0.5))
 
 
-def _mem_alpha(episodes: Sequence[Episode]) -> list[Grade]:
+def _mem_alpha(episodes: Sequence[Episode]) -> list[Reward]:
     return [_graded("mem-alpha", episode, _mem_alpha_terms, MEM_ALPHA_WEIGHTS) for episode in episodes]
 
 
-def _v2(episodes: Sequence[Episode]) -> list[Grade]:
+def _v2(episodes: Sequence[Episode]) -> list[Reward]:
     return [_graded("v2", episode, _v2_terms, V2_WEIGHTS) for episode in episodes]
 
 
-def _graded(name: str, episode: Episode, build: Any, weights: Mapping[str, float]) -> Grade:
+def _graded(name: str, episode: Episode, build: Any, weights: Mapping[str, float]) -> Reward:
     outcome = episode.outcome
     problem = None
     if episode.failure is not None:
@@ -60,9 +60,9 @@ def _graded(name: str, episode: Episode, build: Any, weights: Mapping[str, float
     elif not outcome.get("questions"):
         problem = "the world asked no question, so nothing says what the memory is worth"
     if problem is not None:
-        return Grade(grader=name, value=None, error=problem)
+        return Reward(grader=name, value=None, error=problem)
     components, terms = build(outcome)
-    return Grade(
+    return Reward(
         grader=name,
         value=fsum(weights[component] * value for component, value in components.items()),
         components=components,
@@ -74,7 +74,7 @@ Built = tuple[Mapping[str, float], list[list[RewardTerm]]]
 
 
 def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
-    """arXiv 2509.25911: each action is paid r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the grade is the mean over actions."""
+    """arXiv 2509.25911: each action is paid r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
     turns, questions = outcome["turns"], outcome["questions"]
     answered = sum(question["readings"]["generous"]["correct"] for question in questions) / len(questions)
     compression = max(0.0, 1 - outcome["memory_words"] / max(1, outcome["input_words"]))
@@ -138,7 +138,7 @@ GRADERS: Mapping[str, Grader] = {
         name="v2",
         summary="strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
         weights=V2_WEIGHTS,
-        grade=_v2,
+        compute=_v2,
         per_turn=True,
         range=(0.0, 1.4),
     ),
@@ -146,7 +146,7 @@ GRADERS: Mapping[str, Grader] = {
         name="mem-alpha",
         summary="as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
         weights=MEM_ALPHA_WEIGHTS,
-        grade=_mem_alpha,
+        compute=_mem_alpha,
         per_turn=True,
         range=(0.0, 2.15),
     ),

@@ -6,7 +6,7 @@ bm25s segment that never changes. Document frequencies are counted over all live
 a segment's scores are rescaled from its own inverse document frequency to that one: scores are what a single index over all
 live entries would give, and compare across segments and banks.
 
-Entries are short (48 words at most), so their length is not normalised (b = 0); banks are of any length, so theirs is.
+Entries are short (48 words at most), so their length is not normalized (b = 0); banks are of any length, so theirs is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of an episode beside its grade, and its course chunk by chunk."""
+"""Figures of an episode beside its reward, and its course chunk by chunk."""
 
 from __future__ import annotations
 

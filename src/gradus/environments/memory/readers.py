@@ -17,7 +17,7 @@ from gradus.environments.memory.text import (
     content_words,
     count_words,
     exact_match,
-    normalise,
+    normalize,
     plain_words,
     substring_match,
     token_f1,
@@ -73,7 +73,7 @@ def judge(question: Question, prediction: str, why: str, notes: Sequence[Note], 
     """Compare a prediction with the gold answers; with ``substring`` a prediction that holds the gold answer is right."""
     shown = tuple(notes)
     if question.unknown:
-        right = normalise(prediction) == UNKNOWN
+        right = normalize(prediction) == UNKNOWN
         return Reading(
             prediction=prediction, correct=right, exact=right, substring=right, f1=None, why=why, notes=shown
         )
@@ -92,7 +92,7 @@ def judge(question: Question, prediction: str, why: str, notes: Sequence[Note], 
 
 def _same(prediction: str, gold: str, wanted: str) -> bool:
     if wanted == "list":
-        return {normalise(part) for part in prediction.split(",")} == {normalise(part) for part in gold.split(",")}
+        return {normalize(part) for part in prediction.split(",")} == {normalize(part) for part in gold.split(",")}
     return exact_match(prediction, gold)
 
 

@@ -16,7 +16,7 @@ __all__ = [
     "count_words",
     "exact_match",
     "index_tokens",
-    "normalise",
+    "normalize",
     "plain_words",
     "substring_match",
     "token_f1",
@@ -76,34 +76,34 @@ def count_tokens(text: str) -> int:
 
 
 @lru_cache(maxsize=1 << 15)
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """An answer in lower case without punctuation, articles and extra space, as SQuAD has it (arXiv 1606.05250).
 
-    >>> normalise("The  Red House.")
+    >>> normalize("The  Red House.")
     'red house'
     """
     return " ".join(word for word in plain_words(text) if word not in _ARTICLES)
 
 
 def exact_match(prediction: str, gold: str) -> bool:
-    """Normalised exact match. An empty or one-letter prediction is never right, unless it is a number."""
-    found = normalise(prediction)
-    return _says_something(found) and found == normalise(gold)
+    """Normalized exact match. An empty or one-letter prediction is never right, unless it is a number."""
+    found = normalize(prediction)
+    return _says_something(found) and found == normalize(gold)
 
 
 def substring_match(prediction: str, gold: str) -> bool:
-    """Whether the normalised gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
-    found = normalise(prediction)
-    return _says_something(found) and contains(found.split(), normalise(gold).split())
+    """Whether the normalized gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
+    found = normalize(prediction)
+    return _says_something(found) and contains(found.split(), normalize(gold).split())
 
 
 def token_f1(prediction: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over normalised words, as SQuAD has it; in [0, 1].
+    """Harmonic mean of precision and recall over normalized words, as SQuAD has it; in [0, 1].
 
     >>> round(token_f1("the red old house", "red house"), 2)
     0.8
     """
-    found, expected = normalise(prediction).split(), normalise(gold).split()
+    found, expected = normalize(prediction).split(), normalize(gold).split()
     if not _says_something(" ".join(found)) or not expected:
         return 0.0
     shared = sum((Counter(found) & Counter(expected)).values())
@@ -117,5 +117,5 @@ def contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
     return bool(phrase) and f" {' '.join(phrase)} " in f" {' '.join(words)} "
 
 
-def _says_something(normalised: str) -> bool:
-    return len(normalised) > 1 or normalised.isdigit()
+def _says_something(normalized: str) -> bool:
+    return len(normalized) > 1 or normalized.isdigit()

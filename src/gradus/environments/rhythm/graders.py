@@ -1,4 +1,4 @@
-"""Three versions of the grade. v1 and v2 are the original's, holes included; v3 is ours and what training should use."""
+"""Three versions of the reward. v1 and v2 are the original's, holes included; v3 is ours and what training should use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradus.core import Episode, Grade, Grader, GradingError, RewardTerm
+from gradus.core import Episode, Grader, GradingError, Reward, RewardTerm
 from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.tables import DAYS, METERS, SLOTS, STEPS
 from gradus.environments.rhythm.week import Week, read_week
@@ -70,8 +70,8 @@ def _spans(episode: Episode, turn: int) -> set[str]:
     return {span.name for span in episode.turns[turn].spans}
 
 
-def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> Grade:
-    """A grade that is no sum of turns: all of it is paid at the last turn."""
+def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> Reward:
+    """A reward that is no sum of turns: all of it is paid at the last turn."""
     week = read_week(episode)
     if not week.finished:
         raise GradingError(
@@ -82,7 +82,7 @@ def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> 
     components = {component: _EPISODE_COMPONENTS[component](week) for component in weights}
     payments = tuple(RewardTerm(component=c, value=weights[c] * value) for c, value in components.items())
     terms = ((),) * (len(episode.turns) - 1) + (payments,)
-    return Grade(grader=name, value=sum(term.value for term in payments), components=components, terms=terms)
+    return Reward(grader=name, value=sum(term.value for term in payments), components=components, terms=terms)
 
 
 def _v3_acts(week: Week) -> dict[str, Array]:
@@ -102,7 +102,7 @@ def _v3_beliefs(week: Week) -> Array:
     return skill * _BELIEF_TURN_WEIGHTS[:turns, None]
 
 
-def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grade:
+def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Reward:
     """A sum over turns. A week that was cut short is paid for the turns it had.
 
     Each belief is paid on its own, so that a right digit need not answer for the wrong one beside it.
@@ -125,7 +125,7 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grad
                     component="belief_skill",
                     value=weights["belief_skill"] * share,
                     span=belief if belief in spans else None,
-                    stated=belief in spans,
+                    immediate=belief in spans,
                 )
                 for belief, share in zip(BELIEFS, beliefs[turn].tolist(), strict=True)
             ]
@@ -133,29 +133,29 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Grad
     components = {component: float(share.sum()) for component, share in acts.items()}
     components["belief_skill"] = float(np.nansum(beliefs))
     value = sum(term.value for turn in terms for term in turn)
-    return Grade(grader=name, value=value, components=components, terms=tuple(terms))
+    return Reward(grader=name, value=value, components=components, terms=tuple(terms))
 
 
-_OneGrade = Callable[[str, Mapping[str, float], Episode], Grade]
+_OneReward = Callable[[str, Mapping[str, float], Episode], Reward]
 
 
-def _each(name: str, weights: Mapping[str, float], one: _OneGrade) -> Callable[[Sequence[Episode]], list[Grade]]:
-    def grade(episodes: Sequence[Episode]) -> list[Grade]:
-        grades: list[Grade] = []
+def _each(name: str, weights: Mapping[str, float], one: _OneReward) -> Callable[[Sequence[Episode]], list[Reward]]:
+    def reward(episodes: Sequence[Episode]) -> list[Reward]:
+        rewards: list[Reward] = []
         for episode in episodes:
             try:
-                grades.append(one(name, weights, episode))
+                rewards.append(one(name, weights, episode))
             except GradingError as error:
-                grades.append(Grade(grader=name, value=None, error=str(error)))
-        return grades
+                rewards.append(Reward(grader=name, value=None, error=str(error)))
+        return rewards
 
-    return grade
+    return reward
 
 
-def _grader(name: str, summary: str, weights: Mapping[str, float], one: _OneGrade, *, per_turn: bool) -> Grader:
+def _grader(name: str, summary: str, weights: Mapping[str, float], one: _OneReward, *, per_turn: bool) -> Grader:
     limits = None if per_turn else (0.0, 1.0)
     return Grader(
-        name=name, summary=summary, weights=weights, grade=_each(name, weights, one), per_turn=per_turn, range=limits
+        name=name, summary=summary, weights=weights, compute=_each(name, weights, one), per_turn=per_turn, range=limits
     )
 
 

@@ -145,7 +145,7 @@ class _PlannerSession:
 
 
 def by_step(requests: Sequence[Request]) -> dict[int, list[int]]:
-    """Places in ``requests`` by the step of their week; in lockstep there is one."""
+    """Places in ``requests`` by the step of their week; at once there is one."""
     places: dict[int, list[int]] = {}
     for place, request in enumerate(requests):
         places.setdefault(request.observation.data["step"], []).append(place)

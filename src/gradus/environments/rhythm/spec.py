@@ -77,9 +77,9 @@ def _train_task(index: int) -> Task:
     return Task(environment="rhythm", seed=TRAIN_SEED + index, options={"persons": "continuous"})
 
 
-def _yardstick(episode: Episode) -> float | None:
+def _true_reward(episode: Episode) -> float | None:
     """What the person felt: the sum of step rewards."""
-    return episode.environment_return
+    return episode.env_return
 
 
 def load(argument: str | None = None) -> EnvironmentSpec:
@@ -100,8 +100,8 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         conditions=_CONDITIONS,
         train_task=_train_task,
         policies=policies,
-        yardstick=_yardstick,
-        yardstick_name="episode reward",
+        true_reward=_true_reward,
+        true_reward_name="episode reward",
         max_turns=STEPS,
         panel=Panel(
             ladder=("random", "heuristic", "profile-blind", "bayes", "clairvoyant"),

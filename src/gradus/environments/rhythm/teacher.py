@@ -30,7 +30,7 @@ __all__ = ["BayesPolicy", "BayesSession", "bayes", "ideal_beliefs", "information
 
 Array = NDArray[np.float64]
 
-# What a unit of variance resolved is worth, in episode reward over a whole week: to the belief's grade, and to the plan.
+# What a unit of variance resolved is worth, in episode reward over a whole week: to the belief's reward, and to the plan.
 _BELIEF_VALUE = 40.0
 _PLAN_VALUE = 1.0
 _HORIZON = 2  # two steps ahead lose 2 % of eight steps' reward, and a small student can follow them

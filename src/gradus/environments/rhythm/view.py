@@ -16,13 +16,13 @@ __all__ = ["curves", "metrics", "view"]
 
 
 def _play(episode: Episode) -> float | None:
-    """The grade without its belief part, divided by the weight that is left, so that it has the grade's scale."""
-    grade = episode.grade
-    if grade is None or grade.value is None or grade.grader not in GRADERS:
+    """The reward without its belief part, divided by the weight that is left, so that it has the reward's scale."""
+    reward = episode.reward
+    if reward is None or reward.value is None or reward.grader not in GRADERS:
         return None
-    weights = GRADERS[grade.grader].weights
+    weights = GRADERS[reward.grader].weights
     kept = {name: weight for name, weight in weights.items() if name not in BELIEF_COMPONENTS}
-    values = {name: grade.components.get(name) for name in kept}
+    values = {name: reward.components.get(name) for name in kept}
     if any(value is None for value in values.values()):
         return None
     return sum(weight * (values[name] or 0.0) for name, weight in kept.items()) / sum(kept.values())
@@ -90,7 +90,7 @@ def view(episode: Episode) -> EpisodeView:
 
 
 def _facts(episode: Episode) -> dict[str, str]:
-    reward = episode.environment_return
+    reward = episode.env_return
     facts = {"episode reward": "-" if reward is None else f"{reward:+.2f}"}
     weights = episode.outcome.get("weights")
     if weights:

@@ -68,7 +68,7 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
 
 def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
     """``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``."""
-    return _table_spec("gsm8k", argument, "grade-school problems in words", recipe="gsm8k.toml")
+    return _table_spec("gsm8k", argument, "reward-school problems in words", recipe="gsm8k.toml")
 
 
 def load_jsonl(argument: str | None = None) -> EnvironmentSpec:
@@ -122,8 +122,8 @@ def _spec(source: TaskSource, *, summary, policies, ladder, teacher, vocabulary,
         },
         train_task=train_task,
         policies=policies,
-        yardstick=lambda episode: episode.outcome.get("correct"),
-        yardstick_name="correct",
+        true_reward=lambda episode: episode.outcome.get("correct"),
+        true_reward_name="correct",
         max_turns=1,
         panel=Panel(
             ladder=ladder,
@@ -152,9 +152,10 @@ def _metrics(episode: Episode) -> dict[str, float | None]:
 def _view(episode: Episode) -> EpisodeView:
     turn = episode.turns[0] if episode.turns else None
     outcome = episode.outcome
-    grade = episode.grade
+    reward = episode.reward
     rows = [
-        [name, "–" if value is None else f"{value:.2f}"] for name, value in (grade.components if grade else {}).items()
+        [name, "–" if value is None else f"{value:.2f}"]
+        for name, value in (reward.components if reward else {}).items()
     ]
     right = {None: "not answered", 0.0: "wrong", 1.0: "right"}[outcome.get("correct")]
     return EpisodeView(

@@ -88,8 +88,8 @@ def context(subject: Subject) -> list[Finding]:
 
 def memory(subject: Subject) -> list[Finding]:
     """The forecast of `gradus plan` for GRPO, against what this machine has."""
-    from gradus.training.hardware import this_machine
-    from gradus.training.plan import Lengths, check_fits, make_plan, read_shape
+    from gradus.planning.forecast import Lengths, check_fits, make_plan, read_shape
+    from gradus.planning.hardware import this_machine
 
     longest, config = subject.longest, subject.recipe.grpo
     # A plan multiplies its lengths by the turns; here they are shares of a real sequence, so that both agree.
@@ -110,7 +110,7 @@ def memory(subject: Subject) -> list[Finding]:
 
 def disk(subject: Subject) -> list[Finding]:
     """Room for the checkpoints, best and final models of both training stages."""
-    from gradus.training.plan import read_shape
+    from gradus.planning.forecast import read_shape
 
     shape = read_shape(subject.model)
     needed = 0.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gradus.interop.http_sampler import served_model
-from gradus.interop.trackers import check_trackers
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
 from gradus.pipeline.stages import remaining
+from gradus.policies.vllm.http_sampler import served_model
+from gradus.training.run.trackers import check_trackers
 
 __all__ = ["remote", "run_folder", "sampling_server", "trackers"]
 
@@ -27,7 +27,7 @@ def remote(subject: Subject) -> list[Finding]:
             failed(f"{asked[0]} needs a key for {address}", "set OPENAI_API_KEY, or OPENAI_BASE_URL for another server")
         ]
     if subject.online:
-        from gradus.policies.remote import RemotePolicy
+        from gradus.policies.remote.policy import RemotePolicy
 
         RemotePolicy(asked[0].partition("remote:")[2]).start(()).close()  # raises if it cannot be reached
         return [passed(f"{asked[0]} answers at {address}")]

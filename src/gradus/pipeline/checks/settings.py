@@ -105,7 +105,7 @@ def batches(subject: Subject) -> list[Finding]:
         found.append(warned(f"{kept} taught episodes are less than one batch of {recipe.sft.batch_size}", way))
     if grpo.first_task < taught:
         way = f"set grpo.first_task to {taught} or more"
-        found.append(warned(f"GRPO begins with task {grpo.first_task}, which priming has seen", way))
+        found.append(warned(f"GRPO begins with task {grpo.first_task}, which SFT has seen", way))
     return found or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
 
 
@@ -114,13 +114,13 @@ def knobs(subject: Subject) -> list[Finding]:
     recipe = subject.recipe
     grpo, episodes = recipe.grpo, recipe.eval.episodes
     limit = _FULL_RATE if grpo.lora is None else _LORA_RATE
-    rates = [grpo.learning_rate, *(stage.learning_rate or 0.0 for stage in recipe.stage)]
+    rates = [grpo.lr, *(stage.lr or 0.0 for stage in recipe.stage)]
     found: list[Finding] = []
     if subject.trained and max(rates) > limit:
         what = "all weights" if grpo.lora is None else "adapters"
         found.append(warned(f"a rate of {max(rates):g} is high for {what} of a trained model", f"stay below {limit:g}"))
-    if subject.trained and recipe.sft.learning_rate > _PRIMING_RATE:
-        found.append(warned(f"sft.learning_rate {recipe.sft.learning_rate:g} is high for a trained model", "try 1e-5"))
+    if subject.trained and recipe.sft.lr > _PRIMING_RATE:
+        found.append(warned(f"sft.lr {recipe.sft.lr:g} is high for a trained model", "try 1e-5"))
     if grpo.sampling.temperature < 0.7:
         way = "sample at temperature 1"
         found.append(

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.pipeline.policies import find_model
 from gradus.pipeline.recipe import Recipe
-from gradus.policies.renderers import ChatRenderer
-from gradus.rollouts import play
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.rollouts import roll_out
 
 __all__ = ["Finding", "Longest", "Subject", "failed", "passed", "skipped", "warned"]
 
@@ -77,13 +77,13 @@ class Subject:
 
     @property
     def trained(self) -> bool:
-        """Whether the model has learnt something before."""
+        """Whether the model has learned something before."""
         return self.recipe.model.path is not None
 
     @cached_property
     def model(self) -> str:
         """A model folder, or a name on the hub; a nano model is made in the scratch folder. Raises ConfigError."""
-        from gradus.policies import make_nano
+        from gradus.policies.nano.model import make_nano
 
         path = self.recipe.model.path
         if path is not None:
@@ -121,7 +121,7 @@ class Subject:
                 f"{self.spec.name} has no scripted policy that needs no argument, so nothing can be tried"
             )
         limit = self.recipe.grpo.max_turns or self.spec.max_turns
-        return play(self.spec, policy, tasks, grader=self.grader, max_turns=limit).episodes
+        return roll_out(self.spec, policy, tasks, grader=self.grader, max_turns=limit).episodes
 
     @cached_property
     def longest(self) -> Longest:

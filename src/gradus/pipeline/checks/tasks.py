@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gradus.core import Episode
 from gradus.environments.verifiable import check_source, has_data_set
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
-from gradus.rollouts import play
+from gradus.rollouts import roll_out
 
 __all__ = ["data", "environment", "gold"]
 
@@ -79,7 +79,7 @@ def gold(subject: Subject) -> list[Finding]:
     tasks = [spec.train_task(subject.recipe.grpo.first_task + index) for index in range(_FEW)]
     for name, condition in spec.conditions.items():
         tasks += spec.tasks(name, min(_FEW, len(condition.seeds)))
-    episodes = play(spec, spec.policy(spec.gold), tasks, grader=grader).episodes
+    episodes = roll_out(spec, spec.policy(spec.gold), tasks, grader=grader).episodes
     errors = [text for episode in episodes if (text := _error(episode)) is not None]
     if errors:
         return [failed(f"{len(errors)} of {len(episodes)} gold episodes could not be graded: {errors[0]}", _TRY)]
@@ -97,12 +97,12 @@ _TRY = "find out why with gradus rewards try; a grader that refuses right answer
 def _error(episode: Episode) -> str | None:
     if episode.failure is not None:
         return f"{episode.failure.stage}: {episode.failure.message}"
-    return None if episode.grade is None or episode.grade.value is not None else episode.grade.error
+    return None if episode.reward is None or episode.reward.value is not None else episode.reward.error
 
 
 def _full(subject: Subject, episode: Episode, top: float | None) -> bool:
-    value = episode.grade.value if episode.grade else None
+    value = episode.reward.value if episode.reward else None
     if top is not None:
         return value is not None and value >= top - 1e-6
-    aim = subject.spec.yardstick(episode)  # a grader without a range is held to the true aim
+    aim = subject.spec.true_reward(episode)  # a grader without a range is held to the true aim
     return aim is not None and aim >= 1.0 - 1e-6

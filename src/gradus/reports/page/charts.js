@@ -1,4 +1,4 @@
-// Small charts: inline SVG at the host's own width, colours from CSS classes so that light and dark need no redrawing.
+// Small charts: inline SVG at the host's own width, colors from CSS classes so that light and dark need no redrawing.
 "use strict";
 
 const html = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
@@ -86,7 +86,7 @@ function levels(picture, frame, found, up) {
 }
 
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "1 3", "12 4"];
-const colour = (index) => `c${index % 7}`;
+const color = (index) => `c${index % 7}`;
 const dash = (index, many) => (many ? DASHES[index % DASHES.length] : "");
 
 function path(points) {
@@ -114,7 +114,7 @@ function lineChart(host, spec) {
   host.append(legend, stage);
   const readings = spec.series.map((series, index) => {
     const value = html("span", { class: "reading" });
-    const sample = svg("svg", { class: `key ${colour(index)}`, width: 22, height: 10, "aria-hidden": "true" },
+    const sample = svg("svg", { class: `key ${color(index)}`, width: 22, height: 10, "aria-hidden": "true" },
       series.dots ? svg("circle", { cx: 11, cy: 5, r: 3.5, class: "dot" }) :
         svg("line", { x1: 1, x2: 21, y1: 5, y2: 5, class: "line", "stroke-dasharray": dash(index, many) }));
     const aim = known(truth[series.name]) ? html("span", { class: "aim" }, `truth ${write(truth[series.name])}`) : null;
@@ -183,7 +183,7 @@ function lineChart(host, spec) {
     }
     spec.series.forEach((series, index) => {
       const points = series.x.map((x, place) => [scale(x), known(series.y[place]) ? up(series.y[place]) : null]);
-      const group = svg("g", { class: colour(index) });
+      const group = svg("g", { class: color(index) });
       if (known(truth[series.name])) {
         const y = up(truth[series.name]);
         group.append(svg("line", { class: "truth", x1: frame.left, x2: frame.right, y1: y, y2: y }));
@@ -313,8 +313,8 @@ function barChart(host, { values, link, label }) {
   });
 }
 
-// A category per turn as a row of cells; colours repeat hatched after seven.
-// `kinds` is the order that gives a label its colour: the same in every strip that is compared with this one.
+// A category per turn as a row of cells; colors repeat hatched after seven.
+// `kinds` is the order that gives a label its color: the same in every strip that is compared with this one.
 function stripChart(host, { labels, link, label, kinds, legend = true }) {
   const stage = html("div", { class: "stage", role: "img", "aria-label": `${label}: ${labels.join(", ")}` });
   const reading = html("span", { class: "reading word" });

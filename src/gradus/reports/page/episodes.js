@@ -16,7 +16,7 @@ function turnLink(count) {
   };
 }
 
-// A label has one colour in all episodes: title of the strip -> its labels in a fixed order.
+// A label has one color in all episodes: title of the strip -> its labels in a fixed order.
 const kindsOf = {};
 
 function learnKinds(entries) {
@@ -103,7 +103,7 @@ function group(entry, link, choose) {
       cards.forEach((other) => other.setAttribute("aria-pressed", other === card ? "true" : "false"));
       choose(index);
     } },
-    html("span", { class: "line" }, html("b", {}, `member ${member.member + 1}`), html("span", {}, `grade ${write(member.grade?.value, 3)}`)),
+    html("span", { class: "line" }, html("b", {}, `member ${member.member + 1}`), html("span", {}, `reward ${write(member.reward?.value, 3)}`)),
     words, now);
     if (strip) stripChart(card, { labels: strip.labels, link: { ...link, set: () => {} }, label: strip.title, kinds: kindsOf[strip.title], legend: false });
     link.on((turn) => {
@@ -121,13 +121,13 @@ const lastLine = (text) => text.trim().split("\n").pop() || "(nothing)";
 
 function episode(entry, member, link, graderName) {
   const parts = [];
-  const grade = member.grade;
-  const figures = [["grade", grade?.value], ["return", member.return], ...Object.entries(member.metrics ?? {})].filter(([name, value]) => known(value) && !(name === "yardstick" && known(member.return)));
+  const reward = member.reward;
+  const figures = [["reward", reward?.value], ["return", member.return], ...Object.entries(member.metrics ?? {})].filter(([name, value]) => known(value) && !(name === "true_reward" && known(member.return)));
   const listed = (some) => html("p", { class: "figures" }, some.map(([name, value]) => html("span", {}, `${name.replaceAll("_", " ")} `, html("b", {}, write(value, 3)))));
   parts.push(listed(figures.slice(0, 8)));
   if (figures.length > 8) parts.push(html("details", {}, html("summary", {}, `${figures.length - 8} more figures`), listed(figures.slice(8))));
   if (member.stop !== "terminated") parts.push(html("p", { class: "warn" }, `Not finished: ${member.stop.replaceAll("_", " ")}${member.failure ? ` (${member.failure.stage}, ${member.failure.type}: ${member.failure.message})` : ""}.`));
-  if (grade?.error) parts.push(html("p", { class: "warn" }, `Not graded: ${grade.error}`));
+  if (reward?.error) parts.push(html("p", { class: "warn" }, `Not graded: ${reward.error}`));
   const view = member.view;
   if (view) {
     parts.push(html("p", { class: "title" }, view.title));
@@ -144,8 +144,8 @@ function episode(entry, member, link, graderName) {
     }
     if (count > 1) parts.push(...payments(member, mine, graderName));
   }
-  const grades = Object.entries(grade?.components ?? {});
-  if (grades.length) parts.push(html("details", {}, html("summary", {}, `What ${grade.grader} paid`), componentTable(member)));
+  const rewards = Object.entries(reward?.components ?? {});
+  if (rewards.length) parts.push(html("details", {}, html("summary", {}, `What ${reward.grader} paid`), componentTable(member)));
   if (entry.system_prompt) parts.push(html("details", {}, html("summary", {}, "The rules it was given"), html("pre", {}, entry.system_prompt)));
   return parts;
 }
@@ -153,7 +153,7 @@ function episode(entry, member, link, graderName) {
 function componentTable(member) {
   const paid = {};
   for (const turn of member.turns) for (const [component, value] of turn.terms) paid[component] = (paid[component] ?? 0) + value;
-  const rows = Object.entries(member.grade.components).map(([name, value]) =>
+  const rows = Object.entries(member.reward.components).map(([name, value]) =>
     html("tr", {}, html("th", { scope: "row" }, name.replaceAll("_", " ")), html("td", {}, write(value, 3)), html("td", {}, write(paid[name], 3, true))));
   return html("div", { class: "scroll" }, html("table", {}, html("thead", {}, html("tr", {}, ["component", "value", "paid"].map((name) => html("th", { scope: "col" }, name)))), html("tbody", {}, rows)));
 }
@@ -169,7 +169,7 @@ function payments(member, link, graderName) {
   const rewards = member.turns.map((turn) => turn.env_reward);
   const drawn = (member.view?.panels ?? []).some((panel) => Object.values(panel.series ?? {}).some((values) => values.length === rewards.length && values.every((value, index) => Math.abs(value - rewards[index]) < 1e-5)));
   if (!drawn) add(rewards, "Reward of the turn");
-  add(member.turns.map((turn) => (turn.terms.length ? turn.terms.reduce((sum, [, value]) => sum + value, 0) : null)), `Paid by ${member.grade?.grader ?? graderName}`);
+  add(member.turns.map((turn) => (turn.terms.length ? turn.terms.reduce((sum, [, value]) => sum + value, 0) : null)), `Paid by ${member.reward?.grader ?? graderName}`);
   if (member.advantages) add(member.turns.map((_, index) => member.advantages[index]), "Advantage within the group");
   return charts;
 }
@@ -227,7 +227,7 @@ function spanned(turn) {
   return parts;
 }
 
-// Surprise is shown twice, as depth of colour and as a number, so that it can be read without telling colours apart.
+// Surprise is shown twice, as depth of color and as a number, so that it can be read without telling colors apart.
 function tokens(list) {
   const numbers = list.length <= 60;
   return html("div", { class: "tokens", role: "img", "aria-label": `Probabilities of the tokens: ${list.map(([text, logprob]) => `${text.trim()} ${Math.exp(logprob).toFixed(2)}`).join(", ")}` },

@@ -32,7 +32,7 @@ function scoresChart(host, scores) {
 }
 
 const scatter = document.getElementById("audit-chart");
-if (scatter && data.audit?.length) scatterChart(scatter, { points: data.audit, xLabel: "grade", yLabel: scatter.dataset.aim });
+if (scatter && data.audit?.length) scatterChart(scatter, { points: data.audit, xLabel: "reward", yLabel: scatter.dataset.aim });
 
 const browser = document.getElementById("browser");
 if (browser && data.episodes?.length) episodeBrowser(browser, data.episodes, browser.dataset.grader);

@@ -126,7 +126,7 @@ class Source:
     """Where worlds come from.
 
     ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``responses``: policies of
-    its own, name -> function from an observation's data to calls; ``teacher`` among them primes a model. ``recipe``: the file in
+    its own, name -> function from an observation's data to calls; ``teacher`` among them warm-starts a model. ``recipe``: the file in
     ``gradus.recipes`` that a run of it begins with.
     """
 

@@ -32,7 +32,7 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
     """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length.
 
     Training worlds have from none to all of the small talk, and 6,500 of them (1,500 to 7,999) are short lessons: copying is
-    learnt where little distracts, ignoring where much does. A model that is primed on 8,000 worlds gets both.
+    learnt where little distracts, ignoring where much does. A model that is warm-started on 8,000 worlds gets both.
     """
     base = synthetic_config(knobs or {})
     knobs = base.model_dump(exclude_unset=True)

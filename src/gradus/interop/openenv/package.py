@@ -1,0 +1,191 @@
+"""Writes an environment as an OpenEnv package: what ``openenv validate`` accepts and ``openenv push`` uploads.
+
+The package carries the parts of Gradus that the server really loads, found by starting it once, so that it needs neither
+this repository nor torch where it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions, requires
+from math import ceil, floor
+from pathlib import Path
+
+from gradus import environments
+from gradus.core import ConfigError, EnvironmentSpec, child_seed
+from gradus.interop.openenv import package_files
+from gradus.interop.openenv.schema import schemas
+
+__all__ = ["PackageResult", "write_package"]
+
+_EPISODES = 20  # played to see how large rewards get
+_OPENENV = "openenv>=0.2.2"
+_BRIDGES = "gradus.interop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageResult:
+    """What was written. ``locked`` False: uv was not there, and the lock file only has the header that uv completes."""
+
+    folder: Path
+    files: Sequence[str]
+    locked: bool
+
+
+def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> PackageResult:
+    """Write the package of environment ``name`` into a folder that is empty or does not exist yet."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
+    head, _, argument = name.partition(":")
+    if head not in environments.names() or head == "openenv":
+        known = ", ".join(each for each in environments.names() if each != "openenv")
+        raise ConfigError(f"only environments that come with Gradus can be packaged ({known}), got {name!r}")
+    spec = environments.load(name)
+    modules, requirements = _needs(name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
+        root = Path(aside) / "package"
+        packages = _copy_gradus(modules, root)
+        inside = _copy_argument(argument, root)
+        _write(root, _texts(head, inside, spec, sessions, packages, requirements))
+        locked = _lock(root, package_files.project_name(head))
+        if folder.exists():
+            folder.rmdir()
+        shutil.move(root, folder)
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return PackageResult(folder=folder, files=files, locked=locked)
+
+
+_PROBE = """
+import json, sys
+from gradus import environments
+from gradus.interop.openenv.server import create_app, server_config
+from gradus.interop.openenv.sessions import SessionSlots, Session
+spec = environments.load(sys.argv[1])
+create_app(spec)
+session = Session(spec, SessionSlots(1))
+task = spec.train_task(0)
+session.reset({"seed": task.seed, **task.options})
+session.handle(json.dumps({"type": "step", "data": {"text": "hello"}}))
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def _needs(name: str) -> tuple[list[str], list[str]]:
+    """Modules of Gradus and declared requirements that the server of this environment loads, seen in a fresh process."""
+    probe = subprocess.run([sys.executable, "-c", _PROBE, name], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        raise ConfigError(f"the server of {name!r} does not start: {probe.stderr.strip().splitlines()[-1:]}")
+    loaded: list[str] = json.loads(probe.stdout.splitlines()[-1])
+    tops = {module.partition(".")[0] for module in loaded}
+    owners = packages_distributions()
+    distributions = {owner.lower() for top in tops for owner in owners.get(top, ())} | {"websockets", "uvicorn"}
+    declared = [each for each in requires("gradus-rl") or () if "extra ==" not in each]
+    requirements = [each for each in declared if _base(each) in distributions]
+    return [module for module in loaded if module.partition(".")[0] == "gradus"], sorted(requirements)
+
+
+def _base(requirement: str) -> str:
+    return requirement.split(";")[0].split("[")[0].split(">")[0].split("=")[0].strip().lower()
+
+
+def _copy_gradus(modules: Sequence[str], root: Path) -> list[str]:
+    """Copy every package of Gradus of which a module was loaded, whole, because parts of it may be loaded later.
+
+    Bridges are the exception: each is one file, and the server needs only those that it loaded.
+    """
+    source = Path(environments.__file__).parent.parent.parent
+    packages = sorted({module for module in modules if (source / module.replace(".", "/")).is_dir()})
+    for package in packages:
+        target = root / package.replace(".", "/")
+        target.mkdir(parents=True, exist_ok=True)
+        for file in (source / package.replace(".", "/")).iterdir():
+            needed = package != _BRIDGES or file.stem == "__init__" or f"{_BRIDGES}.{file.stem}" in modules
+            if file.is_file() and file.suffix != ".pyc" and needed:
+                shutil.copyfile(file, target / file.name)
+    return packages
+
+
+def _copy_argument(argument: str, root: Path) -> str:
+    """A file that the environment is made of travels along; returns what to load it by, inside the package."""
+    if not argument or not Path(argument).is_file():
+        return argument
+    target = root / "data" / Path(argument).name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(argument, target)
+    return f"data/{target.name}"
+
+
+def _texts(
+    head: str,
+    argument: str,
+    spec: EnvironmentSpec,
+    sessions: int,
+    packages: Sequence[str],
+    requirements: Sequence[str],
+) -> dict[str, str]:
+    described = schemas(spec)
+    files = package_files
+    return {
+        "openenv.yaml": files.manifest(head, _reward_range(spec)),
+        "pyproject.toml": files.project(head, spec.summary, [_OPENENV, *requirements], packages),
+        "README.md": files.readme(head, spec, described),
+        "__init__.py": files.init(head),
+        "models.py": files.models(head, spec.summary, described),
+        "client.py": files.client(head),
+        "server/__init__.py": '"""The server of this environment."""\n',
+        "server/app.py": files.app(head, argument, sessions),
+        "server/Dockerfile": files.dockerfile(),
+        "Dockerfile": files.dockerfile(),
+        ".dockerignore": ".venv\n__pycache__\n",
+    }
+
+
+def _write(root: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _rewards(spec: EnvironmentSpec) -> list[float]:
+    """Rewards of a few training episodes under legal random answers (or an empty one, where none are declared)."""
+    found: list[float] = []
+    for episode in range(_EPISODES):
+        environment = spec.make()
+        task = spec.train_task(episode)
+        observation = environment.reset(seed=task.seed, **task.options)
+        for turn in range(spec.max_turns):
+            answer = spec.random_answers(child_seed(0, "package", episode, turn)) if spec.random_answers else ""
+            observation = environment.step(answer)
+            found += [] if observation.reward is None else [observation.reward]
+            if observation.terminated or observation.truncated:
+                break
+        environment.close()
+    return found
+
+
+def _reward_range(spec: EnvironmentSpec) -> tuple[float, float]:
+    """The measured range of rewards, widened by its own width on both sides; at least [0, 1]."""
+    rewards = [0.0, 1.0, *_rewards(spec)]
+    low, high = min(rewards), max(rewards)
+    if (low, high) == (0.0, 1.0):
+        return low, high
+    width = high - low
+    return float(floor(low - width)), float(ceil(high + width))
+
+
+def _lock(root: Path, project: str) -> bool:
+    """Let uv pin what the package depends on; without uv, write the header, which uv completes at its first use."""
+    uv = shutil.which("uv")
+    if uv and subprocess.run([uv, "lock", "--quiet"], cwd=root, capture_output=True, check=False).returncode == 0:
+        return True
+    (root / "uv.lock").write_text(package_files.bare_lock(project), encoding="utf-8")
+    return False

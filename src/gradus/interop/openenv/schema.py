@@ -1,0 +1,97 @@
+"""What an OpenEnv server says about itself: the schemas of its messages, its metadata, and its OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradus import __version__
+from gradus.core import EnvironmentSpec
+from gradus.interop.openenv.wire import FIELDS
+
+__all__ = ["metadata", "openapi", "schemas"]
+
+_TYPES: dict[type, dict[str, Any]] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    list: {"type": "array"},
+    tuple: {"type": "array"},
+    dict: {"type": "object"},
+}
+_FIXED: dict[str, dict[str, Any]] = {
+    "text": {"type": "string", "description": "What a language model reads."},
+    "system_prompt": {"type": ["string", "null"], "description": "The rules; sent with a reset, null after a step."},
+    "terminated": {"type": "boolean", "description": "The environment reached its own end."},
+    "truncated": {"type": "boolean", "description": "The environment was cut by its own limit."},
+    "restart": {"type": "boolean", "description": "Earlier turns must not be shown to the policy again."},
+    "action_valid": {"type": "boolean", "description": "Whether the last action was understood."},
+    "action_error": {"type": ["string", "null"], "description": "What was wrong with the last action."},
+}
+_TEXT_ACTION = {
+    "title": "TextAction",
+    "type": "object",
+    "properties": {"text": {"type": "string", "description": "A policy's answer, as a language model writes it."}},
+    "required": ["text"],
+}
+
+
+def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
+    """JSON schemas of action, observation and state. The environment's own fields are read off its first observation."""
+    environment = spec.make()
+    try:
+        task = spec.train_task(0)
+        observation = environment.reset(seed=task.seed, **task.options)
+        state = dict(environment.state)
+        typed: Mapping[str, Any] | None = getattr(environment, "action_schema", None)
+    finally:
+        environment.close()
+    action = {**_TEXT_ACTION} if typed is None else {"title": "Action", "anyOf": [dict(typed), _TEXT_ACTION]}
+    fields = {name: _FIXED[name] for name in FIELDS}
+    fields |= {name: _schema_of(value) for name, value in observation.data.items()}
+    fields |= {"reward": {"type": ["number", "null"]}, "done": {"type": "boolean"}}
+    return {
+        "action": action,
+        "observation": {"title": "Observation", "type": "object", "properties": fields},
+        "state": {
+            "title": "State",
+            "type": "object",
+            "properties": {name: _schema_of(value) for name, value in state.items()},
+        },
+    }
+
+
+def _schema_of(value: Any) -> dict[str, Any]:
+    return _TYPES.get(type(value), {})
+
+
+def metadata(spec: EnvironmentSpec) -> dict[str, Any]:
+    """OpenEnv's EnvironmentMetadata."""
+    return {
+        "name": spec.name,
+        "description": spec.summary,
+        "readme_content": None,
+        "version": __version__,
+        "author": None,
+        "documentation_url": None,
+    }
+
+
+def openapi(spec: EnvironmentSpec) -> dict[str, Any]:
+    """The OpenAPI document that ``openenv validate --url`` looks for."""
+    answers = {"200": {"description": "answered"}, "422": {"description": "the request does not fit; detail says why"}}
+    paths = {
+        "/reset": "post",
+        "/step": "post",
+        "/state": "get",
+        "/schema": "get",
+        "/metadata": "get",
+        "/health": "get",
+        "/mcp": "post",
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"Gradus environment {spec.name}", "description": spec.summary, "version": "1.0.0"},
+        "paths": {path: {method: {"responses": answers}} for path, method in paths.items()},
+    }

@@ -1,0 +1,1 @@
+"""A trained model behind an OpenAI-compatible server."""

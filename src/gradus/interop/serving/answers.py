@@ -1,0 +1,170 @@
+"""Replies under way: tokens become text piece by piece, and text becomes OpenAI's choices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.interop.serving.generation import Generation, Sampled
+from gradus.interop.serving.openai_schema import RequestBody
+
+__all__ = ["Piece", "Reply", "chat_choice", "chunk_choice", "completion_choice", "usage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some tokens and the text that they completed. ``finish`` is set on the last piece of a reply."""
+
+    text: str
+    tokens: Sequence[Sampled]
+    finish: str | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Reply:
+    """One choice on its way. Text is held back while it could still become a stop string or half of a character."""
+
+    generation: Generation
+    arrived: asyncio.Queue[Sampled | Exception]
+    tokenizer: Any
+    stops: Sequence[str] = ()
+    tokens: list[Sampled] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces until the reply is finished. Raises what the model's thread raised."""
+        pending: list[Sampled] = []
+        while self.finish_reason is None:
+            found = await self.arrived.get()
+            if isinstance(found, Exception):
+                raise found
+            self.tokens.append(found)
+            pending.append(found)
+            done = self._stable(found)
+            if done is None:
+                continue
+            piece, self.text = done[len(self.text) :], done
+            if piece or self.finish_reason is not None:
+                yield Piece(text=piece, tokens=pending, finish=self.finish_reason)
+                pending = []
+
+    async def finish(self) -> None:
+        """Wait for the end."""
+        async for _ in self.pieces():
+            pass
+
+    def _stable(self, last: Sampled) -> str | None:
+        """The text that can no longer change, None if it has not grown; sets ``finish_reason`` at the end."""
+        stopped = last.finish == "stop"
+        ids = [token.id for token in (self.tokens[:-1] if stopped else self.tokens)]
+        whole = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        places = [place for stop in self.stops if (place := whole.find(stop)) >= 0]
+        if places:
+            self.finish_reason = "stop"
+            self.generation.cancelled = True
+            return whole[: min(places)]
+        if last.finish is not None:
+            self.finish_reason = last.finish
+            return whole
+        if whole.endswith("\ufffd"):
+            return None
+        kept = max((_overlap(whole, stop) for stop in self.stops), default=0)
+        stable = whole[: len(whole) - kept]
+        return stable if len(stable) > len(self.text) else None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All sampled ids, the stop token included."""
+        return [token.id for token in self.tokens]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that begins ``stop``."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+def chat_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
+    """A whole choice of ``chat.completion``."""
+    found: dict[str, Any] = {
+        "index": index,
+        "message": {"role": "assistant", "content": reply.text, "refusal": None},
+        "finish_reason": reply.finish_reason,
+        "logprobs": _chat_logprobs(asked, reply, reply.tokens),
+    }
+    if asked.return_token_ids:
+        found["token_ids"] = reply.token_ids
+    return found
+
+
+def completion_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
+    """A whole choice of ``text_completion``."""
+    found: dict[str, Any] = {
+        "index": index,
+        "text": reply.text,
+        "finish_reason": reply.finish_reason,
+        "logprobs": _completion_logprobs(asked, reply, reply.tokens),
+    }
+    if asked.return_token_ids:
+        found |= {"token_ids": reply.token_ids, "prompt_token_ids": list(reply.generation.prompt)}
+    return found
+
+
+def chunk_choice(
+    asked: RequestBody, reply: Reply, piece: Piece, index: int, *, chat: bool, first: bool
+) -> dict[str, Any]:
+    """A choice of one streamed event."""
+    found: dict[str, Any] = {"index": index, "finish_reason": piece.finish}
+    if chat:
+        found["delta"] = {**({"role": "assistant"} if first else {}), "content": piece.text}
+        found["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
+    else:
+        found["text"] = piece.text
+        found["logprobs"] = _completion_logprobs(asked, reply, piece.tokens)
+    if asked.return_token_ids:
+        found["token_ids"] = [token.id for token in piece.tokens]
+        if first and not chat:
+            found["prompt_token_ids"] = list(reply.generation.prompt)
+    return found
+
+
+def usage(prompts: Sequence[Sequence[int]], replies: Sequence[Reply]) -> dict[str, int]:
+    """Tokens read and sampled."""
+    read, sampled = sum(map(len, prompts)), sum(len(reply.tokens) for reply in replies)
+    return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
+
+
+def _spelled(asked: RequestBody, reply: Reply, token: int) -> str:
+    return f"token_id:{token}" if asked.return_tokens_as_token_ids else reply.tokenizer.decode([token])
+
+
+def _chat_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) -> dict[str, Any] | None:
+    if asked.top_logprobs_wanted is None:
+        return None
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = _spelled(asked, reply, token)
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+
+    return {
+        "content": [
+            {**entry(token.id, token.logprob), "top_logprobs": [entry(*pair) for pair in token.top]} for token in tokens
+        ],
+        "refusal": None,
+    }
+
+
+def _completion_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) -> dict[str, Any] | None:
+    if asked.top_logprobs_wanted is None:
+        return None
+    texts = [_spelled(asked, reply, token.id) for token in tokens]
+    offsets = [sum(map(len, texts[:place])) for place in range(len(texts))]
+    top = [{_spelled(asked, reply, other): max(value, -9999.0) for other, value in token.top} for token in tokens]
+    return {
+        "tokens": texts,
+        "token_logprobs": [max(token.logprob, -9999.0) for token in tokens],
+        "top_logprobs": top,
+        "text_offset": offsets,
+    }

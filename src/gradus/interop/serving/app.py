@@ -1,0 +1,288 @@
+"""An OpenAI-compatible server of a local model: /v1/models, /v1/chat/completions, /v1/completions, streaming or not.
+
+Token ids and log-probs are given in vLLM's dialect (``return_token_ids``, ``return_tokens_as_token_ids``, prompts as token
+ids), so that an answer that was sampled here can be trained on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from gradus.core import ContextLengthError, child_seed
+from gradus.interop.serving.answers import Reply, chat_choice, chunk_choice, completion_choice, usage
+from gradus.interop.serving.conversation import conversation_ids
+from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
+from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
+from gradus.interop.serving.reload import reload_route
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
+
+__all__ = ["make_app", "serve"]
+
+_LARGEST_BODY = 8 * 2**20  # bytes
+
+
+def make_app(
+    loaded: LoadedModel,
+    *,
+    name: str,
+    sampling: SamplingConfig | None = None,
+    rows: int = 32,
+    seed: int = 0,
+) -> Starlette:
+    """A starlette app that serves ``loaded`` as model ``name``.
+
+    ``sampling`` is used where a request names nothing else; ``rows`` requests are answered at once. Requests without a seed
+    draw from ``seed`` and their number. ``app.state.batch`` is the running :class:`ContinuousBatch`.
+    """
+    server = _Server(loaded, name, sampling or SamplingConfig(max_new_tokens=256), rows, seed)
+
+    @contextlib.asynccontextmanager
+    async def running(app: Starlette) -> AsyncIterator[None]:
+        server.batch.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(server.batch.close)
+
+    routes = [
+        Route("/health", _guarded(server.health)),
+        Route("/v1/models", _guarded(server.models)),
+        Route("/v1/models/{model:path}", _guarded(server.model)),
+        Route("/v1/chat/completions", _guarded(server.chat), methods=["POST"]),
+        Route("/v1/completions", _guarded(server.complete), methods=["POST"]),
+        reload_route(loaded),
+    ]
+    app = Starlette(routes=routes, lifespan=running, exception_handlers={404: _not_found, 405: _not_found})
+    app.state.batch = server.batch
+    return app
+
+
+def serve(app: Starlette, listener: socket.socket) -> None:
+    """Serve at a bound socket until Ctrl-C."""
+    import uvicorn
+
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+
+
+class _Server:
+    def __init__(self, loaded: LoadedModel, name: str, sampling: SamplingConfig, rows: int, seed: int) -> None:
+        self.loaded, self.name, self.sampling, self.seed = loaded, name, sampling, seed
+        self.batch = ContinuousBatch(loaded, rows=rows)
+        self.created = int(time.time())
+        self._numbers = itertools.count()
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        self._check_model(request.path_params["model"])
+        return JSONResponse(self._card())
+
+    async def chat(self, request: Request) -> Response:
+        asked = parse_body(ChatRequest, await _json(request))
+        prompt = conversation_ids(self.loaded, asked.messages)
+        return await self._respond(request, asked, [prompt], chat=True)
+
+    async def complete(self, request: Request) -> Response:
+        asked = parse_body(CompletionRequest, await _json(request))
+        return await self._respond(request, asked, self._prompts(asked), chat=False)
+
+    def _card(self) -> dict[str, Any]:
+        found = {"id": self.name, "object": "model", "created": self.created, "owned_by": "gradus"}
+        return {**found, "root": self.loaded.path, "max_model_len": self.loaded.context}
+
+    def _check_model(self, name: str) -> None:
+        if name != self.name:
+            raise ApiError(
+                f"there is no model {name!r}, this server has {self.name!r}", status=404, code="model_not_found"
+            )
+
+    def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
+        """Token ids of every prompt; ids are checked against the vocabulary."""
+        given: list[Any] = [asked.prompt] if isinstance(asked.prompt, str) else list(asked.prompt)
+        if given and isinstance(given[0], int):
+            given = [given]
+        encode = self.loaded.tokenizer.encode
+        prompts = [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in given]
+        vocabulary = self.loaded.model.get_input_embeddings().weight.shape[0]
+        for prompt in prompts:
+            if not prompt:
+                raise ApiError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")
+            if not all(0 <= token < vocabulary for token in prompt):
+                raise ApiError(
+                    f"token ids must lie between 0 and {vocabulary - 1}", param="prompt", code="invalid_value"
+                )
+        if not prompts:
+            raise ApiError("prompt is an empty list; give at least one", param="prompt", code="invalid_value")
+        return prompts
+
+    async def _respond(
+        self, request: Request, asked: RequestBody, prompts: Sequence[Sequence[int]], *, chat: bool
+    ) -> Response:
+        self._check_model(asked.model)
+        number = next(self._numbers)
+        seed = child_seed(self.seed, "request", number) if asked.seed is None else asked.seed
+        replies = [
+            self._reply(asked, prompt, child_seed(seed, place))
+            for place, prompt in enumerate(prompt for prompt in prompts for _ in range(asked.n or 1))
+        ]
+        head = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{self.created:x}-{number}",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": int(time.time()),
+            "model": self.name,
+        }
+        for reply in replies:
+            self.batch.submit(reply.generation)
+        if asked.stream:
+            return StreamingResponse(_events(head, asked, replies, chat), media_type="text/event-stream")
+        await _all_or_gone(request, replies)
+        choice = chat_choice if chat else completion_choice
+        body = {**head, "choices": [choice(asked, reply, index) for index, reply in enumerate(replies)]}
+        if chat and asked.return_token_ids:
+            body["prompt_token_ids"] = list(prompts[0])
+        return JSONResponse({**body, "usage": usage(prompts, replies)})
+
+    def _reply(self, asked: RequestBody, prompt: Sequence[int], seed: int) -> Reply:
+        try:
+            budget = self.batch.room(prompt, asked.budget, self.sampling.max_new_tokens)
+        except ContextLengthError as error:
+            raise ApiError(
+                str(error),
+                param="messages" if isinstance(asked, ChatRequest) else "prompt",
+                code="context_length_exceeded",
+            ) from error
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
+
+        def tell(found: Sampled | Exception) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop may be gone when the server closes
+                loop.call_soon_threadsafe(arrived.put_nowait, found)
+
+        generation = Generation(
+            prompt=prompt,
+            sampling=asked.sampling(self.sampling, budget),
+            seed=seed,
+            tell=tell,
+            top_logprobs=asked.top_logprobs_wanted or 0,
+        )
+        return Reply(generation=generation, arrived=arrived, tokenizer=self.loaded.tokenizer, stops=asked.stops)
+
+
+async def _all_or_gone(request: Request, replies: Sequence[Reply]) -> None:
+    """Wait for all replies; if the client leaves meanwhile, let them go."""
+
+    async def gather() -> None:
+        await asyncio.gather(*(reply.finish() for reply in replies))
+
+    async def gone() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(0.1)
+
+    waiting, watching = asyncio.ensure_future(gather()), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise ClientDisconnect
+        await waiting
+    finally:
+        for reply in replies:
+            reply.generation.cancelled = True
+        for task in (waiting, watching):
+            task.cancel()
+
+
+async def _events(head: dict[str, Any], asked: RequestBody, replies: Sequence[Reply], chat: bool) -> AsyncIterator[str]:
+    """Server-sent events: one for each piece of text of any reply, then the usage if asked for, then [DONE]."""
+    head = {**head, "object": "chat.completion.chunk" if chat else "text_completion"}
+    merged: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
+
+    async def pump(index: int, reply: Reply) -> None:
+        try:
+            first = True
+            async for piece in reply.pieces():
+                body: dict[str, Any] = {
+                    **head,
+                    "choices": [chunk_choice(asked, reply, piece, index, chat=chat, first=first)],
+                }
+                if chat and first and asked.return_token_ids:
+                    body["prompt_token_ids"] = list(reply.generation.prompt)
+                first = False
+                await merged.put(body)
+            await merged.put(None)
+        except Exception as error:
+            await merged.put(error)
+
+    tasks = [asyncio.ensure_future(pump(index, reply)) for index, reply in enumerate(replies)]
+    try:
+        left = len(replies)
+        while left:
+            found = await merged.get()
+            if isinstance(found, Exception):
+                yield _event(ApiError(f"{type(found).__name__}: {found}", status=500).body())
+                return
+            if found is None:
+                left -= 1
+            else:
+                yield _event(found)
+        if asked.stream_options and asked.stream_options.include_usage:
+            prompts = [reply.generation.prompt for reply in replies[:: asked.n or 1]]
+            yield _event({**head, "choices": [], "usage": usage(prompts, replies)})
+        yield "data: [DONE]\n\n"
+    finally:
+        for reply in replies:
+            reply.generation.cancelled = True
+        for task in tasks:
+            task.cancel()
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+
+
+async def _json(request: Request) -> Any:
+    body = await request.body()
+    if len(body) > _LARGEST_BODY:
+        raise ApiError(f"the body has {len(body)} bytes, this server takes {_LARGEST_BODY}", status=413)
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from error
+
+
+def _guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose errors come in OpenAI's form."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ApiError as error:
+            return JSONResponse(error.body(), status_code=error.status)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            return JSONResponse(ApiError(f"{type(error).__name__}: {error}", status=500).body(), status_code=500)
+
+    return answer
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    message = f"{request.method} {request.url.path} is not served here; there are /v1/models, /v1/chat/completions, /v1/completions"
+    return JSONResponse(ApiError(message, status=status).body(), status_code=status)

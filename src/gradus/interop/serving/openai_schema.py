@@ -1,0 +1,160 @@
+"""What an OpenAI-compatible client may send, and the errors it gets in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gradus.policies.local.sampling import SamplingConfig
+
+T = TypeVar("T", bound="RequestBody")
+
+__all__ = ["ApiError", "ChatRequest", "CompletionRequest", "RequestBody", "parse_body"]
+
+# Accepted and without effect here, because they tell the server about the asker and not about the answer.
+_IGNORED = {
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "priority",
+    "request_id",
+}
+# Not supported, but harmless at the value that changes nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0, None),
+    "presence_penalty": (0, None),
+    "repetition_penalty": (1, None),
+    "logit_bias": ({}, None),
+    "min_p": (0, None),
+    "min_tokens": (0, None),
+    "best_of": (1, None),
+    "echo": (False, None),
+    "suffix": ("", None),
+    "tools": ([], None),
+    "tool_choice": ("none", "auto", None),
+    "functions": ([], None),
+    "function_call": ("none", None),
+    "parallel_tool_calls": (True, False, None),
+    "response_format": ({"type": "text"}, None),
+    "modalities": (["text"], None),
+    "ignore_eos": (False, None),
+    "include_stop_str_in_output": (False, None),
+    "add_generation_prompt": (True, None),
+}
+
+
+class ApiError(Exception):
+    """An error as OpenAI's clients understand it."""
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.status, self.param, self.code = message, status, param, code
+
+    def body(self) -> dict[str, Any]:
+        """The JSON that goes over the wire."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+class StreamOptions(BaseModel):
+    """``stream_options``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    include_usage: bool = False
+
+
+class RequestBody(BaseModel):
+    """What chat and plain completions share. Fields beyond these are checked by :func:`parse_body`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    model: str
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=10)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None  # vLLM's
+    return_tokens_as_token_ids: bool | None = None  # vLLM's
+
+    @property
+    def stops(self) -> list[str]:
+        """Stop strings."""
+        found = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return [text for text in found if text]
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens asked for."""
+        return self.max_tokens
+
+    @property
+    def top_logprobs_wanted(self) -> int | None:
+        """None: no log-probs; else how many alternatives besides the chosen token."""
+        raise NotImplementedError
+
+    def sampling(self, default: SamplingConfig, budget: int) -> SamplingConfig:
+        """The settings of this request; what it does not name is the server's. Temperature 0 is greedy."""
+        temperature = (
+            self.temperature if self.temperature is not None else (0.0 if default.greedy else default.temperature)
+        )
+        if temperature == 0:
+            return SamplingConfig(max_new_tokens=budget, greedy=True)
+        top_k = default.top_k if self.top_k is None else max(self.top_k, 0)
+        top_p = default.top_p if self.top_p is None else self.top_p
+        return SamplingConfig(max_new_tokens=budget, temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+class ChatRequest(RequestBody):
+    """``POST /v1/chat/completions``."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+
+    @property
+    def budget(self) -> int | None:
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def top_logprobs_wanted(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(RequestBody):
+    """``POST /v1/completions``. A prompt is a text or a list of token ids; several may be given."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+
+    @property
+    def top_logprobs_wanted(self) -> int | None:
+        return self.logprobs
+
+
+def parse_body(kind: type[T], body: Any) -> T:
+    """The request, or an ApiError that names the parameter."""
+    if not isinstance(body, Mapping):
+        raise ApiError(f"the body must be a JSON object, got {type(body).__name__}")
+    try:
+        request = kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"][:1])
+        raise ApiError(f"{name}: {first['msg']}", param=name, code="invalid_value") from error
+    for name, value in (request.model_extra or {}).items():
+        if name in _IGNORED or (name in _NEUTRAL and value in _NEUTRAL[name]):
+            continue
+        known = "is not supported by this server" if name in _NEUTRAL else "is not known to this server"
+        raise ApiError(f"the parameter {name} {known}; leave it out", param=name, code="unsupported_parameter")
+    return request

@@ -1,0 +1,81 @@
+"""What training may use outside its own process: trackers of its metrics, and a server that samples for it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel
+
+from gradus.core import Policy
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.vllm.http_sampler import HttpSampler, served_model
+from gradus.training.config import GrpoConfig
+from gradus.training.distributed.processes import barrier, world
+from gradus.training.engine.loss_step import prepare_model
+from gradus.training.run.checkpoints import save_model
+from gradus.training.run.trackers import Trackers, open_trackers
+
+__all__ = ["PushWeights", "served_sampler", "track", "weights_to_server"]
+
+PushWeights = Callable[[LoadedModel, int], None]
+
+
+def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> Trackers:
+    """The trackers of a training stage, writing into its folder; none in processes that write nothing."""
+    return open_trackers(names if world().main else (), folder, name=folder.name, config=config.model_dump(mode="json"))
+
+
+def served_sampler(
+    model: str | LoadedModel, config: GrpoConfig, folder: Path
+) -> tuple[str | LoadedModel, Policy | None, PushWeights | None]:
+    """The model to train, the policy that plays in its place, and what brings that new weights; as given, None and None for local.
+
+    ``http`` and ``vllm`` are one dialect, see :class:`~gradus.policies.vllm.http_sampler.HttpSampler`. A server that wants a key gets
+    VLLM_API_KEY. Raises ConfigError if it cannot be reached or gives no token ids and log-probs.
+    """
+    if config.sampler == "local":
+        return model, None, None
+    loaded = prepare_model(model, config)
+    assert config.sampler_url is not None  # the settings see to it
+    key = os.environ.get("VLLM_API_KEY")
+    policy = HttpSampler(
+        config.sampler_model or served_model(config.sampler_url, api_key=key),
+        base_url=config.sampler_url,
+        renderer=loaded.renderer,
+        sampling=config.sampling,
+        api_key=key,
+        name="grpo",
+    )
+    return loaded, policy, weights_to_server(policy, folder / "sampler", every=config.sync_every)
+
+
+def weights_to_server(policy: HttpSampler, folder: Path, *, every: int = 1) -> PushWeights:
+    """Write the weights to ``folder`` and let the server read them: at the first call, then at every ``every``-th step.
+
+    The server must see the same files. Process 0 alone does it; the others wait.
+    """
+    begun = False
+
+    def push_weights(loaded: LoadedModel, step: int) -> None:
+        nonlocal begun
+        if begun and step % every:
+            return
+        begun = True
+        save_model(folder, _without_adapters(loaded.model) if world().main else loaded.model, loaded.tokenizer)
+        if world().main:
+            policy.reload(folder)
+        barrier()
+
+    return push_weights
+
+
+@torch.no_grad()
+def _without_adapters(model: torch.nn.Module) -> torch.nn.Module:
+    """The model without adapters: merged into a copy, so that the weights that are trained are not touched."""
+    if not hasattr(model, "peft_config"):
+        return model
+    return copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]

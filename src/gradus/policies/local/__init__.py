@@ -1,0 +1,1 @@
+"""A transformers model in this process: loading, chat templates, caches, sampling, export."""

@@ -1,0 +1,191 @@
+"""From a checkpoint to a folder that plain transformers loads: adapters merged, tokenizer, generation config, model card."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradus.core import ConfigError, PolicyError, StorageError
+from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
+from gradus.policies.local.model_card import model_card
+from gradus.policies.local.sampling import SamplingConfig
+
+__all__ = ["ExportResult", "export_model", "logp_diff"]
+
+_LARGEST_GAP = 1e-4  # nats, merged against unmerged, both in float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """``gap``: largest difference of log-probs between merged and unmerged in float32, nats; None where nothing was merged."""
+
+    path: Path
+    merged: bool
+    gap: float | None
+    dtype: str
+    parameters: int
+
+
+def export_model(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    merge: bool = True,
+    dtype: str = "auto",
+    sampling: SamplingConfig | None = None,
+    results: Mapping[str, Any] | None = None,
+    title: str | None = None,
+    overwrite: bool = False,
+) -> ExportResult:
+    """Write the model in ``folder`` (plain, or a LoRA folder) to ``out``, whole or not at all.
+
+    Adapters are merged in float32, compared with the unmerged model there, and rounded to ``dtype`` afterwards (``auto``: that
+    of the base model). ``sampling`` goes to the generation config, ``results`` (a run's results.json) to the model card.
+
+    Raises:
+        ConfigError: no model in ``folder``, or ``out`` is not empty and ``overwrite`` is not set.
+        PolicyError: merged and unmerged disagree by more than 1e-4.
+        StorageError: ``out`` cannot be written.
+    """
+    source, target = Path(folder).expanduser(), Path(out).expanduser()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
+        raise ConfigError(f"{target} exists and is not empty; choose another folder, or say overwrite")
+    adapter = _adapter(source)
+    base = str(source) if adapter is None else str(adapter["base_model_name_or_path"])
+    stored = _stored_dtype(base)
+    loaded = load_model(base, dtype="float32", device="cpu", adapter=source if adapter else None, keep_history=True)
+    model, gap = loaded.model, None
+    if adapter is not None and merge:
+        model, gap = _merge(loaded)
+    chosen = stored if dtype == "auto" else dtype
+    model.to(getattr(torch, chosen))
+    _set_generation(model, loaded, sampling)
+    tokenizer = _own_tokenizer(source) or loaded.tokenizer
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    card = model_card(
+        title=title or target.name,
+        base=base,
+        parameters=parameters,
+        dtype=chosen,
+        adapter=adapter,
+        merged=gap is not None,
+        gap=gap,
+        results=results,
+    )
+    _write(target, model, tokenizer, card)
+    return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
+
+
+def logp_diff(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Largest absolute difference of the log-probs that two tensors of logits (..., V) imply, nats."""
+    return float((one.float().log_softmax(-1) - other.float().log_softmax(-1)).abs().max())
+
+
+def _adapter(source: Path) -> Mapping[str, Any] | None:
+    file = source / "adapter_config.json"
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))
+    if not (source / "config.json").is_file():
+        raise ConfigError(
+            f"{source} holds neither a model (config.json) nor adapters (adapter_config.json); check the path"
+        )
+    return None
+
+
+def _stored_dtype(base: str) -> str:
+    from transformers import AutoConfig
+
+    try:
+        with quiet_transformers():
+            found = AutoConfig.from_pretrained(base).dtype
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the base model {base} cannot be read: {str(error).splitlines()[0]}") from error
+    return str(found or "float32").removeprefix("torch.")
+
+
+def _merge(loaded: LoadedModel) -> tuple[Any, float]:
+    """Merge the adapters; compare the log-probs of some tokens before and after."""
+    peft = loaded.model.eval()
+    vocabulary = peft.get_input_embeddings().weight.shape[0]
+    ids = torch.tensor([[(7 * place + 3) % vocabulary for place in range(32)]])
+    with torch.inference_mode():
+        before = peft(input_ids=ids, use_cache=False).logits
+    merged = peft.merge_and_unload(safe_merge=True)
+    with torch.inference_mode():
+        gap = logp_diff(before, merged(input_ids=ids, use_cache=False).logits)
+    if not gap <= _LARGEST_GAP:
+        raise PolicyError(f"merged and unmerged log-probs differ by {gap:.2g} nats, expected at most {_LARGEST_GAP}")
+    return merged, gap
+
+
+def _set_generation(model: Any, loaded: LoadedModel, sampling: SamplingConfig | None) -> None:
+    """A generation config that stops where the policy stopped and draws as it drew."""
+    from transformers import GenerationConfig
+
+    config = sampling or SamplingConfig()
+    values: dict[str, Any] = {
+        "eos_token_id": sorted(loaded.renderer.stop_ids),
+        "pad_token_id": loaded.tokenizer.pad_token_id
+        if loaded.tokenizer.pad_token_id is not None
+        else min(loaded.renderer.stop_ids),
+        "max_new_tokens": config.max_new_tokens,
+        "do_sample": not config.greedy,
+    }
+    if loaded.tokenizer.bos_token_id is not None:
+        values["bos_token_id"] = loaded.tokenizer.bos_token_id
+    if not config.greedy:
+        values |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base.generation_config = GenerationConfig(**values)
+
+
+def _own_tokenizer(source: Path) -> Any | None:
+    """The tokenizer that was saved beside the adapters, if one was."""
+    if not (source / "tokenizer_config.json").is_file():
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(source)
+
+
+def _write(target: Path, model: Any, tokenizer: Any, card: str) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            with quiet_transformers():
+                model.save_pretrained(aside)
+            tokenizer.save_pretrained(aside)
+            base = model.get_base_model() if hasattr(model, "get_base_model") else model
+            base.generation_config.save_pretrained(aside)
+            (aside / "README.md").write_text(card, encoding="utf-8")
+            aside.chmod(0o755)
+            _replace(aside, target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"the model could not be written to {target}: {error}") from error
+
+
+def _replace(aside: Path, target: Path) -> None:
+    """Put the new folder in the old one's place; the old one is away only once the new one is whole."""
+    if not target.exists():
+        os.replace(aside, target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    os.replace(target, old / "old")
+    try:
+        os.replace(aside, target)
+    except OSError:
+        os.replace(old / "old", target)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,217 @@
+"""Loading a causal language model with its tokenizer and renderer, and saying clearly what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from gradus.core import ConfigError
+from gradus.policies.local.renderers import ChatRenderer
+
+__all__ = ["LoadedModel", "context_length", "is_model_folder", "load_model", "quiet_transformers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model on its device, with what turns text into its tokens. ``path`` is the folder or hub name it came from."""
+
+    model: Any
+    tokenizer: Any
+    renderer: ChatRenderer
+    device: torch.device
+    dtype: torch.dtype
+    path: str
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence the model takes, in tokens; None if its config names none."""
+        return context_length(self.model)
+
+
+def load_model(
+    path_or_name: str | os.PathLike[str],
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    attention: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    keep_history: bool = False,
+    template_options: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Load a causal language model from a folder or by its hub name.
+
+    Args:
+        path_or_name: a Hugging Face folder, or a name on the hub (downloaded only because it was asked for by name).
+        dtype: ``auto`` is float32 on a CPU and bfloat16 on a GPU.
+        device: ``auto`` is the first GPU if there is one.
+        attention: ``sdpa`` (default) or ``eager``.
+        adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
+        keep_history, template_options: see :class:`~gradus.policies.local.renderers.ChatRenderer`. They are saved with the
+            tokenizer, so that a trained model is loaded as it was trained.
+
+    Raises:
+        ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
+    """
+    name = os.fspath(path_or_name)
+    base, adapter = _base_and_adapter(name, adapter)
+    _check_source(base)
+    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    number = _dtype(dtype, place)
+    tokenizer, model = _load_parts(base, number, attention or "sdpa")
+    said = _said_before(tokenizer, adapter, keep_history, template_options)
+    if adapter is not None:
+        model = _with_adapter(model, os.fspath(adapter))
+    _check_vocabulary(tokenizer, model, name)
+    generation = getattr(model, "generation_config", None)
+    stops = getattr(generation, "eos_token_id", None)
+    renderer = ChatRenderer(
+        tokenizer,
+        stop_ids=[stops] if isinstance(stops, int) else stops or (),
+        **said,
+    )
+    model.to(place).eval()
+    return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer, device=place, dtype=number, path=name)
+
+
+def _said_before(
+    tokenizer: Any, adapter: str | os.PathLike[str] | None, keep_history: bool, options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The renderer's settings: as asked, or as the tokenizer was saved with; the tokenizer will be saved with them again.
+
+    A LoRA folder has a tokenizer of its own beside the adapters, which knows how they were trained.
+    """
+    beside = Path(adapter or "") / "tokenizer_config.json"
+    known = json.loads(beside.read_text(encoding="utf-8")) if adapter and beside.is_file() else tokenizer.init_kwargs
+    stored = known.get(_STORED, {})
+    chosen = {
+        "keep_history": keep_history or stored.get("keep_history", False),
+        "template_options": dict(stored.get("template_options", {}) if options is None else options),
+    }
+    if any(chosen.values()):
+        tokenizer.init_kwargs[_STORED] = chosen
+    return chosen
+
+
+_STORED = "gradus"  # the key in tokenizer_config.json
+
+
+def context_length(model: Any) -> int | None:
+    """The longest sequence of ``model`` in tokens; None if its config names none."""
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "max_position_embeddings", None)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without transformers' progress bars, which would break the screen of whoever calls."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConfigError(f"dtype must be auto, float32, bfloat16 or float16, got {dtype!r}")
+    return found
+
+
+def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tuple[str, str | os.PathLike[str] | None]:
+    """A LoRA folder names the model that it was trained on."""
+    file = Path(name).expanduser() / "adapter_config.json"
+    if adapter is not None or not file.is_file() or (file.parent / "config.json").is_file():
+        return name, adapter
+    base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base:
+        raise ConfigError(f"{file} names no base model; give the base as the path and {name} as adapter=")
+    return base, name
+
+
+def _check_source(name: str) -> None:
+    """A folder must be a model's; anything else must look like ``owner/name`` or ``name``."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if is_model_folder(folder):
+            return
+        if (folder / "config.json").is_file():
+            raise ConfigError(
+                f"the config.json in {name} is no model's (it names no model_type, or is not JSON); a run keeps its models in "
+                f"best and final, as in {folder / 'best'}"
+            )
+        hint = (
+            "give it as adapter= and its base model as the path" if (folder / "adapter_config.json").is_file() else ""
+        )
+        raise ConfigError(
+            f"{name} is a folder without config.json, so it holds no model; {hint or 'name a model folder'}"
+        )
+    if folder.exists():
+        raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Whether ``folder`` has a model's config.json. A training run's own config.json is not one: it names no model_type."""
+    try:
+        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _load_parts(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(name)
+            read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
+            model, found = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"the model {name} could not be loaded: {first} "
+            "(a model folder needs config.json, weights and tokenizer files; a hub name needs the network or a cached copy)"
+        ) from error
+    if missing := sorted(found["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ConfigError(
+            f"the weights in {name} lack {len(missing)} tensors that its config.json asks for, the first is {missing[0]}; "
+            "copy the folder again, or set the config right"
+        )
+    return tokenizer, model
+
+
+def _with_adapter(model: Any, adapter: str) -> Any:
+    from peft import PeftModel
+
+    if not (Path(adapter) / "adapter_config.json").is_file():
+        raise ConfigError(f"there is no adapter_config.json in {adapter}, so it is no LoRA folder; check the path")
+    with warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        return PeftModel.from_pretrained(model, adapter)
+
+
+def _check_vocabulary(tokenizer: Any, model: Any, name: str) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ConfigError(
+            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's embedding has {rows} rows; "
+            "use the tokenizer that belongs to the model, or resize the embedding"
+        )

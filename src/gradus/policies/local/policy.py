@@ -1,0 +1,206 @@
+"""A language model in this process, playing many episodes at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradus.core import (
+    Action,
+    ConfigError,
+    ContextLengthError,
+    EpisodeStart,
+    Failure,
+    PolicyError,
+    Request,
+    StopReason,
+    TurnTokens,
+    Usage,
+)
+from gradus.policies.local.cache_check import check_cache
+from gradus.policies.local.decoding import Answer, Decoder, Prompt
+from gradus.policies.local.grammar import Grammar, WordGrammar
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.masks import plan_masks
+from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
+
+__all__ = ["LocalPolicy", "LocalSession"]
+
+
+class LocalPolicy:
+    """A transformers causal language model as a policy.
+
+    Each episode keeps its key-value cache from turn to turn: a turn costs one forward over its new tokens and one for
+    each further token of the answer. Prompts that several rows share are computed once.
+
+    Args:
+        loaded: what :func:`~gradus.policies.local.loading.load_model` gives.
+        sampling: how tokens are drawn.
+        name: the policy's name in results.
+        batch_size: rows that go through the model at once; None for all. Smaller needs less memory and more time.
+        grammar: legal words at each place of an answer (``EnvironmentSpec.grammar``) or any ``Grammar``; used where
+            ``sampling.grammar`` is set.
+
+    Raises:
+        ConfigError: ``sampling.grammar`` without a grammar, or a model that cannot be driven with a cache.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        sampling: SamplingConfig,
+        *,
+        name: str = "local",
+        batch_size: int | None = None,
+        grammar: Grammar | Sequence[Sequence[str]] | None = None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {batch_size}; leave it out for all rows at once")
+        if sampling.grammar and grammar is None:
+            raise ConfigError("sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar")
+        self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
+        self.grammar = _as_grammar(grammar, loaded) if sampling.grammar and grammar is not None else None
+        self.plan = plan_masks(loaded.model)
+        check_cache(loaded, self.plan)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
+        """Open a session for episodes that are played at once."""
+        return LocalSession(self, episodes)
+
+
+def _as_grammar(grammar: Grammar | Sequence[Sequence[str]], loaded: LoadedModel) -> Grammar:
+    if not isinstance(grammar, Sequence):
+        return grammar
+
+    def encode(text: str) -> list[int]:
+        return loaded.tokenizer.encode(text, add_special_tokens=False)
+
+    return WordGrammar(grammar, encode, loaded.renderer.stop_ids)
+
+
+@dataclass
+class _Row:
+    """What a session knows of one episode."""
+
+    start: EpisodeStart
+    turn: int = 0
+    length: int = 0  # tokens in the cache
+    opened: bool = False  # it has a training sequence to extend
+    cut: bool = False  # its last answer lacks a stop token
+    unread: tuple[int, ...] = ()  # sampled, but not yet in the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """A prompt on its way to an answer: what the row reads, and which part of it is context of this turn."""
+
+    row: _Row
+    prompt: Prompt
+    context: tuple[int, ...]
+    restart: bool
+
+
+class LocalSession:
+    """A local policy in the middle of many episodes: one cache slot each."""
+
+    def __init__(self, policy: LocalPolicy, episodes: Sequence[EpisodeStart]) -> None:
+        self._policy = policy
+        self._rows = [_Row(start=start) for start in episodes]
+        self._size = policy.batch_size or max(1, len(episodes))
+        self._decoders = [
+            Decoder(
+                policy.loaded,
+                policy.sampling,
+                policy.plan,
+                policy.grammar,
+                rows=min(self._size, len(episodes) - first),
+            )
+            for first in range(0, len(episodes), self._size)
+        ]
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        """Answer all requests, in order. A prompt that does not fit fails its row alone.
+
+        Raises:
+            PolicyError: the session is closed.
+        """
+        if self._rows and not self._decoders:
+            raise PolicyError("the session is closed; start a new one")
+        actions: list[Action | None] = [None] * len(requests)
+        batches: dict[int, list[tuple[int, _Reading]]] = {}
+        for place, request in enumerate(requests):
+            try:
+                batches.setdefault(request.row // self._size, []).append((place, self._reading(request)))
+            except ContextLengthError as error:
+                failure = Failure(stage="act", type=type(error).__name__, message=str(error))
+                actions[place] = Action(failure=failure)
+        for index, batch in batches.items():
+            if not batch:
+                continue
+            answers = self._decoders[index].answer([reading.prompt for _, reading in batch])
+            for (place, reading), answer in zip(batch, answers, strict=True):
+                actions[place] = self._finish(reading, answer)
+        return [action for action in actions if action is not None]
+
+    def close(self) -> None:
+        """Free the caches."""
+        self._decoders = []
+
+    def _reading(self, request: Request) -> _Reading:
+        """What a row must read now: a whole prompt at a restart, else its unread tokens and the new frame."""
+        row, renderer = self._rows[request.row], self._policy.loaded.renderer
+        restart = request.observation.restart or not row.opened
+        if restart:
+            context = renderer.first(row.start.system_prompt, request.observation.text)
+            past, new = 0, context
+        else:
+            context = renderer.following(request.observation.text)
+            # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
+            context = (renderer.stop_id, *context) if row.cut else context
+            past, new = row.length, (*row.unread, *context)
+        budget = self._budget(past + len(new))
+        uniforms = turn_uniforms(row.start.key, row.turn, self._policy.sampling.max_new_tokens)
+        prompt = Prompt(row=request.row % self._size, past=past, new=new, uniforms=uniforms, budget=budget)
+        return _Reading(row=row, prompt=prompt, context=context, restart=restart)
+
+    def _budget(self, length: int) -> int:
+        """Tokens that may be sampled behind a prompt of ``length``: the configured number, less where the context ends."""
+        limit, wanted = self._policy.loaded.context, self._policy.sampling.max_new_tokens
+        if limit is None:
+            return wanted
+        if length >= limit:
+            raise ContextLengthError(
+                f"the prompt has {length} tokens, but the model's context holds {limit} and the answer needs at least one "
+                "of them; shorten the episode or its observations, restart the context, or use a model with a longer one"
+            )
+        return min(wanted, limit - length)
+
+    def _finish(self, reading: _Reading, answer: Answer) -> Action:
+        """Book what was sampled and say it in the words of the domain."""
+        row, prompt = reading.row, reading.prompt
+        row.turn += 1
+        row.opened, row.cut = True, not answer.stopped
+        row.length = prompt.past + len(prompt.new) + len(answer.ids) - 1
+        row.unread = (answer.ids[-1],)
+        if not all(map(math.isfinite, answer.logprobs)):
+            message = "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
+            return Action(failure=Failure(stage="act", type="PolicyError", message=message))
+        tokens = TurnTokens(
+            context_ids=reading.context,
+            action_ids=tuple(answer.ids),
+            logprobs=tuple(answer.logprobs),
+            restart=reading.restart,
+            legal=None if answer.legal is None else tuple(answer.legal),
+        )
+        return Action(
+            text=self._policy.loaded.renderer.decode(answer.ids),
+            tokens=tokens,
+            usage=Usage(prompt_tokens=len(prompt.new), completion_tokens=len(answer.ids)),
+            stop=None if answer.stopped else StopReason.TOKEN_LIMIT,
+        )

@@ -1,0 +1,209 @@
+"""Any chat model behind the OpenAI protocol as a teacher or a policy: a hosted API, vLLM, llama.cpp, Ollama, `gradus serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from gradus.core import (
+    Action,
+    ConfigError,
+    EpisodeStart,
+    Failure,
+    PolicyError,
+    Request,
+    StopReason,
+    child_seed,
+)
+from gradus.policies.remote.client import CallError, ChatClient, Price, RemoteUsage, Reply
+
+__all__ = ["Price", "RemotePolicy", "RemoteUsage"]
+
+T = TypeVar("T")
+Message = dict[str, str]
+PROBE: tuple[Message, ...] = ({"role": "user", "content": "Answer with the word ready."},)
+
+
+class RemotePolicy:
+    """A chat model that answers each observation as one turn of a conversation.
+
+    ``base_url`` and ``api_key`` default to OPENAI_BASE_URL and OPENAI_API_KEY; a server of one's own needs no key.
+    ``concurrency``: calls in flight at once. ``retries``: further attempts at an answer after a rate limit, a server's error, a
+    lost connection, a timeout or a reply that is no chat completion; waits start at ``backoff`` seconds and double, with jitter,
+    unless the server says how long. ``timeout``: seconds for one whole answer. ``price``: US dollars per million tokens; without
+    it costs are None. ``temperature`` or ``max_tokens`` None leaves them to the server. ``seeded`` sends a seed with each
+    request, derived from the episode's key and the turn, so that members of a group differ and a repeated run asks the same.
+    ``options`` are sent with every request as they are (``{"reasoning_effort": "low"}``).
+
+    ``usage`` counts over the policy's whole life. The first ``start`` sends one short request, so that a wrong address, key or
+    model name is one ``PolicyError`` and not one failure for each episode.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        concurrency: int = 8,
+        retries: int = 4,
+        timeout: float = 120.0,
+        backoff: float = 0.5,
+        price: Price | None = None,
+        temperature: float | None = 1.0,
+        max_tokens: int | None = 512,
+        seeded: bool = True,
+        options: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        _require(bool(model), "a remote policy needs a model name, got an empty one; write remote:MODEL")
+        _require(concurrency >= 1, f"concurrency must be at least 1, got {concurrency}")
+        _require(retries >= 0, f"retries must be at least 0, got {retries}")
+        _require(timeout > 0, f"timeout must be a positive number of seconds, got {timeout}")
+        _require(backoff >= 0, f"backoff must be at least 0 seconds, got {backoff}")
+        _require(max_tokens is None or max_tokens >= 1, f"max_tokens must be at least 1 or None, got {max_tokens}")
+        self.model = model
+        self.name = name or f"remote:{model}"
+        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        self.usage = RemoteUsage(price=price)
+        self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
+        self._limits = {"concurrency": concurrency, "retries": retries, "timeout": timeout, "backoff": backoff}
+        self._options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
+        self._seeded = seeded
+        self._probed = False
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> RemoteSession:
+        """Open conversations. Raises ``PolicyError`` if the server cannot be reached or refuses."""
+        loop = _LoopThread()
+        try:
+            client = self._client()
+            if not self._probed:
+                loop.run(self._probe(client))
+                self._probed = True
+        except BaseException:
+            loop.close()
+            raise
+        return RemoteSession(client, episodes, loop, seeded=self._seeded)
+
+    def _client(self) -> ChatClient:
+        from openai import AsyncOpenAI
+
+        key = self._api_key
+        if key is None:
+            if "api.openai.com" in self.base_url:
+                raise PolicyError(
+                    f"{self.name} needs an API key for {self.base_url}, got none; set OPENAI_API_KEY, "
+                    "or OPENAI_BASE_URL for a server of your own"
+                )
+            key = "none"  # the client insists on one; a server of one's own ignores it
+        api = AsyncOpenAI(api_key=key, base_url=self.base_url, max_retries=0, timeout=float(self._limits["timeout"]))
+        return ChatClient(client=api, model=self.model, options=self._options, usage=self.usage, **self._limits)  # type: ignore[arg-type]
+
+    async def _probe(self, client: ChatClient) -> None:
+        try:
+            await client.ask(PROBE, ("probe",))
+        except CallError as error:
+            if (
+                error.kind == "Length"
+            ):  # it answers; a word was too much for max_tokens, which turns will say for themselves
+                return
+            await client.client.close()
+            raise PolicyError(
+                f"{self.name} at {self.base_url} did not answer a first short request: {error}. "
+                "Check the address (OPENAI_BASE_URL), the key (OPENAI_API_KEY) and the model's name"
+            ) from None
+
+
+class RemoteSession:
+    """Conversations in progress, one for each row."""
+
+    def __init__(
+        self, client: ChatClient, episodes: Sequence[EpisodeStart], loop: _LoopThread, *, seeded: bool
+    ) -> None:
+        self._client = client
+        self._episodes = episodes
+        self._loop = loop
+        self._seeded = seeded
+        self._messages: dict[int, list[Message]] = {}
+        self._turns: dict[int, int] = {}
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        """Answer all requests, several at a time; a row whose call finally failed carries the failure."""
+        return self._loop.run(self._act_all(requests))
+
+    def replace_action(self, row: int, text: str) -> None:
+        """Put what was really answered in place of the row's last answer."""
+        messages = self._messages.get(row, [])
+        if messages and messages[-1]["role"] == "assistant":
+            messages[-1] = {"role": "assistant", "content": text}
+
+    def close(self) -> None:
+        """Close connections; may be called twice."""
+        if not self._loop.closed:
+            self._loop.run(self._client.client.close())
+            self._loop.close()
+
+    async def _act_all(self, requests: Sequence[Request]) -> Sequence[Action]:
+        outage: list[CallError] = []  # once a row has met a lasting failure, rows still waiting do not try it again
+        return await asyncio.gather(*(self._act(request, outage) for request in requests))
+
+    async def _act(self, request: Request, outage: list[CallError]) -> Action:
+        row, messages = request.row, self._conversation(request)
+        turn = self._turns.get(row, 0)
+        self._turns[row] = turn + 1
+        key = (*self._episodes[row].key, turn)
+        seed = child_seed(0, *key, "remote") % 2**31 if self._seeded else None  # 31 bits: what every server takes
+        try:
+            reply = await self._client.ask(messages, key, seed=seed, outage=outage)
+        except CallError as error:
+            kind = error.kind if error.kind.endswith("Error") else f"{error.kind}Error"
+            return Action(failure=Failure(stage="act", type=kind, message=f"{self._client.model}: {error}"))
+        messages.append({"role": "assistant", "content": reply.text})
+        return _action(reply)
+
+    def _conversation(self, request: Request) -> list[Message]:
+        """The row's messages with the new observation as the last one; a restart forgets the earlier turns."""
+        messages = self._messages.get(request.row)
+        if messages is None or request.observation.restart:
+            system = self._episodes[request.row].system_prompt
+            messages = [{"role": "system", "content": system}] if system else []
+            self._messages[request.row] = messages
+        messages.append({"role": "user", "content": request.observation.text})
+        return messages
+
+
+class _LoopThread:
+    """An event loop in a thread of its own, so that ``act`` also works inside a running loop (a notebook, a server)."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="gradus-remote", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # after Ctrl-C no call goes on in the background
+            raise
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+def _action(reply: Reply) -> Action:
+    return Action(text=reply.text, usage=reply.usage, stop=StopReason.TOKEN_LIMIT if reply.cut else None)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)

@@ -1,0 +1,257 @@
+"""A policy that samples on a server which gives token ids and log-probs: vLLM's OpenAI dialect, spoken by ``gradus serve`` too.
+
+Prompts go out as token ids and answers come back as token ids, so tokens are never made twice and what was sampled can be
+trained on. vLLM gives log-probs before temperature unless it is started with ``--logprobs-mode processed_logprobs``; do that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gradus.core import (
+    Action,
+    ConfigError,
+    ContextLengthError,
+    EpisodeStart,
+    Failure,
+    PolicyError,
+    Request,
+    StopReason,
+    TurnTokens,
+    Usage,
+    child_seed,
+)
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.sampling import SamplingConfig
+
+__all__ = ["HttpSampler", "HttpSession", "served_model"]
+
+_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+_SEEDS = 2**63
+
+
+class HttpSampler:
+    """A model behind ``base_url`` (as in ``http://localhost:8000/v1``) as a policy whose episodes can be trained on.
+
+    Args:
+        renderer: of the same tokenizer as the server's model; it makes the prompts.
+        concurrency: requests under way at once; a server batches them.
+        retries: further attempts when the server is busy or the connection breaks, with growing pauses.
+
+    Raises:
+        ConfigError: there is no such model there, or the server gives no token ids or no log-probs. Such a server can still
+            roll out, evaluate and teach as ``remote:MODEL``.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str,
+        renderer: ChatRenderer,
+        sampling: SamplingConfig,
+        api_key: str | None = None,
+        concurrency: int = 64,
+        timeout: float = 300.0,
+        retries: int = 4,
+        name: str | None = None,
+    ) -> None:
+        if sampling.grammar:
+            raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
+        self.model, self.renderer, self.sampling, self.retries = model, renderer, sampling, retries
+        self.concurrency = concurrency
+        self._name = name or f"http:{model}"
+        self._base = base_url.rstrip("/")
+        self._client = httpx.Client(
+            timeout=timeout,
+            headers=_headers(api_key),
+            limits=httpx.Limits(max_connections=concurrency),
+            trust_env=not _local(self._base),
+        )
+        self._check()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> HttpSession:
+        """Open a session; the server keeps nothing of it but, with prefix caching, its keys and values."""
+        return HttpSession(self, episodes)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def reload(self, folder: Path | None = None) -> None:
+        """Let the server read weights from ``folder`` (the one it serves, if None), and forget what it computed with the old ones.
+
+        These are vLLM's development routes (VLLM_SERVER_DEV_MODE=1); ``gradus serve`` has the first. The folder is the
+        server's: both must see the same files. Raises PolicyError if the server does not take the weights.
+        """
+        root = self._base.removesuffix("/v1")
+        found = {} if folder is None else {"kwargs": {"weights_path": str(folder.resolve())}}
+        answer = self._post(f"{root}/collective_rpc", {"method": "reload_weights", **found})
+        if answer.status_code != 200:
+            raise PolicyError(
+                f"{root} did not take the new weights: {answer.status_code} {_reason(answer)}; use `gradus serve`, or vLLM "
+                "started with VLLM_SERVER_DEV_MODE=1, on files that both see"
+            )
+        forgot = self._post(f"{root}/reset_prefix_cache", {})
+        if forgot.status_code not in (200, 404):  # a server without a prefix cache has no such route
+            raise PolicyError(
+                f"{root} kept its prefix cache of the old weights: {forgot.status_code} {_reason(forgot)}"
+            )
+
+    def complete(self, prompt: Sequence[int], budget: int, seed: int) -> Mapping[str, Any]:
+        """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
+        sampling = self.sampling
+        body = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "max_tokens": budget,
+            "temperature": 0.0 if sampling.greedy else sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "seed": seed % _SEEDS,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        answer = self._post(f"{self._base}/completions", body)
+        if answer.status_code == 400 and "context" in answer.text.lower():
+            raise ContextLengthError(f"{len(prompt)} prompt tokens do not fit: {_reason(answer)}")
+        if answer.status_code != 200:
+            raise PolicyError(f"{self._base} answered {answer.status_code}: {_reason(answer)}")
+        return answer.json()["choices"][0]
+
+    def _post(self, address: str, body: Mapping[str, Any]) -> httpx.Response:
+        """Post, again if that may help; the last answer, or PolicyError if there was none."""
+        for attempt in range(self.retries + 1):
+            last = attempt == self.retries
+            try:
+                answer = self._client.post(address, json=body)
+            except httpx.HTTPError as error:
+                if last:
+                    raise PolicyError(f"{address} could not be reached: {type(error).__name__}: {error}") from error
+            else:
+                if last or answer.status_code not in _AGAIN:
+                    return answer
+            time.sleep(0.25 * 2**attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _check(self) -> None:
+        """One token is asked for before anything is begun, so that a server that cannot do it is refused at once."""
+        try:
+            choice = self.complete(self.renderer.first("", "hello"), 1, 0)
+            _sampled(choice)
+        except PolicyError as error:
+            raise ConfigError(f"{self._base} cannot be the sampler: {error}") from error
+
+
+def served_model(base_url: str, *, api_key: str | None = None, timeout: float = 10.0) -> str:
+    """The name of the one model that a server has. Raises ConfigError if it cannot be asked, or has none or several."""
+    address = f"{base_url.rstrip('/')}/models"
+    try:
+        answer = httpx.get(address, timeout=timeout, headers=_headers(api_key), trust_env=not _local(base_url))
+        answer.raise_for_status()
+        names = [str(each["id"]) for each in answer.json()["data"]]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{address} does not list models: {type(error).__name__}: {error}; start `gradus serve MODEL` or vLLM, and give "
+            "its address with /v1 as sampler_url"
+        ) from error
+    if len(names) != 1:
+        raise ConfigError(f"{address} lists {len(names)} models ({', '.join(names)}); say which one with sampler_model")
+    return names[0]
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def _local(address: str) -> bool:
+    """Whether it is on this machine, where a proxy has no business."""
+    return httpx.URL(address).host in ("localhost", "127.0.0.1", "::1")
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:300]
+
+
+def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    """Token ids and log-probs of a choice. PolicyError where either is missing or they do not belong together."""
+    ids = choice.get("token_ids")
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+    missing = [name for name, value in (("token ids", ids), ("log-probs", logprobs)) if not isinstance(value, list)]
+    if missing or not isinstance(ids, list) or not isinstance(logprobs, list):
+        raise PolicyError(
+            f"the server gives no {' and no '.join(missing)}, without which nothing can be trained on; use vLLM (0.10 or newer) "
+            "or `gradus serve`, or let this server teach and evaluate as remote:MODEL"
+        )
+    if len(ids) != len(logprobs) or not ids or any(value is None for value in logprobs):
+        raise PolicyError(
+            f"the server gave {len(ids)} token ids and {len(logprobs)} log-probs; expected one for each, at least one"
+        )
+    return [int(token) for token in ids], [float(value) for value in logprobs]
+
+
+@dataclass
+class _Row:
+    start: EpisodeStart
+    ids: list[int] = field(default_factory=list[int])  # the training sequence so far
+    turn: int = 0
+    cut: bool = False
+
+
+class HttpSession:
+    """Episodes at once: every turn of every row is one request, ``concurrency`` of them at once."""
+
+    def __init__(self, sampler: HttpSampler, episodes: Sequence[EpisodeStart]) -> None:
+        self._sampler = sampler
+        self._rows = [_Row(start) for start in episodes]
+        self._pool = ThreadPoolExecutor(max_workers=min(sampler.concurrency, max(1, len(episodes))))
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        """Answer all, in order; a request that fails fails its own row."""
+        return list(self._pool.map(self._answer, requests))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _answer(self, request: Request) -> Action:
+        row, renderer = self._rows[request.row], self._sampler.renderer
+        restart = request.observation.restart or not row.ids
+        if restart:
+            context = renderer.first(row.start.system_prompt, request.observation.text)
+        else:
+            context = renderer.following(request.observation.text)
+            # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
+            context = (renderer.stop_id, *context) if row.cut else context
+        prompt = [*context] if restart else [*row.ids, *context]
+        seed = child_seed(0, *row.start.key, row.turn)
+        try:
+            choice = self._sampler.complete(prompt, self._sampler.sampling.max_new_tokens, seed)
+            ids, logprobs = _sampled(choice)
+        except PolicyError as error:
+            return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
+        row.turn += 1
+        row.ids = [*prompt, *ids]
+        row.cut = ids[-1] not in renderer.stop_ids
+        return Action(
+            text=renderer.decode(ids),
+            tokens=TurnTokens(
+                context_ids=tuple(context), action_ids=tuple(ids), logprobs=tuple(logprobs), restart=restart
+            ),
+            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(ids)),
+            stop=StopReason.TOKEN_LIMIT if row.cut else None,
+        )

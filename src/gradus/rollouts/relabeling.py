@@ -1,0 +1,83 @@
+"""A teacher looks over a student's shoulder: what would it have answered where the student was?
+
+SFT on a teacher's own play alone shows the student only places where the teacher goes, with the teacher's answers in
+the history to copy from. Labeling the student's play shows it its own mistakes (DAgger, arXiv 1011.0686).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request
+
+__all__ = ["relabel"]
+
+
+def relabel(
+    spec: EnvironmentSpec,
+    teacher: Policy,
+    episodes: Sequence[Episode],
+    *,
+    seed: int = 0,
+    max_concurrent: int = 256,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Episode]:
+    """The same episodes with ``Turn.expert_action`` set to the teacher's answer at every turn it could answer.
+
+    The teacher sees the observations that the student saw, in order. Where its session remembers its own answers it is told
+    the student's (``Relabelable``). Nothing is played.
+    """
+    found: list[Episode] = []
+    for first in range(0, len(episodes), max_concurrent):
+        part = episodes[first : first + max_concurrent]
+        found.extend(_relabel_part(spec, teacher, part, seed))
+        if progress is not None:
+            progress(len(found), len(episodes))
+    return found
+
+
+def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Episode], seed: int) -> list[Episode]:
+    environments = [spec.make() for _ in episodes]
+    starts: list[EpisodeStart] = []
+    for episode, environment in zip(episodes, environments, strict=True):
+        environment.reset(seed=episode.task.seed, **episode.task.options)
+        starts.append(
+            EpisodeStart(
+                task=episode.task,
+                system_prompt=episode.system_prompt,
+                key=(seed, "correct", episode.task.seed, episode.member),
+                group=episode.group,
+                member=episode.member,
+                environment=environment,
+            )
+        )
+    session = teacher.start(starts)
+    targets: list[list[str | None]] = [[] for _ in episodes]
+    alive = set(range(len(episodes)))
+    try:
+        for turn in range(max((len(episode.turns) for episode in episodes), default=0)):
+            rows = [row for row in sorted(alive) if turn < len(episodes[row].turns)]
+            shown = [episodes[row].turns[turn] for row in rows]
+            requests = [
+                Request(row=row, observation=Observation(text=each.observation, data=each.data, restart=each.restart))
+                for row, each in zip(rows, shown, strict=True)
+            ]
+            for row, each, action in zip(rows, shown, session.act(requests), strict=True):
+                if action.failure is not None:
+                    alive.discard(row)
+                    continue
+                targets[row].append(action.text)
+                if isinstance(session, Relabelable):
+                    session.replace_action(row, each.action)
+    finally:
+        session.close()
+        for environment in environments:
+            environment.close()
+    return [_with_expert_actions(episode, found) for episode, found in zip(episodes, targets, strict=True)]
+
+
+def _with_expert_actions(episode: Episode, targets: Sequence[str | None]) -> Episode:
+    padded = [*targets, *[None] * (len(episode.turns) - len(targets))]
+    turns = tuple(replace(turn, expert_action=target) for turn, target in zip(episode.turns, padded, strict=True))
+    return replace(episode, turns=turns)

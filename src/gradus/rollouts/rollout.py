@@ -1,0 +1,293 @@
+"""Playing groups of episodes at once: every policy call answers all episodes that wait for an answer.
+
+What goes wrong in one episode ends that episode and no other: failures are captured here, at one boundary, with their stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gradus.core import (
+    Action,
+    ConfigError,
+    Environment,
+    EnvironmentFault,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Failure,
+    Grader,
+    Group,
+    Observation,
+    Policy,
+    Request,
+    StopReason,
+    Task,
+    Turn,
+)
+from gradus.rollouts.grading import grade_episodes
+
+__all__ = ["RolloutResult", "roll_out"]
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutResult:
+    """Played and graded groups, one per task in the order of the tasks.
+
+    ``seconds`` holds play (the policy), environment (reset and step), reward and total.
+    """
+
+    groups: Sequence[Group]
+    seconds: dict[str, float]
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """All episodes, groups one after another."""
+        return [episode for group in self.groups for episode in group.episodes]
+
+
+@dataclass
+class _Row:
+    """One episode while it is being played."""
+
+    task: Task
+    group: int
+    member: int
+    environment: Environment
+    observation: Observation
+    system_prompt: str = ""
+    turns: list[Turn] = field(default_factory=list[Turn])
+    stop: StopReason | None = None
+    failure: Failure | None = None
+
+
+@dataclass
+class _Clock:
+    play: float = 0.0
+    environment: float = 0.0
+    reward: float = 0.0
+
+
+def roll_out(
+    spec: EnvironmentSpec,
+    policy: Policy,
+    tasks: Sequence[Task],
+    *,
+    group_size: int = 1,
+    seed: int = 0,
+    key: tuple[int | str, ...] = (),
+    grader: Grader | None = None,
+    max_turns: int | None = None,
+    max_concurrent: int = 256,
+    first_group: int = 0,
+    progress: Progress | None = None,
+) -> RolloutResult:
+    """Play ``group_size`` episodes of every task and grade them.
+
+    The randomness of a member is keyed by (seed, *key, group, member) and by nothing else, so a group can be played again
+    alone or in another call: ``first_group`` is the number of the first one here. At most ``max_concurrent`` episodes run at
+    once, whole groups only. ``progress`` is told (episodes done, all).
+    """
+    if group_size < 1:
+        raise ConfigError(f"group_size must be at least 1, got {group_size}")
+    if max_concurrent < 1:
+        raise ConfigError(f"concurrent rollouts must be at least 1, got {max_concurrent}")
+    limit = spec.max_turns if max_turns is None else max_turns
+    if limit < 1:
+        raise ConfigError(f"max_turns must be at least 1, got {limit}")
+    if spec.max_sessions is not None:
+        if group_size > spec.max_sessions:
+            raise ConfigError(
+                f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {spec.max_sessions}"
+            )
+        max_concurrent = min(max_concurrent, spec.max_sessions)
+    grader = grader or spec.grader()
+    started = time.perf_counter()
+    clock = _Clock()
+    groups: list[Group] = []
+    total = len(tasks) * group_size
+    batch = max(1, max_concurrent // group_size)
+    for first in range(0, len(tasks), batch):
+        numbered = [(first_group + index, tasks[index]) for index in range(first, min(first + batch, len(tasks)))]
+        rows = _open(spec, numbered, group_size, clock)
+
+        def tell(done: int, before: int = first * group_size) -> None:
+            if progress is not None:
+                progress(before + done, total)
+
+        try:
+            _play_rows(policy, rows, (seed, *key), limit, clock, tell)
+            episodes = [_close(row, policy.name) for row in rows]
+        finally:
+            for row in rows:
+                row.environment.close()
+        before = time.perf_counter()
+        episodes = grade_episodes(spec, episodes, grader)
+        clock.reward += time.perf_counter() - before
+        for index, (_, task) in enumerate(numbered):
+            members = tuple(episodes[index * group_size : (index + 1) * group_size])
+            groups.append(Group(task=task, episodes=members))
+    seconds = {
+        "play": clock.play,
+        "environment": clock.environment,
+        "reward": clock.reward,
+        "total": time.perf_counter() - started,
+    }
+    return RolloutResult(groups=groups, seconds=seconds)
+
+
+def _open(spec: EnvironmentSpec, numbered: Sequence[tuple[int, Task]], group_size: int, clock: _Clock) -> list[_Row]:
+    """Reset one environment per member and check that a group begins as one."""
+    before = time.perf_counter()
+    rows: list[_Row] = []
+    for index, task in numbered:
+        members = [_reset(spec, task, index, member) for member in range(group_size)]
+        _check_equal_starts(members)
+        rows.extend(members)
+    clock.environment += time.perf_counter() - before
+    return rows
+
+
+def _reset(spec: EnvironmentSpec, task: Task, group: int, member: int) -> _Row:
+    environment = spec.make()
+    row = _Row(task=task, group=group, member=member, environment=environment, observation=Observation(text=""))
+    try:
+        row.observation = environment.reset(
+            seed=task.seed, episode_id=f"{task.condition}-{task.seed}-{member}", **task.options
+        )
+        row.system_prompt = environment.system_prompt
+    except Exception as error:
+        _fail(row, "reset", error)
+    return row
+
+
+def _check_equal_starts(members: Sequence[_Row]) -> None:
+    """Members of a group must not differ before the policy has done anything; credit would be noise otherwise."""
+    alive = [row for row in members if row.stop is None]
+    for row in alive[1:]:
+        same = row.observation.text == alive[0].observation.text and row.system_prompt == alive[0].system_prompt
+        if not same:
+            raise EnvironmentFault(
+                f"members of a group must begin with equal observations, but seed {row.task.seed} gave "
+                f"{alive[0].observation.text[:80]!r} and {row.observation.text[:80]!r}; "
+                "key the environment's noise by its seed instead of drawing it from a shared stream"
+            )
+
+
+def _play_rows(
+    policy: Policy,
+    rows: list[_Row],
+    key: tuple[int | str, ...],
+    limit: int,
+    clock: _Clock,
+    tell: Callable[[int], None],
+) -> None:
+    starts = [
+        EpisodeStart(
+            task=row.task,
+            system_prompt=row.system_prompt,
+            key=(*key, row.group, row.member),
+            group=row.group,
+            member=row.member,
+            environment=row.environment,
+        )
+        for row in rows
+    ]
+    before = time.perf_counter()
+    session = policy.start(starts)
+    clock.play += time.perf_counter() - before
+    try:
+        while waiting := [index for index, row in enumerate(rows) if row.stop is None]:
+            tell(len(rows) - len(waiting))
+            requests = [Request(row=index, observation=rows[index].observation) for index in waiting]
+            before = time.perf_counter()
+            actions = session.act(requests)
+            after = time.perf_counter()
+            clock.play += after - before
+            if len(actions) != len(requests):
+                raise EnvironmentFault(
+                    f"policy {policy.name!r} answered {len(actions)} of {len(requests)} requests; "
+                    "Session.act must return one Action per request, in order"
+                )
+            for index, action in zip(waiting, actions, strict=True):
+                _take(rows[index], action, limit)
+            clock.environment += time.perf_counter() - after
+        tell(len(rows))
+    finally:
+        session.close()
+
+
+def _take(row: _Row, action: Action, limit: int) -> None:
+    """Give one answer to its environment and write the turn down."""
+    if action.failure is not None:
+        row.failure = action.failure
+        overlong = action.failure.type == "ContextLengthError" and row.turns
+        row.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
+        return
+    seen = row.observation
+    try:
+        after = row.environment.step(action.text)
+    except Exception as error:
+        row.turns.append(_turn(row, seen, action, None))
+        _fail(row, "step", error)
+        return
+    row.turns.append(_turn(row, seen, action, after))
+    row.observation = after
+    cut = action.stop is StopReason.TOKEN_LIMIT
+    if after.terminated:
+        row.stop = StopReason.TOKEN_LIMIT if cut else StopReason.TERMINATED
+    elif after.truncated:
+        row.stop = StopReason.TRUNCATED
+    elif len(row.turns) >= limit:
+        row.stop = StopReason.TOKEN_LIMIT if cut else StopReason.TURN_LIMIT
+
+
+def _turn(row: _Row, seen: Observation, action: Action, after: Observation | None) -> Turn:
+    return Turn(
+        index=len(row.turns),
+        observation=seen.text,
+        action=action.text,
+        data=seen.data,
+        env_reward=after.reward if after else None,
+        valid=after.action_valid if after else False,
+        error=after.action_error if after else None,
+        spans=after.action_spans if after else (),
+        action_data=after.action_data if after else {},
+        restart=seen.restart,
+        cut=action.stop is StopReason.TOKEN_LIMIT,
+        tokens=action.tokens,
+        usage=action.usage,
+    )
+
+
+def _fail(row: _Row, stage: str, error: Exception) -> None:
+    row.failure = Failure(stage=stage, type=type(error).__name__, message=str(error))
+    row.stop = StopReason.FAILED
+
+
+def _close(row: _Row, policy: str) -> Episode:
+    outcome: dict[str, Any] = {}
+    if row.stop is not StopReason.FAILED:
+        try:
+            outcome = dict(row.environment.outcome())
+        except Exception as error:
+            _fail(row, "outcome", error)
+    assert row.stop is not None
+    episode = Episode(
+        task=row.task,
+        policy=policy,
+        turns=tuple(row.turns),
+        stop=row.stop,
+        system_prompt=row.system_prompt,
+        group=row.group,
+        member=row.member,
+        outcome=outcome,
+        failure=row.failure,
+    )
+    finished = row.stop is not StopReason.FAILED
+    return replace(episode, final=row.observation) if finished else episode

@@ -1,0 +1,58 @@
+"""What SFT does to its sequences before it learns from them: noise in earlier answers, and fewer turns at first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gradus.training.data.sequences import TrainingSequence
+
+__all__ = ["answer_pools", "short_turns", "with_history_noise"]
+
+Pools = Mapping[int, npt.NDArray[np.int64]]
+
+
+def answer_pools(sequences: Sequence[TrainingSequence]) -> Pools:
+    """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
+    offsets = np.concatenate([sequence.offsets for sequence in sequences])
+    said = np.concatenate([sequence.ids[sequence.positions] for sequence in sequences])
+    return {int(place): np.unique(said[offsets == place]) for place in np.unique(offsets)}
+
+
+def with_history_noise(
+    sequence: TrainingSequence, share: float, pools: Pools, rng: np.random.Generator
+) -> TrainingSequence:
+    """Replace ``share`` of the answer tokens that are read; what is learned at their places stays what it was.
+
+    Only tokens that can be something else are touched, so a stop token that ends every answer stays.
+    """
+    targets = sequence.targets if sequence.targets is not None else sequence.ids[sequence.positions]
+    ids = sequence.ids.copy()
+    noisy = rng.random(sequence.actions) < share
+    for place, pool in pools.items():
+        chosen = np.flatnonzero(noisy & (sequence.offsets == place))
+        if len(pool) > 1 and len(chosen):
+            ids[sequence.positions[chosen]] = rng.choice(pool, size=len(chosen))
+    return replace(sequence, ids=ids, targets=targets)
+
+
+def short_turns(sequence: TrainingSequence, turns: int) -> TrainingSequence:
+    """The sequence with only its first ``turns`` turns learned; what stands behind them is not computed either."""
+    kept = sequence.turns < sequence.turns.min() + turns
+    legal = (
+        None
+        if sequence.legal is None
+        else tuple(entry for entry, keep in zip(sequence.legal, kept.tolist(), strict=True) if keep)
+    )
+    return replace(
+        sequence,
+        positions=sequence.positions[kept],
+        logprobs=sequence.logprobs[kept],
+        turns=sequence.turns[kept],
+        offsets=sequence.offsets[kept],
+        targets=None if sequence.targets is None else sequence.targets[kept],
+        legal=legal,
+    )

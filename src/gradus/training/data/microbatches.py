@@ -1,0 +1,295 @@
+"""Training sequences to microbatches: a tree of shared prefixes and their suffixes, padded as little as possible.
+
+A microbatch is two rectangles laid end to end in one row: P prefixes of up to Lp tokens and B suffixes of up to Ls tokens.
+Each suffix attends to its parent prefix and to itself. A prefix that G members of a group share is therefore computed once,
+and its gradient is the sum over the members. Position-wise layers see one long row; only attention knows the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradus.training.data.sequences import TrainingSequence
+
+__all__ = ["Labels", "MicroBatch", "Tree", "microbatches"]
+
+SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
+PASS = 512  # tokens that could be computed in the time that one more pass takes to start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """Who attends to whom.
+
+    ``prefixes`` (P, Lp) and ``suffixes`` (B, Ls) are the shapes of the two rectangles (P may be 0). ``parent`` (B,) is the
+    prefix of each suffix; None where every prefix has the same number of suffixes, one after another. ``mask``
+    (1 or B, 1, Ls, Lp + Ls) is 0 where a suffix token may look and -inf elsewhere; None where there is no prefix and plain
+    causal attention does.
+    """
+
+    prefixes: tuple[int, int]
+    suffixes: tuple[int, int]
+    parent: Tensor | None
+    mask: Tensor | None
+
+    def to(self, device: torch.device | str) -> Tree:
+        """The same tree with its tensors on ``device``."""
+        parent = None if self.parent is None else self.parent.to(device)
+        mask = None if self.mask is None else self.mask.to(device)
+        return replace(self, parent=parent, mask=mask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """The sampled tokens of a microbatch, flat, length A.
+
+    ``source`` position in the row whose hidden state predicts the token; ``target`` its id; ``row`` index of its sequence
+    in the microbatch, whose tokens follow each other; ``legal`` (A, V) bool or None.
+    """
+
+    source: Tensor
+    target: Tensor
+    row: Tensor
+    legal: Tensor | None
+
+    def to(self, device: torch.device | str) -> Labels:
+        """The same labels on ``device``."""
+        moved = {name: getattr(self, name).to(device) for name in ("source", "target", "row")}
+        return Labels(**moved, legal=None if self.legal is None else self.legal.to(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """One forward and backward pass.
+
+    ``input_ids`` and ``positions`` (1, P * Lp + B * Ls). ``sequences``: index, in the list that was cut, of each row.
+    ``tokens``: real tokens computed, a shared prefix counted once; padding is what ``input_ids`` holds beyond. ``pairs``: how
+    many pairs of a token and one it attends to they make.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    tree: Tree
+    labels: Labels
+    sequences: tuple[int, ...]
+    tokens: int
+    pairs: int
+
+    @property
+    def rows(self) -> int:
+        """B, the number of sequences."""
+        return len(self.sequences)
+
+    def to(self, device: torch.device | str) -> MicroBatch:
+        """The same microbatch on ``device``."""
+        return replace(
+            self,
+            input_ids=self.input_ids.to(device),
+            positions=self.positions.to(device),
+            tree=self.tree.to(device),
+            labels=self.labels.to(device),
+        )
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Sequences that share their first ``prefix`` tokens, by index."""
+
+    prefix: int
+    members: tuple[int, ...]
+    longest: int  # of the suffixes
+
+
+def microbatches(
+    sequences: Sequence[TrainingSequence],
+    *,
+    budget: int,
+    share: bool = True,
+    vocabulary: int | None = None,
+) -> list[MicroBatch]:
+    """Cut sequences into microbatches of at most ``budget`` tokens each, padding and shared prefixes counted as computed.
+
+    Sequences of like length go together. A single sequence longer than the budget is a microbatch of its own. ``share``
+    False computes every row alone. ``vocabulary`` is needed where sequences carry legal tokens. The cut depends on lengths
+    and order only, and no result may depend on the cut.
+    """
+    if budget < 1:
+        raise ValueError(f"budget must be at least 1 token, got {budget}")
+    branches = [part for branch in _branches(sequences, share) for part in _split(branch, sequences, budget)]
+    branches.sort(key=lambda branch: (-branch.longest, -branch.prefix, branch.members))
+    batches: list[list[_Branch]] = []
+    for branch in branches:
+        if batches and _area([*batches[-1], branch]) <= budget and _together(batches[-1], branch):
+            batches[-1].append(branch)
+        else:
+            batches.append([branch])
+    return [_layout(batch, sequences, vocabulary) for batch in batches]
+
+
+def _together(batch: Sequence[_Branch], branch: _Branch) -> bool:
+    """Keep prefixes apart from rows that have none, and padding under an eighth, or under what another pass costs."""
+    if (batch[0].prefix == 0) != (branch.prefix == 0):
+        return False
+    if branch.longest * 8 >= batch[0].longest * 7 and branch.prefix * 8 >= batch[0].prefix * 7:
+        return True
+    parts = [*batch, branch]
+    return _area(parts) - sum(part.prefix + len(part.members) * part.longest for part in parts) <= PASS
+
+
+def _area(branches: Sequence[_Branch]) -> int:
+    prefix = max(branch.prefix for branch in branches)
+    longest = max(branch.longest for branch in branches)
+    return len(branches) * prefix + sum(len(branch.members) for branch in branches) * longest
+
+
+def _branches(sequences: Sequence[TrainingSequence], share: bool) -> list[_Branch]:
+    """Group sequences by key where they share a prefix that no sampled token is part of."""
+    alone = [index for index, sequence in enumerate(sequences) if sequence.actions]
+    if not share:
+        return [_Branch(0, (index,), _reach(sequences[index])) for index in alone]
+    families: dict[tuple[int, int], list[int]] = {}
+    for index in alone:
+        families.setdefault(sequences[index].key, []).append(index)
+    branches: list[_Branch] = []
+    for members in families.values():
+        prefix = _common_prefix([sequences[index] for index in members])
+        if len(members) > 1 and prefix >= SHORTEST_PREFIX:
+            longest = max(_reach(sequences[index]) for index in members) - prefix
+            branches.append(_Branch(prefix, tuple(members), max(longest, 1)))
+        else:
+            branches.extend(_Branch(0, (index,), _reach(sequences[index])) for index in members)
+    return branches
+
+
+def _reach(sequence: TrainingSequence) -> int:
+    """Tokens that must be computed: the last sampled token is predicted, never read."""
+    return int(sequence.positions[-1])
+
+
+def _common_prefix(members: Sequence[TrainingSequence]) -> int:
+    """Length of the longest prefix that all members share and that ends before the first sampled token of each."""
+    first = members[0].ids
+    length = min(int(member.positions[0]) for member in members)
+    for member in members[1:]:
+        differs = np.flatnonzero(first[:length] != member.ids[:length])
+        if len(differs):
+            length = int(differs[0])
+    return length
+
+
+def _split(branch: _Branch, sequences: Sequence[TrainingSequence], budget: int) -> list[_Branch]:
+    """Cut a branch where it exceeds the budget, or where padding would cost more than computing the prefix again."""
+    ordered = sorted(branch.members, key=lambda index: (-_reach(sequences[index]), index))
+    lengths = [max(1, _reach(sequences[index]) - branch.prefix) for index in ordered]
+    parts: list[_Branch] = []
+    start = 0
+    for end in range(1, len(ordered) + 1):
+        if end < len(ordered):
+            full = branch.prefix + (end + 1 - start) * lengths[start] > budget
+            padding = (len(ordered) - end) * (lengths[start] - lengths[end])
+            if not full and padding <= branch.prefix + SHORTEST_PREFIX:
+                continue
+        parts.append(_Branch(branch.prefix, tuple(ordered[start:end]), lengths[start]))
+        start = end
+    return parts
+
+
+def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSequence], vocabulary: int | None) -> MicroBatch:
+    shared = branches[0].prefix > 0
+    prefixes = len(branches) if shared else 0
+    longest_prefix = max(branch.prefix for branch in branches)
+    longest = max(branch.longest for branch in branches)
+    rows = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
+    prefix_ids = np.zeros((prefixes, longest_prefix), dtype=np.int64)
+    suffix_ids = np.zeros((len(rows), longest), dtype=np.int64)
+    start = np.asarray([branches[number].prefix for number, _ in rows], dtype=np.int64)
+    tokens = pairs = 0
+    for number, branch in enumerate(branches[:prefixes]):
+        prefix_ids[number, : branch.prefix] = sequences[branch.members[0]].ids[: branch.prefix]
+        tokens += branch.prefix
+        pairs += branch.prefix * (branch.prefix + 1) // 2
+    for row, (_, index) in enumerate(rows):
+        suffix = sequences[index].ids[start[row] : _reach(sequences[index])]
+        suffix_ids[row, : len(suffix)] = suffix
+        tokens += len(suffix)
+        pairs += len(suffix) * (2 * int(start[row]) + len(suffix) + 1) // 2
+    positions = np.concatenate(
+        [np.tile(np.arange(longest_prefix), prefixes), (start[:, None] + np.arange(longest)[None]).ravel()]
+    )
+    ids = np.concatenate([prefix_ids.ravel(), suffix_ids.ravel()])
+    return MicroBatch(
+        input_ids=torch.from_numpy(ids)[None],
+        positions=torch.from_numpy(positions.astype(np.int64))[None],
+        tree=_tree(branches, prefixes, longest_prefix, len(rows), longest),
+        labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary),
+        sequences=tuple(index for _, index in rows),
+        tokens=tokens,
+        pairs=pairs,
+    )
+
+
+def _tree(branches: Sequence[_Branch], prefixes: int, longest_prefix: int, rows: int, longest: int) -> Tree:
+    if not prefixes:
+        return Tree(prefixes=(0, 0), suffixes=(rows, longest), parent=None, mask=None)
+    counts = {len(branch.members) for branch in branches}
+    parent = np.concatenate([np.full(len(branch.members), number) for number, branch in enumerate(branches)])
+    lengths = np.asarray([branch.prefix for branch in branches], dtype=np.int64)
+    own = np.tril(np.ones((longest, longest), dtype=bool))
+    if len(set(lengths.tolist())) == 1:
+        seen = np.concatenate([np.ones((longest, longest_prefix), dtype=bool), own], axis=1)[None, None]
+    else:
+        inside = np.arange(longest_prefix)[None] < lengths[parent][:, None]
+        before = np.broadcast_to(inside[:, None, :], (rows, longest, longest_prefix))
+        seen = np.concatenate([before, np.broadcast_to(own, (rows, longest, longest))], axis=2)[:, None]
+    mask = torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~torch.from_numpy(seen), float("-inf"))
+    return Tree(
+        prefixes=(prefixes, longest_prefix),
+        suffixes=(rows, longest),
+        parent=None if len(counts) == 1 else torch.from_numpy(parent),
+        mask=mask,
+    )
+
+
+def _labels(
+    rows: Sequence[tuple[int, int]],
+    start: np.ndarray,
+    sequences: Sequence[TrainingSequence],
+    shape: tuple[int, int, int],
+    vocabulary: int | None,
+) -> Labels:
+    """Where each sampled token is predicted from: the first one often from the last position of a shared prefix."""
+    prefixes, longest_prefix, longest = shape
+    source: list[np.ndarray] = []
+    for row, (number, index) in enumerate(rows):
+        before = sequences[index].positions - 1
+        in_suffix = prefixes * longest_prefix + row * longest + before - start[row]
+        in_prefix = number * longest_prefix + before
+        source.append(np.where(before >= start[row], in_suffix, in_prefix))
+    chosen = [sequences[index] for _, index in rows]
+    return Labels(
+        source=torch.from_numpy(np.concatenate(source)),
+        target=torch.from_numpy(
+            np.concatenate([one.ids[one.positions] if one.targets is None else one.targets for one in chosen])
+        ),
+        row=torch.from_numpy(np.concatenate([np.full(one.actions, row) for row, one in enumerate(chosen)])),
+        legal=_legal(chosen, vocabulary),
+    )
+
+
+def _legal(chosen: Sequence[TrainingSequence], vocabulary: int | None) -> Tensor | None:
+    """(A, V) bool, true where a grammar allowed the token; all true where no grammar was in force."""
+    if all(one.legal is None for one in chosen):
+        return None
+    if vocabulary is None:
+        raise ValueError("sequences carry legal tokens; microbatches needs the size of the vocabulary")
+    entries = [entry for one in chosen for entry in (one.legal if one.legal is not None else (None,) * one.actions)]
+    number = {entry: index for index, entry in enumerate(dict.fromkeys(entries))}  # a grammar has few distinct sets
+    table = torch.zeros((len(number), vocabulary), dtype=torch.bool)
+    for entry, index in number.items():
+        table[index, slice(None) if entry is None else torch.tensor(entry)] = True
+    return table[torch.tensor([number[entry] for entry in entries])]

@@ -1,0 +1,96 @@
+"""Stored episodes to training sequences for SFT: text becomes ids here, once, by the renderer that the policy will use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
+from gradus.policies.local.loading import LoadedModel
+from gradus.training.data.sequences import TrainingSequence
+
+__all__ = ["strip_reasoning", "text_sequences"]
+
+_REASONING = re.compile(r"<reasoning>.*?</reasoning>\s*", re.DOTALL | re.IGNORECASE)
+
+
+def strip_reasoning(action: str) -> str:
+    """Leave out ``<reasoning>...</reasoning>``.
+
+    >>> strip_reasoning("<reasoning>looks tired</reasoning> 4 5 6 sleep")
+    '4 5 6 sleep'
+    """
+    return _REASONING.sub("", action).strip()
+
+
+def text_sequences(
+    loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True
+) -> list[TrainingSequence]:
+    """Training sequences of what was said in episodes, by whatever policy; failed episodes are left out.
+
+    The answer's own tokens and a stop token are trained, nothing else. ``reasoning`` False strips the reasoning of every
+    answer, in the history too. An invalid turn is read as history but not trained: a student should not learn to be wrong.
+    Where a teacher corrected a turn (``Turn.expert_action``), its answer is learned and the student's stays in the history.
+    Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
+    """
+    found: list[TrainingSequence] = []
+    for number, episode in enumerate(episodes):
+        if episode.stop is not StopReason.FAILED:
+            found.extend(_cut(loaded, episode, number, reasoning))
+    if not found:
+        raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")
+    for sequence in found:
+        if loaded.context is not None and len(sequence) > loaded.context:
+            raise ContextLengthError(
+                f"episode {sequence.episode} has {len(sequence)} tokens, but the model's context holds {loaded.context}; "
+                "choose a model with a longer context, strip reasoning, or teach shorter episodes"
+            )
+    return found
+
+
+def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSequence]:
+    renderer = loaded.renderer
+    parts: list[TrainingSequence] = []
+    ids: list[int] = []
+    places: list[_Place] = []
+
+    def encoded(text: str) -> list[int]:
+        return list(renderer.encode_answer(text if reasoning else strip_reasoning(text)))
+
+    for index, turn in enumerate(episode.turns):
+        if turn.restart or not index:
+            parts.append(_sequence(ids, places, number))
+            ids = list(renderer.first(episode.system_prompt, turn.observation))
+            places = []
+        else:
+            ids.extend(renderer.following(turn.observation))
+        answer = encoded(turn.action)
+        target = answer if turn.expert_action is None else encoded(turn.expert_action)
+        if len(target) != len(answer):  # a correction that does not fit over the answer stands in a sequence of its own
+            spots = [(len(ids) + offset, index, offset, token) for offset, token in enumerate(target)]
+            parts.append(_sequence([*ids, *target], spots, number))
+        elif turn.valid or turn.expert_action is not None:
+            places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(target))
+        ids.extend(answer)
+    parts.append(_sequence(ids, places, number))
+    return [part for part in parts if part.actions]
+
+
+_Place = tuple[int, int, int, int]  # position, turn, offset, the token to be learned there
+
+
+def _sequence(ids: Sequence[int], places: Sequence[_Place], number: int) -> TrainingSequence:
+    """``key`` is the same for all: any two sequences may share a prefix, such as the system prompt."""
+    columns = np.asarray(places, dtype=np.int64).reshape(-1, 4)
+    return TrainingSequence(
+        key=(0, 0),
+        episode=number,
+        ids=np.asarray(ids, dtype=np.int64),
+        positions=columns[:, 0],
+        logprobs=np.zeros(len(columns)),
+        turns=columns[:, 1],
+        offsets=columns[:, 2],
+        targets=columns[:, 3],
+    )

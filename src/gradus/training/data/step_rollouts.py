@@ -1,0 +1,83 @@
+"""Playing the groups of a step, each process its share of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradus.core import EnvironmentSpec, Grader, Group, Policy
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.data.tasks import training_tasks
+from gradus.training.distributed.processes import gather, share
+from gradus.training.engine.loss_step import TrainingError
+from gradus.training.run.step_metrics import has_zero_variance
+
+__all__ = ["StepRollout", "roll_out_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRollout:
+    """The groups of a step, the first training task that is still unused, and this process's seconds by phase."""
+
+    groups: Sequence[Group]
+    next_task: int
+    seconds: Mapping[str, float]
+
+
+def roll_out_step(
+    spec: EnvironmentSpec,
+    policy: Policy,
+    config: GrpoConfig,
+    grader: Grader,
+    *,
+    step: int,
+    next_task: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> StepRollout:
+    """Play ``config.groups`` groups. With dynamic sampling, those without signal are replaced in further rounds.
+
+    Raises TrainingError if not one episode could be graded.
+    """
+    groups: list[Group] = []
+    seconds = {"play": 0.0, "environment": 0.0, "reward": 0.0}
+    for attempt in range(config.dynamic_sampling + 1):
+        missing = config.groups - len(groups)
+        tasks = training_tasks(spec, config, next_task, missing)
+        next_task += missing
+        mine = share(len(tasks))
+        result = roll_out(
+            spec,
+            policy,
+            tasks[mine.start : mine.stop],
+            first_group=mine.start,
+            group_size=config.group_size,
+            seed=config.seed,
+            key=("step", step, attempt),
+            grader=grader,
+            max_turns=config.max_turns,
+            progress=progress,
+        )
+        for name in seconds:
+            seconds[name] += result.seconds[name]
+        last = attempt == config.dynamic_sampling
+        groups.extend(group for group in gather(result.groups) if last or not has_zero_variance(group))
+        if len(groups) == config.groups:
+            break
+    _check_played(groups)
+    return StepRollout(groups=groups, next_task=next_task, seconds=seconds)
+
+
+def _check_played(groups: Sequence[Group]) -> None:
+    """A step in which nothing could be graded has nothing to learn from, and says why."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    if any(episode.reward is not None and episode.reward.value is not None for episode in episodes):
+        return
+    for episode in episodes:
+        if episode.failure is not None:
+            raise TrainingError(
+                f"all {len(episodes)} episodes failed; the first at stage {episode.failure.stage}: "
+                f"{episode.failure.type}: {episode.failure.message}"
+            )
+    error = next((episode.reward.error for episode in episodes if episode.reward), None)
+    raise TrainingError(f"none of the {len(episodes)} episodes could be graded: {error or 'no reason was given'}")

@@ -1,0 +1,148 @@
+"""A model in parts over the processes: torch's FSDP2, by accelerate's own configuration.
+
+``accelerate launch --use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP``:
+each process keeps a part of every weight, of its gradient and of the optimizer's memory. A pass gathers the weights layer by layer,
+drops them again, and adds up the gradients of all processes into their parts. Source: arXiv 2304.11277, and torch's ``fully_shard``.
+
+What a pass gathers, all processes must gather at the same time, so all take equally many passes; and whoever samples needs the
+weights for thousands of tokens, so an inference copy of them is kept whole in each process.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradus.core import ConfigError
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.data.microbatches import microbatches
+from gradus.training.data.sequences import TrainingSequence
+from gradus.training.distributed.processes import collected, largest, launched_with, whole, world
+from gradus.training.engine.forward import causal_model, score_tokens, supports_tree
+from gradus.training.engine.optimizers import trainable
+
+__all__ = ["fsdp_settings", "idle_passes", "is_sharded", "refresh", "shard", "whole_state"]
+
+LAUNCH = "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
+
+
+def shard(loaded: LoadedModel, *, plays: bool) -> LoadedModel:
+    """Deal out the weights of ``loaded``, in place, where the launcher asks for FSDP, and return the model to play with.
+
+    ``plays``: whether this process samples, and needs a whole copy for it; :func:`refresh` brings it new weights. Without
+    FSDP, or without ``plays``, that is ``loaded`` itself. Raises ConfigError for a configuration that is not supported.
+    """
+    if world().size == 1 or not launched_with("FSDP"):
+        return loaded
+    settings = fsdp_settings()
+    inference_model = replace(loaded, model=copy.deepcopy(loaded.model)) if plays else loaded
+    _deal_out(causal_model(loaded.model), settings)
+    return inference_model
+
+
+def _deal_out(model: Any, settings: Any) -> None:
+    """One FSDP unit for each module that accelerate's wrap policy names, and one for the rest."""
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    here = world()
+    mesh = init_device_mesh(here.device.type if here.device else "cpu", (here.size,))
+    try:
+        wanted = fsdp2_prepare_auto_wrap_policy(settings, model)
+    except ValueError as error:
+        raise ConfigError(f"accelerate's wrap policy does not fit the model: {error}") from error
+    inside = [module for module in model.modules() if wanted is not None and module is not model and wanted(module)]
+    for module in reversed(inside):  # the innermost first
+        fully_shard(module, mesh=mesh, reshard_after_forward=settings.reshard_after_forward)
+    fully_shard(model, mesh=mesh)
+    for unit in _units(model):
+        # Losses are divided by figures of the whole step: gradients are added up, where FSDP would take their mean.
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
+
+
+@lru_cache(maxsize=1)
+def fsdp_settings() -> Any:
+    """accelerate's plugin, filled from what its launcher was told. Raises ConfigError for what is not followed here."""
+    from accelerate import FullyShardedDataParallelPlugin
+
+    if os.environ.get("FSDP_VERSION", "1") != "2":
+        raise ConfigError(f"FSDP 1 is not supported, torch's fully_shard (FSDP 2) is; launch with {LAUNCH}")
+    try:
+        found = FullyShardedDataParallelPlugin()
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"accelerate's FSDP settings cannot be used: {error}; launch with {LAUNCH}") from error
+    for setting, way_out in (
+        ("activation_checkpointing", "set gradient_checkpointing in the run instead"),
+        ("ignored_modules", "leave it out"),
+    ):
+        if getattr(found, setting):
+            raise ConfigError(f"fsdp_{setting} is not supported; {way_out}")
+    if launched_with("PARALLELISM_CONFIG"):
+        raise ConfigError("accelerate's parallelism_config is not supported; leave it out to shard over all processes")
+    if os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true":
+        raise ConfigError("fsdp_offload_params is not supported; set it to false")
+    return found
+
+
+def _units(model: nn.Module) -> list[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in causal_model(model).modules() if isinstance(module, FSDPModule)]
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether processes hold parts of the model."""
+    return world().size > 1 and bool(_units(model))
+
+
+def idle_passes(loaded: LoadedModel, passes: int, backward: Callable[[Tensor], None] = Tensor.backward) -> None:
+    """Before this process's ``passes``: take as many without effect as another process has more, so that all meet in each."""
+    for _ in range(int(largest(passes)) - passes):
+        _idle_pass(loaded, backward)
+
+
+def _idle_pass(loaded: LoadedModel, backward: Callable[[Tensor], None]) -> None:
+    """Gather and reduce what every pass does; the gradient is zero."""
+    nothing = np.zeros(1)
+    sequence = TrainingSequence(
+        key=(0, 0),
+        episode=0,
+        ids=np.zeros(2, dtype=np.int64),
+        positions=np.ones(1, dtype=np.int64),
+        logprobs=nothing,
+        turns=nothing.astype(np.int64),
+        offsets=nothing.astype(np.int64),
+    )
+    (batch,) = microbatches([sequence], budget=1, share=supports_tree(loaded.model))
+    scores = score_tokens(loaded.model, batch.to(loaded.device), SamplingConfig())
+    backward(0.0 * scores.logprobs.sum())
+
+
+@torch.no_grad()
+def refresh(inference_model: LoadedModel, loaded: LoadedModel) -> None:
+    """Bring the trained weights to the model that plays, one by one. All processes must ask. Nothing where they are one model."""
+    if inference_model is loaded:
+        return
+    trained = trainable(loaded.model)
+    for name, parameter in trainable(inference_model.model).items():
+        parameter.copy_(whole(trained[name]))
+
+
+def whole_state(model: nn.Module) -> dict[str, Tensor] | None:
+    """All weights by name, in process 0's memory, of a model in parts; None where the model is whole. All processes must ask."""
+    if not is_sharded(model):
+        return None
+    held = cast(dict[str, Tensor], model.state_dict(keep_vars=True))
+    found = {id(value): collected(value) for value in held.values()}  # tied weights stay one tensor
+    return {name: found[id(value)] for name, value in held.items()}

@@ -1,0 +1,171 @@
+"""From a microbatch to the log-probs of its sampled tokens, with any causal transformer of Hugging Face's.
+
+The tree of shared prefixes is computed by an attention function that is registered with transformers; everything else of the
+model sees one long row with position ids. Models that bring their own attention take plain padded rows instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from gradus.algorithms import entropy as token_entropy
+from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
+from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
+from gradus.training.data.microbatches import MicroBatch, Tree
+from gradus.training.engine.tree_attention import attend
+
+__all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
+
+TREE = "gradus_tree"
+TREE_HALF = "gradus_tree_bfloat16"  # its backward pass in bfloat16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScores:
+    """``logprobs`` (A,) of the sampled tokens under the sampling distribution, nats, with gradient.
+
+    ``entropy`` (A,) of that distribution, nats, with gradient if ``differentiate`` was set. ``greedy`` (A,) bool, true where the token
+    is the most likely one.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None
+    greedy: Tensor | None
+
+
+def score_tokens(
+    model: nn.Module,
+    batch: MicroBatch,
+    sampling: SamplingConfig,
+    *,
+    entropy: bool = False,
+    differentiate: bool = False,
+    greedy: bool = False,
+) -> TokenScores:
+    """Log-probs of the sampled tokens of a microbatch. Call inside ``tree_attention(model)``.
+
+    Only positions that predict a sampled token reach the language-model head. The distribution is made by the very function
+    that the sampler draws with (temperature, top-k, top-p and grammar).
+    """
+    causal = causal_model(model)
+    source, place = torch.unique(batch.labels.source, return_inverse=True)
+    attention = causal.config._attn_implementation
+    if attention in (TREE, TREE_HALF) and has_lean_decoder(causal):
+        look = partial(_look, batch.tree, attention == TREE_HALF)
+        logits = decode_positions(causal, batch.input_ids, batch.positions, look, source)
+    elif attention in (TREE, TREE_HALF):
+        output = causal(
+            input_ids=batch.input_ids,
+            position_ids=batch.positions,
+            use_cache=False,
+            logits_to_keep=source,
+            tree=batch.tree,
+        )
+        logits = output.logits[0]
+    else:
+        logits = _rows(causal, batch, source)
+    if not torch.equal(source, batch.labels.source):  # repeated, or in another order: unique sorts
+        logits = logits.index_select(0, place)
+    target, legal = batch.labels.target, batch.labels.legal
+    best = _greedy(logits, target, legal) if greedy else None
+    if not entropy:
+        return TokenScores(logprobs=chosen_logprobs(logits, target, sampling, legal), entropy=None, greedy=best)
+    logprobs = sampling_logprobs(logits, sampling, legal, chosen=target)
+    chosen = logprobs.gather(1, target[:, None])[:, 0]
+    spread = token_entropy(logprobs if differentiate else logprobs.detach())
+    return TokenScores(logprobs=chosen, entropy=spread, greedy=best)
+
+
+@torch.no_grad()
+def _greedy(logits: Tensor, target: Tensor, legal: Tensor | None) -> Tensor:
+    scores = logits if legal is None else logits.masked_fill(~legal, float("-inf"))
+    return scores.argmax(dim=1) == target
+
+
+def _rows(model: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
+    """Logits (S, V) where a model brings its own attention: rows of a microbatch cut with ``share=False``, right-padded.
+
+    Padding stands behind every real token, so causal attention alone keeps it out.
+    """
+    if batch.tree.prefixes[0]:
+        raise ValueError("this model's attention cannot share prefixes; cut microbatches with share=False")
+    ids = batch.input_ids.view(batch.tree.suffixes)
+    columns, place = torch.unique(source % ids.shape[1], return_inverse=True)
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
+    return logits[source // ids.shape[1], place]
+
+
+def supports_tree(model: nn.Module) -> bool:
+    """Whether the model takes registered attention functions and looks at its whole past in every layer."""
+    causal = causal_model(model)
+    config = causal.config.get_text_config()
+    layers = getattr(config, "layer_types", None) or ["full_attention"]
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    return bool(causal._supports_attention_backend) and set(layers) == {"full_attention"} and softcap is None
+
+
+@contextmanager
+def tree_attention(model: nn.Module, *, half: bool = False) -> Iterator[None]:
+    """Let the model attend by tree; ``half``: with a backward pass in bfloat16. Holds the backward pass too, where checkpointed
+    layers run again.
+
+    Does nothing for a model that does not support it.
+    """
+    causal = causal_model(model)
+    if not supports_tree(model):
+        yield
+        return
+    before = causal.config._attn_implementation
+    causal.config._attn_implementation = TREE_HALF if half else TREE
+    try:
+        yield
+    finally:
+        causal.config._attn_implementation = before
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Make train mode and eval mode the same function, so that a ratio before the first update is 1.
+
+    Dropout would make the log-probs of the trainer differ from the sampler's for no reason; RL has noise enough.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    tree: Tree | None = None,
+    half: bool,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention over a tree. query (1, H, N, D), key and value (1, KH, N, D); returns (1, N, H, D)."""
+    if tree is None:
+        raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
+    return attend(query[0], key[0], value[0], scaling, tree=tree, half=half).unsqueeze(0), None
+
+
+def _look(tree: Tree, half: bool, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Attention as the lean decoder asks for it; a tree is the same in all layers."""
+    return attend(query, key, value, scaling, tree=tree, half=half)
+
+
+AttentionInterface.register(TREE, partial(_attend, half=False))
+AttentionInterface.register(TREE_HALF, partial(_attend, half=True))

@@ -1,0 +1,215 @@
+"""What SFT and GRPO share: the model that is trained, the precision it is trained in, and one optimizer update."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from gradus.core import ConfigError, GradusError, child_seed
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.training.data.microbatches import MicroBatch
+from gradus.training.distributed.deepspeed import ZeroOptimizer
+from gradus.training.distributed.fsdp import idle_passes, is_sharded
+from gradus.training.distributed.processes import sum_gradients, world
+from gradus.training.engine.bfloat16_backward import bfloat16_backward, has_fast_bfloat16
+from gradus.training.engine.forward import causal_model, disable_dropout, supports_tree, tree_attention
+from gradus.training.engine.optimizers import OptimizerConfig, clip_gradients, trainable
+
+__all__ = [
+    "LoraConfig",
+    "TrainerConfig",
+    "TrainingError",
+    "autocast",
+    "checkpoint_activations",
+    "precision",
+    "prepare_model",
+    "run_update",
+    "share_prefixes",
+    "vocabulary_size",
+]
+
+
+class TrainingError(GradusError):
+    """Training cannot go on: a figure is not finite, or sampler and trainer disagree."""
+
+
+class LoraConfig(BaseModel):
+    """Low-rank adapters (arXiv 2106.09685), by peft. ``targets``: names of layers, or ``all-linear``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, gt=0)
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+
+
+class TrainerConfig(OptimizerConfig):
+    """Settings that SFT and GRPO share.
+
+    ``token_budget``: tokens of one forward and backward pass; it bounds memory and changes no result. ``autocast``: compute in
+    bfloat16 around float32 weights. ``backward``: ``bfloat16`` takes the products of the backward pass in it (about half a
+    per cent of noise in the gradient, none in the log-probs); ``auto`` does so on a CPU that has instructions for it.
+    ``threads``: CPU threads, None leaves torch's own choice. ``keep_checkpoints``: how many of
+    the newest stay. ``checkpoint_every``: steps; the last step is always kept.
+    """
+
+    seed: int = 0
+    token_budget: int = Field(default=4096, ge=1)
+    dtype: str = "auto"
+    device: str = "auto"
+    attention: Literal["sdpa", "eager"] | None = None
+    autocast: bool = False
+    backward: Literal["float32", "bfloat16", "auto"] = "float32"
+    gradient_checkpointing: bool = False
+    threads: int | None = Field(default=None, ge=1)
+    lora: LoraConfig | None = None
+    checkpoint_every: int = Field(default=10, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+
+
+def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> LoadedModel:
+    """Load (or take) the model, put adapters on it, and make train mode and eval mode the same function."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    if isinstance(source, LoadedModel):
+        loaded = source
+    else:
+        dtype = "float32" if config.autocast else config.dtype
+        device = world().device or config.device if config.device == "auto" else config.device
+        loaded = load_model(source, dtype=dtype, device=device, attention=config.attention)
+    model = loaded.model
+    if hasattr(model, "peft_config"):
+        _take_adapters(model, config.lora)
+    elif config.lora is not None:
+        model = _with_lora(model, config.lora, config.seed)
+    disable_dropout(model)
+    if config.gradient_checkpointing:
+        checkpoint_activations(model)
+    trainable(model)
+    fields = {name: getattr(loaded, name) for name in ("tokenizer", "renderer", "device", "dtype", "path")}
+    return LoadedModel(model=model, **fields)
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Forget activations in the forward pass and compute them again in the backward pass: less memory, more time."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    model.enable_input_require_grads()
+    model.train()  # transformers checkpoints layers in train mode only; without dropout the function is the same
+
+
+def _take_adapters(model: Any, config: LoraConfig | None) -> None:
+    """Go on training the adapters that a model was loaded with. Raises ConfigError if they are not those that are asked for."""
+    found = model.peft_config[model.active_adapter]
+    if config is None or (config.rank, config.alpha) != (found.r, found.lora_alpha):
+        asked = "lora is not set" if config is None else f"lora asks for rank {config.rank} and alpha {config.alpha:g}"
+        raise ConfigError(
+            f"the model has adapters of rank {found.r} and alpha {found.lora_alpha:g}, but {asked}; set lora to those, "
+            "or merge them first with gradus export"
+        )
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.requires_grad_(True)
+
+
+def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
+    from peft import LoraConfig as PeftConfig
+    from peft import get_peft_model
+
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    wanted = PeftConfig(
+        r=config.rank, lora_alpha=config.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers in words that are being renamed
+        torch.manual_seed(child_seed(seed, "lora") % 2**63)
+        try:
+            return get_peft_model(model, wanted)
+        except ValueError as error:
+            raise ConfigError(f"LoRA does not fit the model: {error}") from error
+
+
+@contextmanager
+def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
+    """What a training pass runs in: tree attention, autocast where it was asked for, and the backward pass's own dtype."""
+    half = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
+    attention = tree_attention(loaded.model, half=half)
+    with attention, bfloat16_backward(loaded.model, enabled=half), autocast(loaded, config):
+        yield
+
+
+def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
+    """The dtype that playing and training share, so that their log-probs can be compared.
+
+    Weights are cast once for all passes; of a model in parts at every use, or all of it would be kept.
+    """
+    keep = not is_sharded(loaded.model)
+    return torch.autocast(loaded.device.type, dtype=torch.bfloat16, enabled=config.autocast, cache_enabled=keep)
+
+
+def share_prefixes(model: nn.Module) -> bool:
+    """Whether microbatches for this model may be trees."""
+    return supports_tree(model)
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """Width of the logits."""
+    return int(causal_model(model).config.get_text_config().vocab_size)
+
+
+def run_update(
+    loaded: LoadedModel,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[MicroBatch],
+    loss: Callable[[MicroBatch], Tensor],
+    config: TrainerConfig,
+    rate: float,
+    *,
+    before_step: Callable[[], None] | None = None,
+) -> tuple[float, float]:
+    """One optimizer update over microbatches whose losses add up, over those of all processes where there are several.
+
+    ``loss`` must divide by figures of the whole step, so that the gradient does not depend on the cut. ``before_step`` may
+    refuse the update by raising. Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
+    TrainingError if the gradient is not finite; the weights stay as they were.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    zero = optimizer if isinstance(optimizer, ZeroOptimizer) else None  # DeepSpeed adds up and clips by itself
+    backward = Tensor.backward if zero is None else zero.backward
+    parts = zero is not None or is_sharded(loaded.model)  # every pass may add up its own gradients
+    if parts:
+        idle_passes(loaded, len(batches), backward)
+    for batch in batches:
+        backward(loss(batch.to(loaded.device)))
+    if not parts:
+        sum_gradients(loaded.model)
+    if before_step is not None:
+        before_step()
+    started = time.perf_counter()
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("scale", 1.0)
+    if zero is None:
+        norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
+        optimizer.step()
+    else:
+        zero.step()
+        norm = _finite(zero.norm())
+    optimizer.zero_grad(set_to_none=True)
+    return norm, time.perf_counter() - started
+
+
+def _finite(norm: float) -> float:
+    if not math.isfinite(norm):
+        raise TrainingError(
+            f"the gradient's norm is {norm}; the weights were left as they are. Lower lr, or train in float32"
+        )
+    return norm

@@ -1,0 +1,187 @@
+"""AdamW, Muon, gradient clipping and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from gradus.core import ConfigError
+from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
+from gradus.training.distributed.processes import collected, part_of, whole
+
+__all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr", "make_optimizer", "trainable"]
+
+
+class OptimizerConfig(BaseModel):
+    """The optimizer and its schedule.
+
+    ``optimizer``: ``adamw``, or ``muon``, which orthogonalizes the momentum of the matrices inside the blocks and leaves embeddings
+    and norms to AdamW: a small transformer that is trained from nothing learns in about half the steps. ``muon_lr`` is
+    Muon's peak rate and ``muon_momentum`` its momentum (Nesterov's where it is not 0); ``lr`` and ``betas`` stay
+    AdamW's.
+
+    ``lr`` is the peak. ``warmup`` is the share of all steps over which it rises linearly from 0. ``floor`` is the share
+    of the peak that a decaying schedule ends at. ``grad_clip`` bounds the norm of the whole gradient; 0 leaves it alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = Field(default=1e-3, gt=0)
+    muon_lr: float = Field(default=0.02, gt=0)
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: float = Field(default=0.0, ge=0, lt=1)
+    floor: float = Field(default=0.0, ge=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    grad_clip: float = Field(default=1.0, ge=0)
+
+
+def _cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": _cosine,
+}
+
+
+def lr(config: OptimizerConfig, step: int, steps: int) -> float:
+    """The rate of optimizer step ``step`` (1 for the first) of ``steps``.
+
+    >>> config = OptimizerConfig(lr=1.0, schedule="linear", warmup=0.2)
+    >>> [round(lr(config, step, 10), 3) for step in (1, 2, 3, 10)]
+    [0.5, 1.0, 1.0, 0.125]
+    """
+    rising = round(config.warmup * steps)
+    if step <= rising:
+        return config.lr * step / rising
+    progress = (step - rising - 1) / max(1, steps - rising)
+    share = SCHEDULES[config.schedule](min(1.0, progress))
+    return config.lr * (config.floor + (1.0 - config.floor) * share)
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Name -> parameter, of those that require a gradient; with adapters these are the adapters alone."""
+    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not found:
+        raise ConfigError("no parameter of the model requires a gradient; nothing can be trained")
+    return found
+
+
+def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it.
+
+    In several processes that DeepSpeed was launched for, AdamW runs under its engine. Raises ConfigError for what it cannot do.
+    """
+    named = trainable(model)
+    if config.optimizer == "muon" and zero_launched():
+        raise ConfigError(
+            "DeepSpeed cuts through matrices, which Muon needs whole; set optimizer = adamw, or launch with FSDP"
+        )
+    if config.optimizer == "muon":
+        return _Muon(named, config)
+    parameters = named.values()
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return ZeroOptimizer(model, adamw, grad_clip=config.grad_clip) if zero_launched() else _storable(adamw)
+
+
+def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Let ``state_dict`` give whole tensors where processes hold parts of them, and ``load_state_dict`` take them back."""
+
+    def take_apart(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        state = {
+            index: {name: part_of(value, parameters[index]) for name, value in memory.items()}
+            for index, memory in stored["state"].items()
+        }
+        return {**stored, "state": state}
+
+    def put_together(optimizer: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+        state = {
+            index: {
+                name: collected(value) if hasattr(value, "full_tensor") else value for name, value in memory.items()
+            }
+            for index, memory in found["state"].items()
+        }
+        return {**found, "state": state}
+
+    optimizer.register_load_state_dict_pre_hook(take_apart)
+    optimizer.register_state_dict_post_hook(put_together)
+    return optimizer
+
+
+class _Muon(torch.optim.Optimizer):
+    """torch's Muon (Jordan et al., 2024) on the matrices inside the blocks and AdamW on the rest, as one optimizer.
+
+    Each group's ``scale`` is its rate as a multiple of the schedule's, so that one schedule moves both.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> None:
+        inside = [p for name, p in named.items() if p.dim() == 2 and not _is_embedding(name)]
+        known = {id(p) for p in inside}
+        rest = [p for p in named.values() if id(p) not in known]
+        if not inside:
+            raise ConfigError(
+                "muon needs matrices inside the model's blocks, and none of them is trained; set optimizer = adamw"
+            )
+        decay = config.weight_decay
+        parts: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                inside,
+                lr=config.muon_lr,
+                weight_decay=decay,
+                momentum=config.muon_momentum,
+                nesterov=config.muon_momentum > 0,
+            )
+        ]
+        if rest:
+            parts.append(
+                torch.optim.AdamW(
+                    rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True
+                )
+            )
+        self._parts = tuple(_storable(part) for part in parts)
+        super().__init__([p for part in self._parts for group in part.param_groups for p in group["params"]], {})
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+        for group in self.param_groups:
+            group["scale"] = group["lr"] / config.lr
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step both."""
+        for part in self._parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of both, in order."""
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put both back as they were."""
+        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+
+
+def _is_embedding(name: str) -> bool:
+    return any(word in name for word in ("embed", "lm_head", "wte", "wpe"))
+
+
+def clip_gradients(model: nn.Module, limit: float) -> Tensor:
+    """Norm of the whole gradient before clipping, scalar. ``limit`` 0 measures only."""
+    gradients = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    return whole(nn.utils.clip_grad_norm_(gradients, limit if limit > 0 else math.inf))

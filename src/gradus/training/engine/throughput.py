@@ -1,0 +1,52 @@
+"""How much arithmetic a training pass is, and how much this machine can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from gradus.training.data.microbatches import MicroBatch
+from gradus.training.engine.forward import causal_model
+
+__all__ = ["matmul_peak", "training_flops"]
+
+
+@lru_cache(maxsize=4)
+def matmul_peak(device: str, dtype: torch.dtype) -> float:
+    """Floating-point operations per second of a large matrix product here, measured once: the best of several tries."""
+    size = 1024 if device == "cpu" else 8192
+    left = torch.ones(size, size, device=device, dtype=dtype)
+    best = float("inf")
+    for _ in range(6):
+        started = time.perf_counter()
+        product = left @ left
+        if device != "cpu":
+            product[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * size**3 / best
+
+
+def training_flops(model: nn.Module, passes: Sequence[MicroBatch]) -> float:
+    """Floating-point operations that forward and backward passes need: matrix products of layers, head and attention.
+
+    Counted: real tokens only, without padding, a shared prefix once; the upper triangle of attention is not needed.
+    """
+    causal = causal_model(model)
+    config = causal.config.get_text_config()
+    matrices = sum(
+        module.weight.numel()
+        for name, module in causal.named_modules()
+        if isinstance(module, nn.Linear) and "lm_head" not in name
+    )
+    head = config.vocab_size * config.hidden_size
+    width = config.num_hidden_layers * config.hidden_size
+    return float(
+        sum(
+            6 * matrices * batch.tokens + 6 * head * len(batch.labels.target) + 12 * width * batch.pairs
+            for batch in passes
+        )
+    )

@@ -1,0 +1,114 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped.
+
+A checkpoint holds the trained weights, the optimizer and a small state; no random-number state, because what a step draws
+depends on its keys alone. All processes take part in writing, because each may hold a part of the model; process 0 writes. The files
+are the same for any number of processes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from gradus.core import StorageError
+from gradus.policies.local.loading import quiet_transformers
+from gradus.training.distributed.fsdp import whole_state
+from gradus.training.distributed.processes import barrier, collected, part_of, world
+from gradus.training.engine.optimizers import trainable
+from gradus.training.run.folder import write_folder
+
+__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint", "save_model"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """``step``: the last one that was taken. ``offset``: bytes of metrics written then. ``state``: JSON values of the loop."""
+
+    step: int
+    offset: int
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    folder: Path, checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: int = 2
+) -> Path:
+    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
+    path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
+    weights = {name: collected(value) for name, value in trainable(model).items()}
+    memory = optimizer.state_dict()
+
+    def fill(aside: Path) -> None:
+        save_file(weights, aside / "weights.safetensors")
+        torch.save(memory, aside / "optimizer.pt")
+        state = {
+            "schema": SCHEMA,
+            "step": checkpoint.step,
+            "offset": checkpoint.offset,
+            "state": dict(checkpoint.state),
+        }
+        (aside / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+
+    if world().main:
+        write_folder(path, fill)
+        for old in _found(folder)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+    barrier()
+    return path
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run folder, or None."""
+    found = _found(folder)
+    return found[-1] if found else None
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint:
+    """Put weights and optimizer back as they were. Raises StorageError if the checkpoint does not fit the model."""
+    try:
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        weights = load_file(path / "weights.safetensors")
+        memory = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise StorageError(
+            f"could not read the checkpoint {path}: {error}; remove it to go on from an earlier one"
+        ) from error
+    if state.get("schema") != SCHEMA:
+        raise StorageError(f"the checkpoint {path} has schema {state.get('schema')}, this version reads {SCHEMA}")
+    parameters = trainable(model)
+    if set(parameters) != set(weights):
+        odd = sorted(set(parameters) ^ set(weights))
+        raise StorageError(
+            f"the checkpoint {path} is of another model: {len(odd)} tensors differ, the first is {odd[0]}"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(part_of(weights[name], parameter))
+    optimizer.load_state_dict(memory)
+    return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
+
+
+def save_model(path: Path, model: nn.Module, tokenizer: Any) -> None:
+    """Write an ordinary Hugging Face folder (a peft folder if the model wears adapters), whole or not at all."""
+    state = whole_state(model)
+
+    def fill(aside: Path) -> None:
+        with quiet_transformers():
+            model.save_pretrained(aside, state_dict=state)  # type: ignore[operator]
+            tokenizer.save_pretrained(aside)
+
+    if world().main:
+        write_folder(path, fill)
+
+
+def _found(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "checkpoints").glob("step-*") if (path / "state.json").exists())

@@ -1,0 +1,122 @@
+"""What a step's episodes say of the run, under the names of docs/metrics.md."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradus.core import Episode, Group, StopReason
+
+__all__ = ["answer_information", "episode_metrics", "has_zero_variance", "mean_of"]
+
+CUT = (StopReason.TRUNCATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
+
+
+def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
+    """The part of a step's record that depends on its episodes alone. Undefined figures are None."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    answers = [turn.action for turn in turns]
+    played = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
+    return {
+        **_reward_metrics(groups),
+        "true_reward_mean": mean_of(episode.metrics.get("true_reward") for episode in played),
+        "components": _means(played, lambda episode: episode.reward.components if episode.reward else {}),
+        "component_variance": _component_variance(groups),
+        "metrics": {k: v for k, v in _means(played, lambda episode: episode.metrics).items() if k != "true_reward"},
+        "groups": len(groups),
+        "episodes": len(episodes),
+        "failed_episodes": _share(episode.stop is StopReason.FAILED for episode in episodes),
+        "truncated_episodes": _share(episode.stop in CUT for episode in episodes),
+        "invalid_actions": _share(not turn.valid for turn in turns),
+        "distinct_actions": len(set(answers)) / len(answers) if answers else None,
+        "answer_information": answer_information(
+            [(episode.task.seed, turn.action) for episode in played for turn in episode.turns]
+        ),
+        "turns_mean": mean_of(len(episode.turns) for episode in played),
+        "action_tokens_mean": mean_of(
+            sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) for episode in played
+        ),
+    }
+
+
+def has_zero_variance(group: Group) -> bool:
+    """Whether the raw rewards of a group are all equal, so that they say nothing on which member did better."""
+    values = [value for value in group.values() if value is not None]
+    return len(values) < 2 or max(values) == min(values)
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Mean of what is defined; None if nothing is."""
+    known = [float(value) for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def answer_information(pairs: Sequence[tuple[object, str]]) -> float | None:
+    """Mutual information of task and answer, nats, plug-in estimate over (task, answer) pairs; None without pairs.
+
+    0 when every task gets the same answers; it overestimates where answers are many and samples few.
+
+    >>> round(answer_information([(1, "a"), (1, "a"), (2, "b"), (2, "b")]), 3)
+    0.693
+    """
+    if not pairs:
+        return None
+    both, tasks, answers = Counter(pairs), Counter(task for task, _ in pairs), Counter(answer for _, answer in pairs)
+    total = len(pairs)
+    terms = (count / total * math.log(count * total / (tasks[t] * answers[a])) for (t, a), count in both.items())
+    return max(0.0, math.fsum(terms))
+
+
+def _reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
+    values = [[value for value in group.values() if value is not None] for group in groups]
+    flat = [value for group in values for value in group]
+    return {
+        "reward_mean": mean_of(flat),
+        "reward_std": mean_of(float(np.std(group)) for group in values if len(group) > 1),
+        "reward_total_std": float(np.std(flat)) if len(flat) > 1 else None,
+        "zero_variance_groups": _share(has_zero_variance(group) for group in groups),
+    }
+
+
+def _component_variance(groups: Sequence[Group]) -> dict[str, float]:
+    """Share of the within-group variance of the reward that each component's payments carry: its covariance with the reward
+    over the variance of the reward, both pooled within groups. The shares sum to 1; a negative one works against the reward."""
+    covariance: dict[str, float] = {}
+    variance = 0.0
+    for group in groups:
+        rewards = [episode.reward for episode in group.episodes if episode.reward and episode.reward.value is not None]
+        if len(rewards) < 2:
+            continue
+        paid = [_payments(reward.terms) for reward in rewards]
+        values = np.asarray([reward.value for reward in rewards], dtype=float)
+        centered = values - values.mean()
+        variance += float(centered @ centered)
+        for name in {name for one in paid for name in one}:
+            carried = float(np.asarray([one.get(name, 0.0) for one in paid]) @ centered)
+            covariance[name] = covariance.get(name, 0.0) + carried
+    return {name: value / variance for name, value in sorted(covariance.items())} if variance > 0 else {}
+
+
+def _payments(terms: Sequence[Sequence[Any]]) -> dict[str, float]:
+    paid: dict[str, float] = {}
+    for turn in terms:
+        for term in turn:
+            paid[term.component] = paid.get(term.component, 0.0) + term.value
+    return paid
+
+
+def _means(episodes: Sequence[Episode], read: Callable[[Episode], Any]) -> dict[str, float | None]:
+    """Name -> mean over the episodes where it is defined."""
+    found = [read(episode) for episode in episodes]
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: mean_of(one.get(name) for one in found) for name in names}
+
+
+def _share(flags: Iterable[bool]) -> float | None:
+    listed = list(flags)
+    return sum(listed) / len(listed) if listed else None

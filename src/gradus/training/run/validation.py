@@ -1,0 +1,64 @@
+"""Playing held-out tasks with the current weights, sampled and greedily."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradus.core import EnvironmentSpec, Grader, StopReason, Task, child_seed
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.run.step_metrics import episode_metrics
+
+__all__ = ["chosen_reward", "validate"]
+
+
+def validate(
+    loaded: LoadedModel, spec: EnvironmentSpec, tasks: Sequence[Task], config: GrpoConfig, grader: Grader, *, step: int
+) -> list[dict[str, Any]]:
+    """One record of docs/metrics.md per decoding. Every validation of a run meets the same tasks and the same noise."""
+    records: list[dict[str, Any]] = []
+    for decoding, sampling in (("sampled", config.sampling), ("greedy", config.sampling.as_greedy())):
+        policy = LocalPolicy(loaded, sampling, name=decoding, batch_size=config.batch_size, grammar=spec.grammar)
+        played = roll_out(
+            spec,
+            policy,
+            tasks,
+            seed=child_seed(config.seed, "validation"),
+            grader=grader,
+            max_turns=config.max_turns,
+        )
+        found = episode_metrics(played.groups)
+        episodes = played.episodes
+        whole = sum(episode.stop is not StopReason.FAILED for episode in episodes)
+        records.append(
+            {
+                "kind": "validation",
+                "step": step,
+                "decoding": decoding,
+                "condition": tasks[0].condition,
+                "reward_mean": found["reward_mean"],
+                "true_reward_mean": found["true_reward_mean"],
+                "components": found["components"],
+                "metrics": found["metrics"],
+                "rewards": [_rounded(episode.reward.value if episode.reward else None) for episode in episodes],
+                "true_rewards": [_rounded(episode.metrics.get("true_reward")) for episode in episodes],
+                "episodes": whole,
+                "best": False,
+            }
+        )
+    return records
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def chosen_reward(records: Sequence[dict[str, Any]], best_by: str) -> float | None:
+    """The figure that the best checkpoint is chosen by; None if it could not be computed."""
+    rewards = {record["decoding"]: record["reward_mean"] for record in records}
+    wanted = list(rewards) if best_by == "both" else [best_by]
+    values = [rewards[name] for name in wanted]
+    return None if any(value is None for value in values) else sum(values) / len(values)

@@ -1,0 +1,85 @@
+"""Muon beside AdamW as one optimizer: what moves how far, what is remembered, and what a checkpoint must hold."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradus.core import ConfigError
+from gradus.training.engine.optimizers import OptimizerConfig, make_optimizer
+
+PLAIN = OptimizerConfig(optimizer="muon", muon_lr=0.1, muon_momentum=0.0, lr=0.01, betas=(0.0, 0.95))
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed_tokens = nn.Embedding(7, 4)
+        self.up_proj = nn.Linear(4, 8, bias=False)
+        self.norm = nn.LayerNorm(8)
+
+
+def gradients(model: nn.Module, seed: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=draws)
+
+
+def moved(config: OptimizerConfig, seeds: list[int], *, rate: float = 1.0) -> dict[str, Tensor]:
+    """How far the last of some steps moved each parameter; ``rate`` is the schedule's as a share of the peak."""
+    model = Small()
+    optimizer = make_optimizer(model, config)
+    before: dict[str, Tensor] = {}
+    for seed in seeds:
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        gradients(model, seed)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * config.lr * group.get("scale", 1.0)
+        optimizer.step()
+    return {name: parameter.detach() - before[name] for name, parameter in model.named_parameters()}
+
+
+def test_matrices_inside_blocks_move_orthogonally_and_the_rest_by_adamw() -> None:
+    found = moved(PLAIN, [1])
+    sizes = torch.linalg.svdvals(found["up_proj.weight"]) / (0.1 * 2**0.5)  # 8 rows for 4 columns
+    assert (sizes > 0.6).all()
+    assert (sizes < 1.3).all()
+    for name in ("embed_tokens.weight", "norm.weight"):  # AdamW's first step is the rate times the sign
+        assert torch.allclose(found[name].abs(), torch.full_like(found[name], 0.01), rtol=1e-4)
+
+
+def test_without_momentum_only_the_last_gradient_counts() -> None:
+    name = "up_proj.weight"
+    assert torch.allclose(moved(PLAIN, [1, 2])[name], moved(PLAIN, [2])[name], atol=1e-6)
+    lasting = PLAIN.model_copy(update={"muon_momentum": 0.95})
+    assert not torch.allclose(moved(lasting, [1, 2])[name], moved(lasting, [2])[name], atol=1e-2)
+
+
+def test_one_schedule_moves_both() -> None:
+    whole, half = moved(PLAIN, [1]), moved(PLAIN, [1], rate=0.5)
+    assert all(torch.allclose(half[name], whole[name] / 2, atol=1e-6) for name in whole)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.95])
+def test_a_checkpoint_goes_on_bit_for_bit(momentum: float) -> None:
+    config = PLAIN.model_copy(update={"muon_momentum": momentum, "betas": (0.9, 0.95)})
+    model = Small()
+    optimizer = make_optimizer(model, config)
+    gradients(model, 1)
+    optimizer.step()
+    twin = copy.deepcopy(model)
+    restored = make_optimizer(twin, config)
+    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for each, steps in ((model, optimizer), (twin, restored)):
+        gradients(each, 2)
+        steps.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_muon_needs_a_matrix_inside_a_block() -> None:
+    with pytest.raises(ConfigError, match="muon needs matrices"):
+        make_optimizer(nn.ModuleDict({"embed": nn.Embedding(3, 2)}), OptimizerConfig(optimizer="muon"))
