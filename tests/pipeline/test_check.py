@@ -33,7 +33,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_qwen2(tmp_path_factory.mktemp("qwen") / "model", context=512)
 
 
-def found(
+def checked(
     named: str, out: Path, *changes: str, model: Path | str | None = None
 ) -> dict[str, list[tuple[str, str, str]]]:
     """check -> (status, message, remedy)"""
@@ -51,7 +51,7 @@ def rows(path: Path, *more: dict, count: int = 40) -> Path:
 
 
 def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
-    lines = found("arithmetic", tmp_path)
+    lines = checked("arithmetic", tmp_path)
     assert list(lines) == ["recipe", *CHECKS]
     assert {each[0] for each in (one for several in lines.values() for one in several)} == {"pass"}, lines
     assert not (tmp_path / "run").exists()  # looking leaves nothing behind
@@ -94,7 +94,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
 def test_what_would_go_wrong_is_found(
     check: str, status: str, changes: list[str], says: str, way: str, tmp_path: Path
 ) -> None:
-    lines = found("arithmetic", tmp_path, *changes)[check]
+    lines = checked("arithmetic", tmp_path, *changes)[check]
     assert any(
         state == status and says in message + remedy and way in message + remedy for state, message, remedy in lines
     ), lines
@@ -107,19 +107,19 @@ def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
         {"question": "What is 3 + 9 ?", "answer": "13"},
         {"question": "word " * 900, "answer": "1"},
     )
-    good = found(f"jsonl:{rows(tmp_path / 'good.jsonl')}", tmp_path, "teach.policy=gold", model=qwen)
+    good = checked(f"jsonl:{rows(tmp_path / 'good.jsonl')}", tmp_path, "teach.policy=gold", model=qwen)
     assert [status for status, *_ in good["data"]] == ["pass"]
-    messages = " ".join(message for _, message, _ in found(f"jsonl:{bad}", tmp_path, model=qwen)["data"])
+    messages = " ".join(message for _, message, _ in checked(f"jsonl:{bad}", tmp_path, model=qwen)["data"])
     for part in ("empty answers", "contradictions", "prompt length"):
         assert part in messages
-    ((status, message, way),) = found(f"jsonl:{bad}?answer=target", tmp_path, model=qwen)["recipe"]
+    ((status, message, way),) = checked(f"jsonl:{bad}?answer=target", tmp_path, model=qwen)["recipe"]
     assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
 
 
 def test_a_reward_that_fails_or_refuses_gold_is_found(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    return [1 / 0 for text in completions]\n")
     own = f'rewards=["correctness=2", "{tmp_path}/mine.py:tone"]'
-    ((status, message, way),) = found("arithmetic", tmp_path, "grader=rewards", own)["gold"]
+    ((status, message, way),) = checked("arithmetic", tmp_path, "grader=rewards", own)["gold"]
     assert (status, "ZeroDivisionError" in message, "gradus rewards try" in way) == ("fail", True, True)
 
 
@@ -134,12 +134,12 @@ def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwe
         (forgetful / file.name).write_bytes(file.read_bytes())
     tokenizer.save_pretrained(forgetful)
     assert (
-        found("arithmetic", tmp_path, model=forgetful)["model"][0][0] == "pass"
+        checked("arithmetic", tmp_path, model=forgetful)["model"][0][0] == "pass"
     )  # one turn: nothing is ever rewritten
-    ((status, message, way),) = found("memory", tmp_path, model=forgetful)["model"]
+    ((status, message, way),) = checked("memory", tmp_path, model=forgetful)["model"]
     assert (status, "rewrites history" in message + way) == ("fail", True)
     assert "model.keep_history = true" in message + way
-    assert found("memory", tmp_path, "model.keep_history=true", model=forgetful)["model"][0][0] == "pass"
+    assert checked("memory", tmp_path, "model.keep_history=true", model=forgetful)["model"][0][0] == "pass"
 
 
 def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
@@ -148,14 +148,14 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
     for file in qwen.iterdir():
         if file.suffix != ".safetensors":
             (broken / file.name).write_bytes(file.read_bytes())
-    ((status, message, _),) = found("arithmetic", tmp_path, model=broken)["model"]
+    ((status, message, _),) = checked("arithmetic", tmp_path, model=broken)["model"]
     assert (status, "weights" in message) == ("fail", True)
-    skipped = found("arithmetic", tmp_path, model="somebody/some-model")["model"]
+    skipped = checked("arithmetic", tmp_path, model="somebody/some-model")["model"]
     assert (skipped[0][0], "--online" in skipped[0][2]) == ("skip", True)
 
 
 def test_high_rates_for_a_trained_model_are_warned_of(tmp_path: Path, qwen: Path) -> None:
-    lines = found("arithmetic", tmp_path, "grpo.lr=1e-3", model=qwen)["settings"]
+    lines = checked("arithmetic", tmp_path, "grpo.lr=1e-3", model=qwen)["settings"]
     assert any("high for all weights" in message for _, message, _ in lines)
 
 
@@ -164,7 +164,7 @@ def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:
     folder.mkdir()
     for verdict, status in (("pass", "pass"), ("fail", "fail")):
         (folder / "audit.json").write_text(json.dumps({"grader": "composed", "verdict": verdict, "checks": []}))
-        assert found("arithmetic", tmp_path)["audit"][0][0] == status
+        assert checked("arithmetic", tmp_path)["audit"][0][0] == status
 
 
 def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ def logits(model: Any) -> torch.Tensor:
 def test_merged_equals_unmerged(base: Path, adapter: Path, tmp_path: Path) -> None:
     from peft import PeftModel
 
-    found = export_model(adapter, tmp_path / "out")
-    assert found.merged
-    assert found.gap is not None
-    assert found.gap <= 1e-4
+    result = export_model(adapter, tmp_path / "out")
+    assert result.merged
+    assert result.gap is not None
+    assert result.gap <= 1e-4
     plain = AutoModelForCausalLM.from_pretrained(base)
     untouched = logits(plain)
     unmerged = logits(PeftModel.from_pretrained(plain, adapter))
@@ -112,15 +112,15 @@ def test_the_generation_config_stops_and_draws_as_the_policy_did(base: Path, tmp
 
 
 def test_a_plain_model_is_copied_exactly(base: Path, tmp_path: Path) -> None:
-    found = export_model(base, tmp_path / "out")
-    assert (found.merged, found.gap) == (False, None)
+    result = export_model(base, tmp_path / "out")
+    assert (result.merged, result.gap) == (False, None)
     one, other = (AutoModelForCausalLM.from_pretrained(folder) for folder in (base, tmp_path / "out"))
     assert torch.equal(logits(one), logits(other))
 
 
 def test_adapters_may_stay_apart(adapter: Path, tmp_path: Path) -> None:
-    found = export_model(adapter, tmp_path / "out", merge=False)
-    assert not found.merged
+    result = export_model(adapter, tmp_path / "out", merge=False)
+    assert not result.merged
     assert (tmp_path / "out" / "adapter_config.json").exists()
     assert not list((tmp_path / "out").glob("model*.safetensors"))
 

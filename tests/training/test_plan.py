@@ -131,11 +131,11 @@ def test_more_of_anything_is_never_less_memory() -> None:
 
 
 def test_this_machine_is_measured() -> None:
-    found = this_machine()
-    assert found.measured
-    assert found.memory > GIB / 2
-    assert 1e9 < found.peak < 1e16
-    assert 1e-7 < found.overhead < 0.1
+    machine = this_machine()
+    assert machine.measured
+    assert machine.memory > GIB / 2
+    assert 1e9 < machine.peak < 1e16
+    assert 1e-7 < machine.overhead < 0.1
 
 
 MEASURE = """

@@ -18,7 +18,7 @@ from gradus.training.config import GrpoConfig
 
 __all__ = ["Lengths", "ModelShape", "Plan", "as_rows", "check_fits", "make_plan", "memory_forecast", "read_shape"]
 
-_LOCKSTEP = 256  # rows that a rollout plays at once
+_ROWS = 256  # episodes that a rollout runs at once
 _FIRST_CAPACITY = 256  # positions that a cache begins with; it doubles
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _KEPT = 0.65  # share of a training pass's memory that the C library does not give back before the next step; measured
@@ -209,12 +209,12 @@ def _trained(shape: ModelShape, config: GrpoConfig) -> int:
 
 
 def _rows(config: GrpoConfig) -> int:
-    return min(config.batch_size or _LOCKSTEP, config.groups * config.group_size, _LOCKSTEP)
+    return min(config.batch_size or _ROWS, config.groups * config.group_size, _ROWS)
 
 
 def _cache(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int) -> float:
     """Keys and values of all rows; the capacity doubles, and while it does one layer exists twice."""
-    rows = min(config.groups * config.group_size, _LOCKSTEP)
+    rows = min(config.groups * config.group_size, _ROWS)
     capacity = min(_FIRST_CAPACITY, shape.context or _FIRST_CAPACITY)
     while capacity < lengths.whole:
         capacity *= 2
@@ -276,14 +276,14 @@ def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hard
     each = 2.0 * (shape.matrices + shape.hidden * shape.vocabulary) * _rows(config) / hardware.reached
     # A token of a batch waits for arithmetic, or for the weights and the cache to come from memory, and for the calls.
     moved = (shape.parameters * number + _cache(shape, config, lengths, number)) / hardware.bandwidth
-    play = read + batches * lengths.turns * lengths.answer * (max(each, moved) + shape.layers * hardware.overhead)
+    rollout = read + batches * lengths.turns * lengths.answer * (max(each, moved) + shape.layers * hardware.overhead)
     backward = 4.0 if config.lora is None else 2.0
     again = 2.0 if config.gradient_checkpointing else 0.0
     work = (2.0 + backward + again) * (shape.matrices * (tokens + answers) + shape.hidden * shape.vocabulary * answers)
     passes = config.epochs * max(1.0, (tokens + answers) / config.token_budget)
     train = config.epochs * work / hardware.reached + 20 * passes * shape.layers * hardware.overhead
     update = 6.0 * 4 * _trained(shape, config) / hardware.bandwidth
-    return {"play": play, "train": train, "update": update * config.epochs * config.minibatches}
+    return {"rollout": rollout, "train": train, "update": update * config.epochs * config.minibatches}
 
 
 def as_rows(plan: Plan) -> list[tuple[str, str]]:

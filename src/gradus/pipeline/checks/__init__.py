@@ -1,4 +1,4 @@
-"""`gradus check`: everything that would go wrong in a run, found before it starts. Nothing is trained and nothing downloaded.
+"""`gradus check`: everything that would go wrong in a run, seen before it starts. Nothing is trained and nothing downloaded.
 
 A check is one function from the subject to findings, and one entry in ``CHECKS``. A GradusError that escapes it is a finding
 too: its message says what was expected and the way out.
@@ -59,12 +59,12 @@ def check_recipe(named: str, *, out: Path | None = None, online: bool = False, *
         recipe = load_recipe(None if file else named, path=file, **options)
     except GradusError as error:
         return (_from_error(error, "recipe", "correct the recipe"),)
-    found = [passed(f"{named} is understood", check="recipe")]
+    findings = [passed(f"{named} is understood", check="recipe")]
     with TemporaryDirectory(prefix="gradus-check-") as scratch:
         subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online)
         for name, (check, needs) in CHECKS.items():
-            found += _done(name, check, needs, subject, found)
-    return tuple(found)
+            findings += _done(name, check, needs, subject, findings)
+    return tuple(findings)
 
 
 def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_far: Sequence[Finding]) -> list[Finding]:
@@ -79,14 +79,14 @@ def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_fa
 
 def _from_error(error: GradusError, check: str, way: str = "") -> Finding:
     """Errors end in the way out, behind a semicolon."""
-    message, _, found = str(error).partition("; ")
-    return failed(message, found or way, check=check)
+    message, _, remedy = str(error).partition("; ")
+    return failed(message, remedy or way, check=check)
 
 
 def status_of(findings: Sequence[Finding]) -> str:
     """``fail`` if anything fails, else ``warn`` if anything does, else ``pass``."""
-    found = {finding.status for finding in findings}
-    return next((status for status in ("fail", "warn") if status in found), "pass")
+    statuses = {finding.status for finding in findings}
+    return next((status for status in ("fail", "warn") if status in statuses), "pass")
 
 
 def to_json(findings: Sequence[Finding]) -> dict[str, Any]:

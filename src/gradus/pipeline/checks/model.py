@@ -13,7 +13,7 @@ __all__ = ["context", "disk", "memory", "model", "spelling"]
 
 GIB = 2**30
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter
-_OPTIMISER = 3  # numbers a checkpoint keeps for each trained one: the weight and two moments
+_OPTIMIZER = 3  # numbers a checkpoint keeps for each trained one: the weight and two moments
 
 
 def model(subject: Subject) -> list[Finding]:
@@ -39,10 +39,10 @@ def model(subject: Subject) -> list[Finding]:
     if missing:
         return [failed(f"{name} lacks {missing}", "download the folder again, whole")]
     form = "plain labels, no chat template" if renderer.plain else "chat template extends turn by turn"
-    found = [passed(f"{subject.config.model_type}, {tokens:,} tokens, {form}")]
+    findings = [passed(f"{subject.config.model_type}, {tokens:,} tokens, {form}")]
     if renderer.plain and subject.trained:
-        found.append(warned("the tokenizer has no chat template", "use the chat model, not the base model"))
-    return found
+        findings.append(warned("the tokenizer has no chat template", "use the chat model, not the base model"))
+    return findings
 
 
 def _missing_weights(folder: Path) -> str | None:
@@ -117,7 +117,7 @@ def disk(subject: Subject) -> list[Finding]:
     for config in (subject.recipe.sft, subject.recipe.grpo):
         trained = shape.parameters if config.lora is None else shape.adapter_width * config.lora.rank
         # One checkpoint more while the newest is written; best and final keep only what was trained.
-        needed += 4.0 * trained * (_OPTIMISER * (config.keep_checkpoints + 1) + 2)
+        needed += 4.0 * trained * (_OPTIMIZER * (config.keep_checkpoints + 1) + 2)
     place = next(each for each in (subject.folder, *subject.folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(place).free
     line = f"{needed / GIB:.2f} GiB for checkpoints, {free / GIB:.1f} GiB free at {place}"

@@ -14,7 +14,7 @@ __all__ = ["remote", "run_folder", "sampling_server", "trackers"]
 
 
 def remote(subject: Subject) -> list[Finding]:
-    """Where a remote model teaches, plays or reads, there is a key, or the address of a server that needs none."""
+    """Where a remote model teaches, acts or reads, there is a key, or the address of a server that needs none."""
     recipe = subject.recipe
     asked = [name for name in (recipe.teach.policy, *recipe.eval.policies) if name and name.startswith("remote:")]
     if "remote:" in recipe.environment:

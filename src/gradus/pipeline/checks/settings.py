@@ -15,20 +15,20 @@ from gradus.pipeline.stages import CHECKPOINTS
 __all__ = ["audited", "batches", "knobs", "names", "schedule"]
 
 _FEW_MEMBERS, _FEW_EPISODES = 4, 30
-_FULL_RATE, _LORA_RATE, _PRIMING_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
+_FULL_RATE, _LORA_RATE, _SFT_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
 
 
 def names(subject: Subject) -> list[Finding]:
     """Every policy, pair, condition and grader that the recipe names is there."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for call in _named(subject):
         try:
             call()
         except GradusError as error:
             message, _, way = str(error).partition("; ")
-            found.append(failed(message, way or "correct the name in the recipe"))
-    if found:
-        return found
+            findings.append(failed(message, way or "correct the name in the recipe"))
+    if findings:
+        return findings
     section = subject.recipe.eval
     count = len(section.policies), len(section.conditions or subject.spec.conditions), len(subject.recipe.claims)
     return [passed("{} policies on {} conditions, {} claims".format(*count))]
@@ -66,9 +66,9 @@ def _policy(subject: Subject, name: str) -> None:
 def _claim(subject: Subject, claim: Any) -> None:
     """A claim about what is not measured could never be met."""
     section = subject.recipe.eval
-    played = section.policies
-    pairs = [" - ".join(parse_pair(text, played)) for text in section.pairs]
-    if claim.policy is not None and played and claim.policy not in played:
+    compared = section.policies
+    pairs = [" - ".join(parse_pair(text, compared)) for text in section.pairs]
+    if claim.policy is not None and compared and claim.policy not in compared:
         raise ConfigError(f"the claim {claim.text!r} is about {claim.policy!r}, which eval.policies does not name")
     if claim.pair is not None and claim.pair not in pairs:
         raise ConfigError(f"the claim {claim.text!r} is about the pair {claim.pair!r}, which eval.pairs does not name")
@@ -77,7 +77,7 @@ def _claim(subject: Subject, claim: Any) -> None:
 
 
 def schedule(subject: Subject) -> list[Finding]:
-    """Stages and adaptive weights name components that the grader pays."""
+    """Stages and adaptive weights name components that the grader has."""
     subject.recipe.schedule(subject.grader)  # raises for a name that the grader does not know
     stages = subject.recipe.stage
     if not stages:
@@ -93,20 +93,20 @@ def batches(subject: Subject) -> list[Finding]:
     """Groups, minibatches and the teacher's episodes go into each other, and nothing is trained on twice by mistake."""
     recipe = subject.recipe
     grpo, taught = recipe.grpo, recipe.teach.episodes
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if grpo.group_size < _FEW_MEMBERS:
-        found.append(warned(f"groups of {grpo.group_size} give a noisy baseline", "set grpo.group_size to 8"))
+        findings.append(warned(f"groups of {grpo.group_size} give a noisy baseline", "set grpo.group_size to 8"))
     if grpo.groups % grpo.minibatches:
         way = "choose grpo.minibatches that divide grpo.groups"
-        found.append(warned(f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches", way))
+        findings.append(warned(f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches", way))
     kept = round(taught * (1 - recipe.sft.validation_share))
     if kept < recipe.sft.batch_size:
         way = "raise teach.episodes or lower sft.batch_size"
-        found.append(warned(f"{kept} taught episodes are less than one batch of {recipe.sft.batch_size}", way))
+        findings.append(warned(f"{kept} taught episodes are less than one batch of {recipe.sft.batch_size}", way))
     if grpo.first_task < taught:
         way = f"set grpo.first_task to {taught} or more"
-        found.append(warned(f"GRPO begins with task {grpo.first_task}, which SFT has seen", way))
-    return found or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
+        findings.append(warned(f"GRPO begins with task {grpo.first_task}, which SFT has seen", way))
+    return findings or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
 
 
 def knobs(subject: Subject) -> list[Finding]:
@@ -115,22 +115,24 @@ def knobs(subject: Subject) -> list[Finding]:
     grpo, episodes = recipe.grpo, recipe.eval.episodes
     limit = _FULL_RATE if grpo.lora is None else _LORA_RATE
     rates = [grpo.lr, *(stage.lr or 0.0 for stage in recipe.stage)]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if subject.trained and max(rates) > limit:
         what = "all weights" if grpo.lora is None else "adapters"
-        found.append(warned(f"a rate of {max(rates):g} is high for {what} of a trained model", f"stay below {limit:g}"))
-    if subject.trained and recipe.sft.lr > _PRIMING_RATE:
-        found.append(warned(f"sft.lr {recipe.sft.lr:g} is high for a trained model", "try 1e-5"))
+        findings.append(
+            warned(f"a rate of {max(rates):g} is high for {what} of a trained model", f"stay below {limit:g}")
+        )
+    if subject.trained and recipe.sft.lr > _SFT_RATE:
+        findings.append(warned(f"sft.lr {recipe.sft.lr:g} is high for a trained model", "try 1e-5"))
     if grpo.sampling.temperature < 0.7:
         way = "sample at temperature 1"
-        found.append(
+        findings.append(
             warned(f"at temperature {grpo.sampling.temperature:g} the members of a group resemble each other", way)
         )
     if not grpo.validation_every:
-        found.append(warned("nothing is validated, so best is the last model", "set grpo.validation_every"))
+        findings.append(warned("nothing is validated, so best is the last model", "set grpo.validation_every"))
     if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
-        found.append(warned(f"{episodes} episodes a condition prove little", "set eval.episodes to 100 or more"))
-    return found or [passed("nothing unusual")]
+        findings.append(warned(f"{episodes} episodes a condition prove little", "set eval.episodes to 100 or more"))
+    return findings or [passed("nothing unusual")]
 
 
 def audited(subject: Subject) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What is checked: a recipe with its environment, model and played samples, each made when first asked for."""
+"""What is checked: a recipe with its environment, model and sample episodes, each made when first asked for."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Subject:
 
     @property
     def grader(self) -> Grader:
-        """What pays."""
+        """The grader that the run trains with."""
         return self.spec.grader(self.recipe.grader)
 
     @property
@@ -111,7 +111,7 @@ class Subject:
 
     @cached_property
     def episodes(self) -> list[Episode]:
-        """A few training tasks, played by whoever knows best: gold, the teacher, or any scripted policy."""
+        """A few training tasks, rolled out by whoever knows best: gold, the teacher, or any scripted policy."""
         few = 64 if self.spec.max_turns == 1 else 2
         tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
         names = (self.spec.gold, self.spec.teacher, *self.spec.policies)
@@ -127,13 +127,13 @@ class Subject:
     def longest(self) -> Longest:
         """The longest training sequence among :attr:`episodes`, in the model's tokens."""
         allowed = self.recipe.grpo.sampling.max_new_tokens
-        found = [each for episode in self.episodes for each in _sequences(episode, self.renderer, allowed)]
-        if not found:
+        sequences = [each for episode in self.episodes for each in _sequences(episode, self.renderer, allowed)]
+        if not sequences:
             raise ConfigError(
                 f"no episode of {self.spec.name} has a turn; look at it with gradus play {self.spec.name}"
             )
-        answer = max(each.answer for each in found)
-        whole = max(found, key=lambda each: each.needed)
+        answer = max(each.answer for each in sequences)
+        whole = max(sequences, key=lambda each: each.needed)
         return Longest(turns=whole.turns, read=whole.read, said=whole.said, answer=answer, needed=whole.needed)
 
     def _scripted(self, name: str) -> Any:
@@ -166,7 +166,7 @@ def _base(model: str) -> str:
 
 def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:
     """The training sequences of an episode: a restart opens a new one."""
-    found: list[Longest] = []
+    sequences: list[Longest] = []
     turns = read = said = longest = 0
     for turn in episode.turns:
         if turn.index == 0 or turn.restart:
@@ -177,5 +177,5 @@ def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[L
         needed = read + said + allowed
         spoken = len(renderer.encode_answer(turn.action))
         turns, said, longest = turns + 1, said + spoken, max(longest, spoken)
-        found.append(Longest(turns=turns, read=read, said=said, answer=longest, needed=needed))
-    return found
+        sequences.append(Longest(turns=turns, read=read, said=said, answer=longest, needed=needed))
+    return sequences

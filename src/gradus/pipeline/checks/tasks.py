@@ -1,4 +1,4 @@
-"""Checks of what is asked and how it is paid: the environment, its data set, its gold answers."""
+"""Checks of what is asked and how it is graded: the environment, its data set, its gold answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW = 8  # tasks of each condition that gold answers
 
 
 def environment(subject: Subject) -> list[Finding]:
-    """It is found, begins an episode, and shows something."""
+    """It can be loaded, begins an episode, and shows something."""
     if "://" in subject.recipe.environment and not subject.online:
         return [skipped(f"{subject.recipe.environment} is a server and was not asked", "give --online")]
     spec = subject.spec
@@ -37,20 +37,20 @@ def data(subject: Subject) -> list[Finding]:
     if not has_data_set(subject.recipe.environment):
         return [passed("tasks are made from seeds, there is no data set")]
     measure, limit = _measure(subject)
-    found = check_source(subject.recipe.environment, prompt_limit=limit, measure=measure)
-    if not found:
+    faults = check_source(subject.recipe.environment, prompt_limit=limit, measure=measure)
+    if not faults:
         return [passed("no fault found in the questions and answers")]
     kinds: dict[str, Callable[[str, str], Finding]] = {"error": failed, "warning": warned}
     return [
         kinds[each.severity](f"{each.check}: {each.message}, as in {each.rows[0]!r}", _REMEDIES[each.check])
-        for each in found
+        for each in faults
     ]
 
 
 _REMEDIES = {
     "empty answers": "remove these rows, or name the right column with answer=",
     "empty questions": "remove these rows, or name the right column with question=",
-    "gold answers": "write the answers as plain values, or pay them with a reward function of your own",
+    "gold answers": "write the answers as plain values, or grade them with a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
     "duplicates": "remove the repeats, or they are trained on more often than the others",
     "contradictions": "decide which answer is right and remove the other rows",
@@ -87,8 +87,10 @@ def gold(subject: Subject) -> list[Finding]:
     below = [episode for episode in episodes if not _full(subject, episode, top)]
     if below:
         asked = below[0].turns[0].observation[:60] if below[0].turns else "?"
-        return [failed(f"gold is not paid in full on {len(below)} of {len(episodes)} tasks, as in {asked!r}", _TRY)]
-    return [passed(f"{len(episodes)} gold episodes are paid in full")]
+        return [
+            failed(f"gold does not get the full reward on {len(below)} of {len(episodes)} tasks, as in {asked!r}", _TRY)
+        ]
+    return [passed(f"{len(episodes)} gold episodes get the full reward")]
 
 
 _TRY = "find out why with gradus rewards try; a grader that refuses right answers teaches wrong ones"

@@ -105,10 +105,10 @@ def _stored_dtype(base: str) -> str:
 
     try:
         with quiet_transformers():
-            found = AutoConfig.from_pretrained(base).dtype
+            stored = AutoConfig.from_pretrained(base).dtype
     except (OSError, ValueError) as error:
         raise ConfigError(f"the base model {base} cannot be read: {str(error).splitlines()[0]}") from error
-    return str(found or "float32").removeprefix("torch.")
+    return str(stored or "float32").removeprefix("torch.")
 
 
 def _merge(loaded: LoadedModel) -> tuple[Any, float]:

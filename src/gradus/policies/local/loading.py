@@ -127,10 +127,10 @@ def quiet_transformers() -> Iterator[None]:
 def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
         raise ConfigError(f"dtype must be auto, float32, bfloat16 or float16, got {dtype!r}")
-    return found
+    return chosen
 
 
 def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tuple[str, str | os.PathLike[str] | None]:
@@ -182,14 +182,14 @@ def _load_parts(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(name)
             read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
-            model, found = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True)
+            model, report = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             f"the model {name} could not be loaded: {first} "
             "(a model folder needs config.json, weights and tokenizer files; a hub name needs the network or a cached copy)"
         ) from error
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(report["missing_keys"]):
         # transformers would go on with random numbers in their place.
         raise ConfigError(
             f"the weights in {name} lack {len(missing)} tensors that its config.json asks for, the first is {missing[0]}; "

@@ -51,29 +51,29 @@ def model_card(
 
 
 def evaluation_table(results: Mapping[str, Any]) -> str:
-    """The policies' grades by condition, and the paired differences, with their 95 % intervals."""
+    """The policies' rewards by condition, and the paired differences, with their 95 % intervals."""
     parts = [
         f"Environment `{results.get('environment')}`, grader `{results.get('grader')}`; 95 % intervals in brackets."
     ]
     for name, condition in results.get("conditions", {}).items():
         rows = [["policy", "reward", "true_reward"]]
-        for policy, found in condition.get("policies", {}).items():
-            rows.append([policy, _interval(found.get("reward")), _interval(found.get("true_reward"))])
+        for policy, figures in condition.get("policies", {}).items():
+            rows.append([policy, _interval(figures.get("reward")), _interval(figures.get("true_reward"))])
         parts.append(f"**{name}**, {condition.get('episodes')} episodes\n\n{_markdown(rows)}")
         pairs = [["difference on the same seeds", "reward", "true_reward"]]
-        for pair, found in condition.get("pairs", {}).items():
-            pairs.append([pair, _interval(found.get("reward")), _interval(found.get("true_reward"))])
+        for pair, figures in condition.get("pairs", {}).items():
+            pairs.append([pair, _interval(figures.get("reward")), _interval(figures.get("true_reward"))])
         if len(pairs) > 1:
             parts.append(_markdown(pairs))
     return "\n\n".join(parts)
 
 
-def _interval(found: Mapping[str, Any] | None) -> str:
-    if not found or found.get("mean") is None:
+def _interval(figures: Mapping[str, Any] | None) -> str:
+    if not figures or figures.get("mean") is None:
         return "–"
-    if found.get("low") is None:
-        return f"{found['mean']:.3f}"
-    return f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+    if figures.get("low") is None:
+        return f"{figures['mean']:.3f}"
+    return f"{figures['mean']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
 
 
 def _markdown(rows: list[list[str]]) -> str:

@@ -174,9 +174,9 @@ class ChatRenderer:
         """How the template writes an observation: as it is, stripped, or in a way that only the template knows (None)."""
         probe = "  zq \n two lines\n "
         whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, probe))
-        found = whole.split(_ANSWER, 1)[1]
+        written = whole.split(_ANSWER, 1)[1]
         for rule in (_unchanged, str.strip):
-            if found == self._stop_text + self._before + rule(probe) + self._after:
+            if written == self._stop_text + self._before + rule(probe) + self._after:
                 return rule
         return None
 
@@ -211,9 +211,9 @@ class ChatRenderer:
             return self._encode_text(text)
         ids: list[int] = []
         for part in contents:
-            head, found, text = text.partition(part.strip())
+            head, content, text = text.partition(part.strip())
             ids += self._encode_text(head)
-            ids += _encode_letters(self.tokenizer, found)
+            ids += _encode_letters(self.tokenizer, content)
         return ids + self._encode_text(text)
 
 
