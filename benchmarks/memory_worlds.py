@@ -30,10 +30,10 @@ def main(names: Sequence[str]) -> None:
     last: dict[str, dict[str, float]] = {}
     for name in names or ("memory",):
         spec = load(name)
-        for condition, found in spec.conditions.items():
-            episodes = min(EPISODES, len(found.seeds))
+        for condition, of_condition in spec.conditions.items():
+            episodes = min(EPISODES, len(of_condition.seeds))
             print(f"\n{name}, {condition}: {episodes} worlds")
-            last = table(spec, {policy: played(spec, policy, condition, episodes) for policy in spec.policies})
+            last = table(spec, {policy: rolled_out(spec, policy, condition, episodes) for policy in spec.policies})
     best = "teacher" if "teacher" in last else "append-only"
     ours, other = last[best]["strict"], last["dump"]["strict"]
     ratio = ours / other if other else None
@@ -51,7 +51,7 @@ def main(names: Sequence[str]) -> None:
     )
 
 
-def played(spec: EnvironmentSpec, policy: str, condition: str, episodes: int) -> list[Episode]:
+def rolled_out(spec: EnvironmentSpec, policy: str, condition: str, episodes: int) -> list[Episode]:
     return list(roll_out(spec, spec.policy(policy), spec.tasks(condition, episodes)).episodes)
 
 
@@ -73,15 +73,15 @@ def overall(spec: EnvironmentSpec, episodes: list[Episode]) -> dict[str, float]:
 
 
 def by_kind(figure: str, by_policy: dict[str, list[Episode]]) -> None:
-    episodes = [episode for found in by_policy.values() for episode in found]
+    episodes = [episode for group in by_policy.values() for episode in group]
     kinds = sorted(
         {key.partition("/")[2] for episode in episodes for key in episode.metrics if key.startswith(f"{figure}/")}
     )
     if len(kinds) < 2:
         return
     print(f"{figure}\n{'':12}" + "".join(f"{kind[:13]:>14}" for kind in kinds))
-    for policy, found in by_policy.items():
-        values = [mean([episode.metrics.get(f"{figure}/{kind}") for episode in found]) for kind in kinds]
+    for policy, group in by_policy.items():
+        values = [mean([episode.metrics.get(f"{figure}/{kind}") for episode in group]) for kind in kinds]
         print(f"{policy:12}" + "".join(f"{value:14.3f}" for value in values))
 
 

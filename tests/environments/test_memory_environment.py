@@ -18,17 +18,17 @@ SPEC = load("memory")
 
 
 @pytest.fixture(scope="module")
-def played():
+def rollouts():
     tasks = SPEC.tasks("in-distribution", 40)
     return {name: roll_out(SPEC, SPEC.policy(name), tasks).episodes for name in SPEC.policies}
 
 
-def mean(played, name: str, grader: str) -> float:
-    return fmean(reward.value for reward in SPEC.graders[grader].compute(played[name]))
+def mean(rollouts, name: str, grader: str) -> float:
+    return fmean(reward.value for reward in SPEC.graders[grader].compute(rollouts[name]))
 
 
-def test_v2_orders_the_policies_as_their_memories_deserve(played) -> None:
-    rewards = {name: mean(played, name, "v2") for name in played}
+def test_v2_orders_the_policies_as_their_memories_deserve(rollouts) -> None:
+    rewards = {name: mean(rollouts, name, "v2") for name in rollouts}
     assert rewards["noop"] < min(rewards["dump"], rewards["spam"])
     assert max(rewards["dump"], rewards["spam"], rewards["heuristic"]) < rewards["append-only"] - 0.05
     assert rewards["append-only"] < rewards["teacher"] - 0.4
@@ -36,16 +36,16 @@ def test_v2_orders_the_policies_as_their_memories_deserve(played) -> None:
     assert rewards["teacher"] > 1.35
 
 
-def test_the_published_reward_pays_for_dumping(played) -> None:
-    assert mean(played, "dump", "mem-alpha") > 0.97 * mean(played, "teacher", "mem-alpha")
+def test_the_published_reward_favors_dumping(rollouts) -> None:
+    assert mean(rollouts, "dump", "mem-alpha") > 0.97 * mean(rollouts, "teacher", "mem-alpha")
     strict = {
-        name: fmean(episode.metrics["strict_accuracy"] for episode in played[name]) for name in ("dump", "teacher")
+        name: fmean(episode.metrics["strict_accuracy"] for episode in rollouts[name]) for name in ("dump", "teacher")
     }
     assert strict["dump"] < 0.65 * strict["teacher"]
 
 
-def test_the_teacher_is_right_and_small(played) -> None:
-    episodes = played["teacher"]
+def test_the_teacher_is_right_and_small(rollouts) -> None:
+    episodes = rollouts["teacher"]
     assert fmean(episode.metrics["strict_accuracy"] for episode in episodes) > 0.98
     assert fmean(episode.metrics["memory_share"] for episode in episodes) < 0.12
     assert all(episode.metrics["failed_calls"] == 0 for episode in episodes)
@@ -61,10 +61,10 @@ def test_the_teacher_holds_on_longer_worlds(condition: str) -> None:
 
 
 @pytest.mark.parametrize("grader", ["v2", "mem-alpha"])
-def test_terms_sum_to_the_grade_and_to_the_weighted_components(played, grader: str) -> None:
+def test_terms_sum_to_the_reward_and_to_the_weighted_components(rollouts, grader: str) -> None:
     chosen = SPEC.graders[grader]
     low, high = chosen.range or (-math.inf, math.inf)
-    for episodes in played.values():
+    for episodes in rollouts.values():
         for episode, reward in zip(episodes, chosen.compute(episodes), strict=True):
             assert reward.value is not None
             assert len(reward.terms) == len(episode.turns)
@@ -102,27 +102,27 @@ def answered(reward) -> list[float]:
 def test_v2_pays_a_chunk_what_it_added_to_the_answers() -> None:
     task = replace(SPEC.train_task(3), options={"chunks": 4, "change": 0.0, "correct": 0.0, "retract": 0.0})
     (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
-    paid = answered(SPEC.graders["v2"].compute([episode])[0])
-    assert math.fsum(paid) == pytest.approx(1.0)
-    assert sum(value > 0 for value in paid) > 1
-    for turn, value in zip(episode.outcome["turns"], paid, strict=True):
+    earned = answered(SPEC.graders["v2"].compute([episode])[0])
+    assert math.fsum(earned) == pytest.approx(1.0)
+    assert sum(value > 0 for value in earned) > 1
+    for turn, value in zip(episode.outcome["turns"], earned, strict=True):
         assert value >= 0 if turn["facts"] else value == 0  # where nothing was to be kept, nothing was added
 
     environment = SPEC.make()
     environment.reset(seed=task.seed, **task.options)
     environment.step(episode.turns[0].action)
     early = environment.outcome()
-    assert balanced_accuracy(early["questions"]) == pytest.approx(paid[0])
+    assert balanced_accuracy(early["questions"]) == pytest.approx(earned[0])
     environment.step(episode.turns[1].action)
-    assert balanced_accuracy(environment.outcome()["questions"]) == pytest.approx(paid[0] + paid[1])
+    assert balanced_accuracy(environment.outcome()["questions"]) == pytest.approx(earned[0] + earned[1])
 
 
 def test_in_a_long_world_the_answers_are_paid_at_the_end() -> None:
     task = replace(SPEC.train_task(3), options={"chunks": 33})
     (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
-    paid = answered(SPEC.graders["v2"].compute([episode])[0])
-    assert not any(paid[:-1])
-    assert paid[-1] == pytest.approx(balanced_accuracy(episode.outcome["questions"]))
+    earned = answered(SPEC.graders["v2"].compute([episode])[0])
+    assert not any(earned[:-1])
+    assert earned[-1] == pytest.approx(balanced_accuracy(episode.outcome["questions"]))
 
 
 def question(unknown: bool, correct: bool) -> dict:
@@ -253,10 +253,10 @@ def test_stepping_past_the_end_is_a_fault() -> None:
         environment.step(NOOP)
 
 
-def test_the_view_draws_growth_and_questions(played) -> None:
+def test_the_view_draws_growth_and_questions(rollouts) -> None:
     assert SPEC.view is not None
     for name in ("teacher", "spam", "noop"):
-        episode = played[name][0]
+        episode = rollouts[name][0]
         view = SPEC.view(episode)
         growth, final, questions = view.panels[2:5]
         entries = episode.outcome["memory"]["entries"]
@@ -268,8 +268,8 @@ def test_the_view_draws_growth_and_questions(played) -> None:
         assert {row[3].split(":")[0] for row in questions.rows} <= {"right", "wrong"}
 
 
-def test_what_changed_adds_up_to_the_memory(played) -> None:
-    for episode in played["teacher"]:
+def test_what_changed_adds_up_to_the_memory(rollouts) -> None:
+    for episode in rollouts["teacher"]:
         view = SPEC.view(episode)
         lines = [line for row in view.panels[2].rows for line in row[3].splitlines()]
         kept: dict[str, str] = {}

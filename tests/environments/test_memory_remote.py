@@ -52,8 +52,8 @@ class _Handler(BaseHTTPRequestHandler):
 def answer(body: dict[str, Any]) -> str:
     notes, _, question = body["messages"][-1]["content"].partition("\n\nQuestion: ")
     asked = QUESTION.search(question)
-    found = re.search(rf"{asked[1]} {asked[2]} (\w+)", notes) if asked else None
-    return f" {found[1]}\n" if found else "unknown"
+    noted = re.search(rf"{asked[1]} {asked[2]} (\w+)", notes) if asked else None
+    return f" {noted[1]}\n" if noted else "unknown"
 
 
 def completion(text: str) -> str:
@@ -63,13 +63,13 @@ def completion(text: str) -> str:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with Server() as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+    with Server() as started:
+        thread = threading.Thread(target=started.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{found.server_port}/v1")
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{started.server_port}/v1")
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        yield found
-        found.shutdown()
+        yield started
+        started.shutdown()
         thread.join()
 
 
@@ -78,9 +78,9 @@ def reader(**settings: Any) -> RemoteReader:
 
 
 def memory() -> Memory:
-    found = Memory()
-    found.insert("values", "Ann cause rivers")
-    return found
+    filled = Memory()
+    filled.insert("values", "Ann cause rivers")
+    return filled
 
 
 ASKED = Question(text="What is Ann's cause now?", answers=("rivers",))

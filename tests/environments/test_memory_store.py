@@ -271,8 +271,8 @@ def test_the_command_line_keeps_a_memory(tmp_path: Path) -> None:
     assert run("insert", folder, "values", "Ann cause rivers").strip() == "1"
     assert run("insert", folder, "spatiotemporal_context", "Bob city Oslo").strip() == "2"
     run("update", folder, "values", "1", "Ann cause bees , formerly rivers")
-    found = json.loads(run("search", folder, "What is Ann's cause?", "--json"))
-    assert [hit["id"] for hit in found] == [1]
+    hits = json.loads(run("search", folder, "What is Ann's cause?", "--json"))
+    assert [hit["id"] for hit in hits] == [1]
     assert "formerly rivers" in run("show", folder)
     run("export", folder, str(tmp_path / "out.json"))
     run("import", str(tmp_path / "copy"), str(tmp_path / "out.json"))

@@ -1,4 +1,4 @@
-"""Played by an interpreter that has a stock OpenEnv and no Gradus: ``stock_client.py ADDRESS KIND SESSIONS STEPS``.
+"""Run by an interpreter that has a stock OpenEnv and no Gradus: ``stock_client.py ADDRESS KIND SESSIONS STEPS``.
 
 Prints one JSON line: for each session, the rewards in order. ``KIND`` is generic (dictionaries in and out) or typed.
 """
@@ -84,8 +84,8 @@ async def typed(address: str, session: int, steps: int) -> list[float]:
 
 async def main() -> None:
     address, kind, sessions, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    play = {"generic": generic, "typed": typed}[kind]
-    print(json.dumps(await asyncio.gather(*(play(address, session, steps) for session in range(sessions)))))
+    run_episode = {"generic": generic, "typed": typed}[kind]
+    print(json.dumps(await asyncio.gather(*(run_episode(address, session, steps) for session in range(sessions)))))
 
 
 if __name__ == "__main__":

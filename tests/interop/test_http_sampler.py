@@ -67,13 +67,13 @@ def sampler(address: str, loaded: LoadedModel, **changes: Any) -> HttpSampler:
 def gaps(loaded: LoadedModel, episodes: list[Any]) -> torch.Tensor:
     """Trainer's minus sampler's log-prob of every sampled token."""
     sequences = [sequence for one in episodes for sequence in episode_sequences(one)]
-    found: list[torch.Tensor] = []
+    differences: list[torch.Tensor] = []
     with torch.no_grad(), tree_attention(loaded.model):
         for batch in microbatches(sequences, budget=4096):
             scores = score_tokens(loaded.model, batch, SAMPLING)
             sampled = [torch.tensor(sequences[index].logprobs) for index in batch.sequences]
-            found.append(scores.logprobs.double() - torch.cat(sampled))
-    return torch.cat(found)
+            differences.append(scores.logprobs.double() - torch.cat(sampled))
+    return torch.cat(differences)
 
 
 def test_what_the_server_sampled_is_what_the_trainer_scores(
@@ -82,14 +82,14 @@ def test_what_the_server_sampled_is_what_the_trainer_scores(
     address, loaded = served
     policy = sampler(address, loaded)
     tasks = [spec.train_task(index) for index in range(3)]
-    played = roll_out(spec, policy, tasks, group_size=4)
+    rollouts = roll_out(spec, policy, tasks, group_size=4)
     again = roll_out(spec, policy, tasks, group_size=4)
     policy.close()
-    assert {episode.stop for episode in played.episodes} <= {StopReason.TERMINATED, StopReason.TOKEN_LIMIT}
-    ratios = gaps(loaded, played.episodes).exp()
+    assert {episode.stop for episode in rollouts.episodes} <= {StopReason.TERMINATED, StopReason.TOKEN_LIMIT}
+    ratios = gaps(loaded, rollouts.episodes).exp()
     assert len(ratios) > 100
     assert float((ratios - 1).abs().max()) < 1e-4
-    texts = [[turn.action for turn in episode.turns] for episode in played.episodes]
+    texts = [[turn.action for turn in episode.turns] for episode in rollouts.episodes]
     assert texts == [[turn.action for turn in episode.turns] for episode in again.episodes]  # keyed seeds
     assert len({tuple(text) for text in texts}) > 6  # and members differ
 
@@ -226,10 +226,10 @@ def test_grpo_on_a_synchronized_server_has_ratios_of_one(
 
         # The limit on the gap is 1e-4: a step that sampled with other weights would raise.
         train_grpo(str(talker), spec, grpo(), tmp_path / "run", live=False, sampler=policy, push_weights=bring)
-    found = steps(tmp_path / "run")
-    assert len(found) == 4
-    assert any(record["trained_tokens"] for record in found)
-    assert all(record["logp_diff_max"] is None or record["logp_diff_max"] < 1e-4 for record in found)
+    records = steps(tmp_path / "run")
+    assert len(records) == 4
+    assert any(record["trained_tokens"] for record in records)
+    assert all(record["logp_diff_max"] is None or record["logp_diff_max"] < 1e-4 for record in records)
 
 
 def on_a_late_server(
@@ -254,14 +254,14 @@ def test_a_server_two_steps_behind_is_corrected_and_logged(
     talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
     config = grpo(max_steps=5, groups=8, group_size=8, correction="truncate")
-    found = [one for one in on_a_late_server(talker, spec, tmp_path / "run", serve, config) if one["trained_tokens"]]
-    late = [one for one in found if one["step"] > 2]
+    records = [one for one in on_a_late_server(talker, spec, tmp_path / "run", serve, config) if one["trained_tokens"]]
+    late = [one for one in records if one["step"] > 2]
     assert late
-    assert found[0]["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)  # the first step is not late
+    assert records[0]["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)  # the first step is not late
     assert max(one["mismatch_ratio_max"] for one in late) > 1.01
     assert max(one["mismatch_kl"] for one in late) > 1e-5
     assert max(one["logp_diff_max"] for one in late) > 1e-2
-    assert all(one["ratio_max"] == pytest.approx(1.0, abs=1e-5) for one in found)  # to the weights of the update
+    assert all(one["ratio_max"] == pytest.approx(1.0, abs=1e-5) for one in records)  # to the weights of the update
 
 
 @pytest.mark.slow

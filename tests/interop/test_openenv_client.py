@@ -1,4 +1,4 @@
-"""Any OpenEnv server as an environment: what is played through it is what is played in process."""
+"""Any OpenEnv server as an environment: a rollout through it equals one in process."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Counting:
 
 @pytest.fixture(scope="module")
 def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> Iterator[str]:
-    with serve(server_config(create_app(make_adder([]), sessions=8))) as found:
-        yield found
+    with serve(server_config(create_app(make_adder([]), sessions=8))) as served:
+        yield served
 
 
 @pytest.mark.parametrize("scheme", ["ws", "http"])

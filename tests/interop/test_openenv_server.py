@@ -24,8 +24,8 @@ SESSIONS = 3
 @pytest.fixture(scope="module")
 def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> Iterator[str]:
     """One server for all; every test leaves it without sessions, or the next one would meet a full house."""
-    with serve(server_config(create_app(make_adder([]), sessions=SESSIONS))) as found:
-        yield found
+    with serve(server_config(create_app(make_adder([]), sessions=SESSIONS))) as served:
+        yield served
 
 
 def dial(address: str) -> connect:
@@ -174,14 +174,14 @@ def test_every_way_to_leave_frees_the_place(
 
 
 def test_many_sessions_at_once_are_not_mixed_up(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
-    def play(address: str, seed: int) -> list[float]:
+    def run_episode(address: str, seed: int) -> list[float]:
         with dial(address) as socket:
             ask(socket, "reset", seed=seed)
             return [ask(socket, "step", number=seed + turn)["data"]["reward"] for turn in range(6)]
 
     with serve(server_config(create_app(adder, sessions=32))) as address, ThreadPoolExecutor(16) as pool:
-        played = list(pool.map(lambda seed: play(address, seed), range(32)))
-    for seed, rewards in enumerate(played):
+        by_seed = list(pool.map(lambda seed: run_episode(address, seed), range(32)))
+    for seed, rewards in enumerate(by_seed):
         expected = in_process(adder, seed, [float(seed + turn) for turn in range(6)])
         assert rewards == [one.reward for one in expected]
 

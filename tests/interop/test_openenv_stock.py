@@ -63,7 +63,7 @@ def in_process(kind: str, sessions: int, steps: int) -> list[list[float]]:
     names = source[source.index("NAMES =") : source.index("class WeekAction")]
     space: dict[str, Any] = {"Any": Any}
     exec(names + source[start:end], space)
-    found: list[list[float]] = []
+    by_session: list[list[float]] = []
     for session in range(sessions):
         environment = environments.load("rhythm").make()
         rewards: list[float] = []
@@ -78,26 +78,26 @@ def in_process(kind: str, sessions: int, steps: int) -> list[list[float]]:
             taken = environment.step(text) if text is not None else environment.step_typed(chosen)  # type: ignore[attr-defined]
             assert taken.reward is not None
             rewards.append(taken.reward)
-        found.append(rewards)
-    return found
+        by_session.append(rewards)
+    return by_session
 
 
 @pytest.mark.parametrize("kind", ["generic", "typed"])
 def test_a_stock_client_plays_whole_weeks(stock: Path, kind: str, serve: Callable[..., Any]) -> None:
     with serve(server_config(create_app(environments.load("rhythm")))) as address:
-        played = played_by(stock, address, kind, 4, 28 * 5)
-    for session, expected in zip(played, in_process(kind, 4, 28 * 5), strict=True):
+        sessions = played_by(stock, address, kind, 4, 28 * 5)
+    for session, expected in zip(sessions, in_process(kind, 4, 28 * 5), strict=True):
         assert session == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_hundred_sessions_of_a_thousand_steps(stock: Path, serve: Callable[..., Any]) -> None:
     with serve(server_config(create_app(environments.load("rhythm"), sessions=100))) as address:
         started = time.perf_counter()
-        played = played_by(stock, address, "generic", 100, 1_000)
+        sessions = played_by(stock, address, "generic", 100, 1_000)
         print(f"\n100 sessions x 1,000 steps in {time.perf_counter() - started:.1f} s")
     expected = in_process("generic", 100, 1_000)
-    assert len(played) == 100
-    for session, rewards in zip(played, expected, strict=True):
+    assert len(sessions) == 100
+    for session, rewards in zip(sessions, expected, strict=True):
         assert session == pytest.approx(rewards, abs=1e-9)
 
 

@@ -55,8 +55,8 @@ def url(app) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as found:
-        yield found
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
+        yield opened
 
 
 def test_models(client: openai.OpenAI) -> None:
@@ -95,7 +95,7 @@ def test_completions_take_text_and_token_ids_alike(client: openai.OpenAI, loaded
 
 
 def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, loaded: LoadedModel) -> None:
-    found = client.chat.completions.create(
+    reply = client.chat.completions.create(
         model="tiny",
         messages=HELLO,
         temperature=0.7,
@@ -104,9 +104,9 @@ def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, lo
         top_logprobs=3,
         extra_body={"return_token_ids": True, "return_tokens_as_token_ids": True},
     )
-    prompt, action = found.prompt_token_ids, found.choices[0].token_ids  # type: ignore[attr-defined]
+    prompt, action = reply.prompt_token_ids, reply.choices[0].token_ids  # type: ignore[attr-defined]
     assert tuple(prompt) == loaded.renderer.first("", HELLO[0]["content"])
-    content = found.choices[0].logprobs.content  # type: ignore[union-attr]
+    content = reply.choices[0].logprobs.content  # type: ignore[union-attr]
     assert [int(entry.token.removeprefix("token_id:")) for entry in content] == action
     with torch.inference_mode():
         logits = loaded.model(input_ids=torch.tensor([[*prompt, *action]])).logits[0, len(prompt) - 1 : -1]
@@ -154,8 +154,8 @@ def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
 def test_thirty_two_at_once_are_answered_together_and_as_if_alone(client: openai.OpenAI, app) -> None:
     def ask(number: int) -> str | None:
         messages = [{"role": "user", "content": f"What is {number} + {number * 7}?"}]
-        found = client.chat.completions.create(model="tiny", messages=messages, seed=number, max_tokens=24)
-        return found.choices[0].message.content
+        reply = client.chat.completions.create(model="tiny", messages=messages, seed=number, max_tokens=24)
+        return reply.choices[0].message.content
 
     alone = [ask(number) for number in range(32)]
     app.state.batch.largest_batch = 0
@@ -205,16 +205,16 @@ def test_an_overlong_prompt_names_both_lengths(client: openai.OpenAI) -> None:
 def test_unknown_models_and_paths(client: openai.OpenAI, url: str) -> None:
     with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
         client.chat.completions.create(model="gpt", messages=HELLO)
-    found = httpx.post(f"{url}/v1/embeddings", json={})
-    assert found.status_code == 404
-    assert "not served here" in found.json()["error"]["message"]
+    reply = httpx.post(f"{url}/v1/embeddings", json={})
+    assert reply.status_code == 404
+    assert "not served here" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b"", b"\xff\xfe", b'{"model": "tiny"}'])
 def test_bad_json_is_an_error_and_not_an_end(url: str, client: openai.OpenAI, body: bytes) -> None:
-    found = httpx.post(f"{url}/v1/chat/completions", content=body)
-    assert found.status_code == 400
-    assert found.json()["error"]["type"] == "invalid_request_error"
+    reply = httpx.post(f"{url}/v1/chat/completions", content=body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["type"] == "invalid_request_error"
     test_models(client)
 
 
@@ -251,9 +251,9 @@ def test_a_fault_of_the_model_costs_the_requests_under_way(loaded: LoadedModel) 
     told: list[Sampled | Exception] = []
     ended = threading.Event()
 
-    def tell(found: Sampled | Exception) -> None:
-        told.append(found)
-        if isinstance(found, Exception) or found.finish:
+    def tell(token: Sampled | Exception) -> None:
+        told.append(token)
+        if isinstance(token, Exception) or token.finish:
             ended.set()
 
     try:
@@ -271,11 +271,11 @@ def test_a_fault_of_the_model_costs_the_requests_under_way(loaded: LoadedModel) 
 
 def test_conversations_extend_what_was_sampled(client: openai.OpenAI, loaded: LoadedModel) -> None:
     turns = [*HELLO, {"role": "assistant", "content": "15"}, {"role": "user", "content": "And 8 + 8?"}]
-    found = client.chat.completions.create(
+    reply = client.chat.completions.create(
         model="tiny", messages=turns, max_tokens=1, extra_body={"return_token_ids": True}
     )
     rendered = loaded.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
-    assert found.prompt_token_ids == rendered  # type: ignore[attr-defined]
+    assert reply.prompt_token_ids == rendered  # type: ignore[attr-defined]
     odd = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     assert client.chat.completions.create(model="tiny", messages=odd, max_tokens=1).choices
 

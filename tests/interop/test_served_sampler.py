@@ -60,9 +60,9 @@ def serving(model: Path) -> Iterator[str]:
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"http://\S+/v1", line)
-        assert found, line + process.stderr.read()
-        yield found[0]
+        address_match = re.search(r"http://\S+/v1", line)
+        assert address_match, line + process.stderr.read()
+        yield address_match[0]
     finally:
         process.terminate()
         process.communicate(timeout=20)
@@ -102,13 +102,13 @@ def test_a_server_that_is_given_every_update_has_ratios_of_one(
 ) -> None:
     before = load_file(taught / "best" / "model.safetensors")
     with serving(taught) as address:
-        found = grpo(
+        run = grpo(
             taught,
             tmp_path,
             monkeypatch,
             *served(address, max_steps=3, groups=4, group_size=4, lr=3e-3),
         )
-    trained = [record for record in found if record["trained_tokens"]]
+    trained = [record for record in run if record["trained_tokens"]]
     assert len(trained) >= 2
     for record in trained:
         assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
@@ -156,9 +156,9 @@ def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path
         for folder, says in ((tmp_path / "wider", "of another shape"), (tmp_path / "nowhere", "0 tensors")):
             with pytest.raises(Exception, match=rf"did not take the new weights: 409 .*{says}"):
                 policy.reload(folder)
-        played = roll_out(spec, policy, [spec.train_task(0)], group_size=2).episodes
+        episodes = roll_out(spec, policy, [spec.train_task(0)], group_size=2).episodes
         policy.close()
-    assert all(episode.failure is None for episode in played)
+    assert all(episode.failure is None for episode in episodes)
 
 
 @pytest.mark.slow
@@ -167,13 +167,13 @@ def test_a_server_up_to_two_steps_behind_is_corrected_logged_and_teaches(
 ) -> None:
     size = {"max_steps": 30, "groups": 8, "group_size": 8, "lr": 5e-3}
     with serving(taught) as address:
-        found = grpo(taught, tmp_path, monkeypatch, *served(address, sync_every=3, **size))
-    by_age = {age: [one for one in found if (one["step"] - 1) % 3 == age and one["trained_tokens"]] for age in range(3)}
+        run = grpo(taught, tmp_path, monkeypatch, *served(address, sync_every=3, **size))
+    by_age = {age: [one for one in run if (one["step"] - 1) % 3 == age and one["trained_tokens"]] for age in range(3)}
     for record in by_age[0]:
         assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
     assert statistics.median(one["mismatch_ratio_max"] for one in by_age[2]) > 1.01
     assert statistics.median(one["mismatch_kl"] for one in by_age[2]) > 1e-5
-    rewards = [one["reward_mean"] for one in found]
+    rewards = [one["reward_mean"] for one in run]
     print("\nrewards on a server up to two steps behind:", [round(reward, 2) for reward in rewards])
     print(
         "largest ratio by age:",

@@ -36,15 +36,15 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     with open_trackers(["jsonl", "tensorboard"], tmp_path, name="trial", config={"seed": 4}) as trackers:
         for record in RECORDS:
             trackers(record)
-    found = EventAccumulator(str(tmp_path / "tensorboard"))
-    found.Reload()
-    rewards = [(event.step, event.value) for event in found.Scalars("step/reward_mean")]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    rewards = [(event.step, event.value) for event in events.Scalars("step/reward_mean")]
     assert rewards == [(1, 0.25), (2, 0.75)]
-    assert [(event.step, event.value) for event in found.Scalars("validation/greedy/reward_mean")] == [
+    assert [(event.step, event.value) for event in events.Scalars("validation/greedy/reward_mean")] == [
         (1, pytest.approx(0.3))
     ]
-    assert "step/kl" not in found.Tags()["scalars"]  # undefined is not zero
-    assert "alert/text_summary" in found.Tags()["tensors"]
+    assert "step/kl" not in events.Tags()["scalars"]  # undefined is not zero
+    assert "alert/text_summary" in events.Tags()["tensors"]
 
 
 def logged(raw: bytes) -> Iterator[bytes]:
@@ -96,9 +96,9 @@ def test_a_resumed_run_replaces_the_steps_it_takes_again(tmp_path: Path) -> None
         with open_trackers(["tensorboard"], tmp_path) as trackers:
             for step, reward in rewards:
                 trackers({"kind": "step", "step": step, "reward_mean": reward})
-    found = EventAccumulator(str(tmp_path / "tensorboard"))
-    found.Reload()
-    seen = [(event.step, round(event.value, 3)) for event in found.Scalars("step/reward_mean")]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    seen = [(event.step, round(event.value, 3)) for event in events.Scalars("step/reward_mean")]
     assert seen == [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.5)]
 
 

@@ -39,7 +39,7 @@ def short_week(turns: int) -> EnvironmentSpec:
 
 @pytest.fixture(scope="module")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny student that has learned how an answer looks, so that members of a group differ in what they are paid."""
+    """A tiny student that has learned how an answer looks, so that members of a group differ in reward."""
     spec = short_week(4)
     assert spec.vocabulary is not None
     folder = tmp_path_factory.mktemp("nano")
@@ -117,20 +117,20 @@ def test_members_of_a_group_share_their_task_and_differ_by_what_they_did(nano: s
     rollout = Rollout(spec, max_new_tokens=6)
     prompts = [row["prompt"] for row in task_dataset(tasks) for _ in range(GROUP)]
     trainer.model.train()
-    played = rollout(prompts, trainer)
+    rollouts = rollout(prompts, trainer)
     assert trainer.model.training
-    first, second = played["prompt_ids"][:GROUP], played["prompt_ids"][GROUP:]
+    first, second = rollouts["prompt_ids"][:GROUP], rollouts["prompt_ids"][GROUP:]
     assert all(ids == first[0] for ids in first)
     assert all(ids == second[0] for ids in second)
-    assert len({tuple(ids) for ids in played["completion_ids"]}) > 1
+    assert len({tuple(ids) for ids in rollouts["completion_ids"]}) > 1
     for columns in zip(
-        *(played[name] for name in ("completion_ids", "logprobs", "env_mask", "token_advantages")), strict=True
+        *(rollouts[name] for name in ("completion_ids", "logprobs", "env_mask", "token_advantages")), strict=True
     ):
         assert len({len(column) for column in columns}) == 1
     with pytest.raises(ConfigError, match="copies"):
         rollout(prompts[1:], trainer)
     again = Rollout(spec, max_new_tokens=6)(prompts, trainer)
-    assert again["completion_ids"] == played["completion_ids"]  # the same seed keys, the same episodes
+    assert again["completion_ids"] == rollouts["completion_ids"]  # the same seed keys, the same episodes
 
 
 def test_settings_that_cannot_hold_are_refused(nano: str, tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def test_settings_that_cannot_hold_are_refused(nano: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_rhythm_learns_under_trl(tmp_path: Path) -> None:
-    """A student of random play gets better at the first day with eight people in 30 steps."""
+    """A student of random answers gets better at the first day with eight people in 30 steps."""
     spec = short_week(4)
     assert spec.vocabulary is not None
     shape = NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=192)
     make_nano(tmp_path / "nano", spec.vocabulary(), shape, seed=2)
     lessons = roll_out(spec, spec.policy("random"), [spec.train_task(10_000 + index) for index in range(192)]).episodes
-    primed = SftConfig(epochs=6, batch_size=16, lr=5e-3, validation_share=0)
-    taught = train_sft(tmp_path / "nano", lessons, primed, tmp_path / "sft", live=False)
+    warm_start = SftConfig(epochs=6, batch_size=16, lr=5e-3, validation_share=0)
+    taught = train_sft(tmp_path / "nano", lessons, warm_start, tmp_path / "sft", live=False)
     config = settings(
         tmp_path / "trl",
         max_steps=30,

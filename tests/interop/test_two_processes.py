@@ -61,14 +61,14 @@ def run(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str])
             os.killpg(running.pid, signal.SIGKILL)  # the launcher and what it launched
             raise
     assert running.returncode == 0, said[-3000:]
-    found: dict[str, dict[str, Any]] = {}
+    by_process: dict[str, dict[str, Any]] = {}
     for kind in kinds:
         path = folder / kind
         (weights,) = (path / "run" / "final").glob("*.safetensors")
         lines = (path / "run" / "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
-        found[kind] = {**torch.load(path / "seen.pt"), "weights": load_file(weights), "records": records}
-    return found
+        by_process[kind] = {**torch.load(path / "seen.pt"), "weights": load_file(weights), "records": records}
+    return by_process
 
 
 def compare(alone: dict[str, Any], together: dict[str, Any], *, weights: float = 1e-5, figures: float = 1e-4) -> None:

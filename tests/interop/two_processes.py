@@ -117,8 +117,8 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
         # The gradient before DeepSpeed takes the mean over the processes; stage 2 has dealt it out already.
         if not seen:
             trained = [one for _, one in self._engine.module.named_parameters() if one.requires_grad]
-            found = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
-            flat = torch.cat([one.reshape(-1) for one in found])
+            gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
+            flat = torch.cat([one.reshape(-1) for one in gradients])
             torch.distributed.all_reduce(flat)
             seen["gradient"] = flat / world().size
             parts = [one.numel() for group in self.param_groups for one in group["params"]]

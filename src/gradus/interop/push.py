@@ -76,13 +76,13 @@ def _is_model(folder: Path) -> bool:
 
 
 def _model_plan(source: Path, model: Path, repository: str, private: bool) -> PushPlan:
-    found = [
+    model_files = [
         PlannedFile(path=path.relative_to(model).as_posix(), source=path)
         for path in sorted(model.rglob("*"))
         if path.is_file() and path.name != _CARD and not _left_out(path.relative_to(model))
     ]
     results = _results(source)
-    files = [PlannedFile(path=_CARD, text=_model_card(repository, model, results)), *found]
+    files = [PlannedFile(path=_CARD, text=_model_card(repository, model, results)), *model_files]
     if results is not None:
         files.append(PlannedFile(path="results.json", source=source / "results.json"))
     return PushPlan(repository=repository, kind="model", private=private, files=files)
@@ -124,16 +124,16 @@ def _evaluation(results: Mapping[str, Any]) -> list[str]:
         f"Environment `{results.get('environment')}`, grader `{results.get('grader')}`; means with 95 % intervals.",
         "",
     ]
-    for condition, found in results.get("conditions", {}).items():
+    for condition, result in results.get("conditions", {}).items():
         lines += [
-            f"## {condition} ({found.get('episodes')} episodes)",
+            f"## {condition} ({result.get('episodes')} episodes)",
             "",
             "| policy | reward | true reward |",
             "|---|---|---|",
         ]
-        for policy, figures in found.get("policies", {}).items():
+        for policy, figures in result.get("policies", {}).items():
             lines.append(f"| {policy} | {_interval(figures.get('reward'))} | {_interval(figures.get('true_reward'))} |")
-        pairs = found.get("pairs", {})
+        pairs = result.get("pairs", {})
         if pairs:
             lines += ["", "| pair | difference of the reward |", "|---|---|"]
             lines += [f"| {pair} | {_interval(figures.get('reward'))} |" for pair, figures in pairs.items()]

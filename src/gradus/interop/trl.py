@@ -1,6 +1,6 @@
 """Our environments, rewards and credit under TRL's GRPO trainer, for those who stay there. Needs the extra ``trl``.
 
-TRL 1.16 takes what is played through ``rollout_func``, which returns token ids and log-probs, and ``env_mask``, which is 1 on
+TRL 1.16 takes rollouts through ``rollout_func``, which returns token ids and log-probs, and ``env_mask``, which is 1 on
 sampled tokens. Its loss accepts advantages of shape (B, T) from subclasses; :class:`TokenCreditTrainer` is that subclass.
 ``rollout_func`` is experimental there, so the version is checked. Environments that restart their prompt give several
 training sequences an episode, which TRL cannot take; train those with ``gradus grpo``.
@@ -48,7 +48,7 @@ def grade_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: 
 
 
 class Rollout:
-    """TRL's ``rollout_func``: plays each prompt's task with the trainer's own model and credits every sampled token.
+    """TRL's ``rollout_func``: rolls out each prompt's task with the trainer's own model and credits every sampled token.
 
     Members of a group share their task and differ by their seed keys (seed, step of the trainer, group, member). The sampler
     draws at the trainer's temperature from the whole vocabulary, because TRL's softmax knows no grammar and no top-k.
@@ -70,14 +70,14 @@ class Rollout:
         self._calls = 0
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, list[Any]]:
-        """Play; returns TRL's keys, and ``reward`` and ``token_advantages`` beside them, one entry per prompt."""
+        """Roll out; returns TRL's keys, and ``reward`` and ``token_advantages`` beside them, one entry per prompt."""
         training = trainer.model.training
         size = trainer.num_generations if training else trainer.num_generations_eval
         tasks = [self._task(group) for group in _groups(prompts, size)]
         key = ("trl", "train" if training else "eval", trainer.state.global_step, self._calls, _rank(trainer))
         self._calls += 1
         with _evaluating(trainer.model):
-            played = roll_out(
+            rolled_out = roll_out(
                 self.spec,
                 self._local(trainer),
                 tasks,
@@ -86,7 +86,7 @@ class Rollout:
                 key=key,
                 grader=self.grader,
             )
-        return self._columns(played.groups, self._local(trainer).loaded.renderer)
+        return self._columns(rolled_out.groups, self._local(trainer).loaded.renderer)
 
     def _task(self, prompt: str) -> Task:
         seed, condition, options = json.loads(prompt)
@@ -172,7 +172,7 @@ def _rank(trainer: Any) -> int:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Eval mode and no gradient while playing: gradient checkpointing would switch the cache off."""
+    """Eval mode and no gradient during a rollout: gradient checkpointing would switch the cache off."""
     training = model.training
     model.eval()
     try:
@@ -189,8 +189,8 @@ class TokenCreditTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)  # type: ignore[arg-type]
         rows = [torch.tensor(each["token_advantages"], dtype=torch.float32) for each in inputs]
         advantages = torch.zeros(output["completion_ids"].shape)
-        found = pad_sequence(rows, batch_first=True)
-        advantages[:, : found.shape[1]] = found  # completions may be padded further, to a multiple
+        padded = pad_sequence(rows, batch_first=True)
+        advantages[:, : padded.shape[1]] = padded  # completions may be padded further, to a multiple
         output["advantages"] = advantages.to(output["completion_ids"].device)
         return output
 

@@ -32,7 +32,7 @@ def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> Trackers:
 def served_sampler(
     model: str | LoadedModel, config: GrpoConfig, folder: Path
 ) -> tuple[str | LoadedModel, Policy | None, PushWeights | None]:
-    """The model to train, the policy that plays in its place, and what brings that new weights; as given, None and None for local.
+    """The model to train, the policy that samples in its place, and what brings that new weights; as given, None and None for local.
 
     ``http`` and ``vllm`` are one dialect, see :class:`~gradus.policies.vllm.http_sampler.HttpSampler`. A server that wants a key gets
     VLLM_API_KEY. Raises ConfigError if it cannot be reached or gives no token ids and log-probs.

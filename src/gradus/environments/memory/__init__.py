@@ -1,4 +1,4 @@
-"""Building a memory from a stream of dialogue, paid by the questions that it can answer.
+"""Building a memory from a stream of dialogue; the reward is how many questions it can answer.
 
 ``load`` is the environment; :class:`Memory` and :class:`DurableMemory` are of use without it.
 """

@@ -57,10 +57,10 @@ def _no_constant(name: str) -> Any:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise _Duplicate("a key stands twice in one object")
-    return found
+    return members
 
 
 _DECODER = _Strict()
@@ -68,7 +68,7 @@ _DECODER = _Strict()
 
 def parse_calls(text: str) -> list[ParsedCall | BrokenCall]:
     """All calls of an answer in order, broken ones in their place. No call at all is one broken call that says so."""
-    found: list[ParsedCall | BrokenCall] = []
+    calls: list[ParsedCall | BrokenCall] = []
     place = 0
     while place < len(text):
         opened = text.find(_TAG_OPEN, place)
@@ -76,56 +76,56 @@ def parse_calls(text: str) -> list[ParsedCall | BrokenCall]:
         if match is None and opened < 0:
             break
         if match is None or 0 <= opened < match.start():
-            place = _read_tag(text, opened, found)
+            place = _read_tag(text, opened, calls)
         else:
-            place = _read_json(text, match.start(), found)
-    if not found:
+            place = _read_json(text, match.start(), calls)
+    if not calls:
         kind = ("empty-answer", "the answer is empty") if not text.strip() else ("no-call", "the answer holds no call")
         return [BrokenCall(code=kind[0], message=kind[1], start=0, end=len(text))]
-    if len(found) > MAX_CALLS:
+    if len(calls) > MAX_CALLS:
         over = BrokenCall(
             code="many-calls",
-            message=f"an answer has at most {MAX_CALLS} calls, got {len(found)}",
-            start=found[MAX_CALLS].start,
-            end=found[-1].end,
+            message=f"an answer has at most {MAX_CALLS} calls, got {len(calls)}",
+            start=calls[MAX_CALLS].start,
+            end=calls[-1].end,
         )
-        return [*found[:MAX_CALLS], over]
-    return found
+        return [*calls[:MAX_CALLS], over]
+    return calls
 
 
-def _read_tag(text: str, opened: int, found: list[ParsedCall | BrokenCall]) -> int:
+def _read_tag(text: str, opened: int, calls: list[ParsedCall | BrokenCall]) -> int:
     """Check what follows a ``<tool_call>`` tag; the JSON inside is read by the ordinary walk."""
     inside = opened + len(_TAG_OPEN)
     match = _ATTEMPT.search(text, inside)
     closed, reopened = text.find(_TAG_CLOSE, inside), text.find(_TAG_OPEN, inside)
     if match is None or 0 <= closed < match.start() or 0 <= reopened < match.start():
         end = closed + len(_TAG_CLOSE) if closed >= 0 and (reopened < 0 or closed < reopened) else inside
-        found.append(
+        calls.append(
             BrokenCall(code="empty-tag", message="a tool_call tag holds no JSON object", start=opened, end=end)
         )
         return end
-    return _read_json(text, match.start(), found, tagged=True)
+    return _read_json(text, match.start(), calls, tagged=True)
 
 
-def _read_json(text: str, start: int, found: list[ParsedCall | BrokenCall], *, tagged: bool = False) -> int:
+def _read_json(text: str, start: int, calls: list[ParsedCall | BrokenCall], *, tagged: bool = False) -> int:
     """Decode the value at ``start``, note the calls in it, and return where to go on."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
         if text[start] == "[":  # a list with something broken in it: its members are read one by one
             return start + 1
-        return _note_broken(text, start, error, found)
+        return _note_broken(text, start, error, calls)
     if tagged and text.find(_TAG_CLOSE, end) < 0:
-        found.append(
+        calls.append(
             BrokenCall(code="open-tag", message="a tool_call tag is not closed behind its JSON", start=start, end=end)
         )
         return end
     members = value if isinstance(value, list) and value else [value]
-    found.extend(_as_call(member, start, end) for member in members)
+    calls.extend(_as_call(member, start, end) for member in members)
     return end
 
 
-def _note_broken(text: str, start: int, error: Exception, found: list[ParsedCall | BrokenCall]) -> int:
+def _note_broken(text: str, start: int, error: Exception, calls: list[ParsedCall | BrokenCall]) -> int:
     following = _NEXT.search(text, start + 1)
     newline = re.compile(r"\n\s*[\[{]").search(text, start + 1)
     ends = [match.start() for match in (following, newline) if match]
@@ -138,7 +138,7 @@ def _note_broken(text: str, start: int, error: Exception, found: list[ParsedCall
         _DECODER.raw_decode(piece)
     except (ValueError, RecursionError) as alone:
         error = alone
-    found.append(BrokenCall(**_diagnosis(piece, error), start=start, end=end))
+    calls.append(BrokenCall(**_diagnosis(piece, error), start=start, end=end))
     return end
 
 

@@ -50,7 +50,7 @@ def claim_of(content: str, slot: Slot) -> Claim | None:
             denied = denied or word in _DENIED
             for value, spelled in values.items():
                 if words[place : place + len(value)] == value and entity_named and not denied:
-                    found = former if before else now
-                    if spelled not in found:
-                        found.append(spelled)
+                    values_said = former if before else now
+                    if spelled not in values_said:
+                        values_said.append(spelled)
     return Claim(now=tuple(now), former=tuple(former))

@@ -42,12 +42,12 @@ class Operation:
     core: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"sequence": self.sequence, "kind": self.kind, "at": self.at}
+        line: dict[str, Any] = {"sequence": self.sequence, "kind": self.kind, "at": self.at}
         if self.entry is not None:
-            found["entry"] = self.entry.to_json()
+            line["entry"] = self.entry.to_json()
         if self.core is not None:
-            found["core"] = self.core
-        return found
+            line["core"] = self.core
+        return line
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Operation:

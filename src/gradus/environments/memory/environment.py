@@ -22,7 +22,7 @@ from gradus.environments.memory.writing import observation_text, system_prompt
 
 __all__ = ["MemoryEnvironment"]
 
-STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than playing
+STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than the rollout
 
 
 class MemoryEnvironment:
@@ -166,7 +166,7 @@ class MemoryEnvironment:
         }
 
     def _standing(self) -> float | None:
-        """r1 of grader v2 if the dialogue ended here, so that each chunk can be paid what it added; None in a long world."""
+        """r1 of grader v2 if the dialogue ended here, so that each chunk earns what it added; None in a long world."""
         if len(self._playing.chunks) > STANDING_CHUNKS:
             return None
         strict = self._readers["strict"]
@@ -203,17 +203,17 @@ def _recall(question: Question, hits: list[Hit]) -> float | None:
     least a third of its content words, or all that the entry has."""
     if not question.evidence:
         return None
-    found = 0
+    recalled = 0
     for item in question.evidence:
         words = content_words(item.text)
-        found += any(
+        recalled += any(
             hit.entry.source == item.chunk
             and 3 * len(words & content_words(hit.entry.content))
             >= min(len(words), len(content_words(hit.entry.content)))
             and words & content_words(hit.entry.content)
             for hit in hits
         )
-    return found / len(question.evidence)
+    return recalled / len(question.evidence)
 
 
 def _fact_json(fact: Any) -> dict[str, Any]:

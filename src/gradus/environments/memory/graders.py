@@ -38,7 +38,7 @@ def balanced_accuracy(questions: Sequence[Mapping[str, Any]], reader: str = "str
 
 
 def smallness(memory_words: int, input_words: int) -> float:
-    """r3' of v2 before it is multiplied by r1: clip((0.6 - m/c) / 0.5, 0, 1). Below a tenth of the input nothing more is paid."""
+    """r3' of v2 before it is multiplied by r1: clip((0.6 - m/c) / 0.5, 0, 1). Below a tenth of the input nothing more is earned."""
     return min(1.0, max(0.0, (0.6 - memory_words / max(1, input_words)) / 0.5))
 
 
@@ -74,7 +74,7 @@ Built = tuple[Mapping[str, float], list[list[RewardTerm]]]
 
 
 def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
-    """arXiv 2509.25911: each action is paid r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
+    """arXiv 2509.25911: each action earns r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
     turns, questions = outcome["turns"], outcome["questions"]
     answered = sum(question["readings"]["generous"]["correct"] for question in questions) / len(questions)
     compression = max(0.0, 1 - outcome["memory_words"] / max(1, outcome["input_words"]))
@@ -93,11 +93,11 @@ def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
 
 
 def _v2_terms(outcome: Mapping[str, Any]) -> Built:
-    """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 are paid at the chunk that earned them, r3' at the last turn.
+    """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 go to the chunk that earned them, r3' at the last turn.
 
-    r1 is paid as it grows: each chunk gets what it added to, or took from, the r1 of a dialogue that ends there. These payments
+    r1 is given as it grows: each chunk gets what it added to, or took from, the r1 of a dialogue that ends there. These terms
     add up to r1 and make a potential (Ng et al., 1999, Policy invariance under reward transformations), so that what is best to do stays the
-    same, while a chunk no longer answers for what other chunks had stored. In long worlds, all of it is paid at the last turn.
+    same, while a chunk no longer answers for what other chunks had stored. In long worlds, all of it goes to the last turn.
     """
     turns = outcome["turns"]
     answered = balanced_accuracy(outcome["questions"])

@@ -24,7 +24,7 @@ def metrics(episode: Episode) -> Mapping[str, float | None]:
     """Accuracy by reader and by kind of question, token F1, memory share of the input, evidence recall, and calls per chunk."""
     outcome = episode.outcome
     turns, questions = outcome.get("turns", ()), outcome.get("questions", ())
-    found: dict[str, float | None] = {
+    figures: dict[str, float | None] = {
         "strict_accuracy": reader_accuracy(episode, "strict"),
         "generous_accuracy": reader_accuracy(episode, "generous"),
         "balanced_accuracy": balanced_accuracy(questions) if questions else None,
@@ -40,12 +40,12 @@ def metrics(episode: Episode) -> Mapping[str, float | None]:
         "facts_right": _share(sum(turn["right"] for turn in turns), sum(turn["facts"] for turn in turns)),
     }
     for name, tool in _TOOLS.items():
-        found[name] = float(sum(turn["by_tool"].get(tool, 0) for turn in turns)) if turns else None
+        figures[name] = float(sum(turn["by_tool"].get(tool, 0) for turn in turns)) if turns else None
     for reader in _readers(questions):
         readings = [question["readings"][reader] for question in questions]
-        found.setdefault(f"{reader}_accuracy", _mean(float(reading["correct"]) for reading in readings))
-        found.setdefault(f"{reader}_f1", _mean(reading["f1"] for reading in readings))
-    return {**found, **_by_kind(questions)}
+        figures.setdefault(f"{reader}_accuracy", _mean(float(reading["correct"]) for reading in readings))
+        figures.setdefault(f"{reader}_f1", _mean(reading["f1"] for reading in readings))
+    return {**figures, **_by_kind(questions)}
 
 
 def curves(episode: Episode) -> Mapping[str, Sequence[float | None]]:
@@ -64,15 +64,15 @@ def curves(episode: Episode) -> Mapping[str, Sequence[float | None]]:
 
 def _by_kind(questions: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Accuracy and F1 of each reader, and evidence recall, for each kind of question that was asked: ``strict_f1/former``."""
-    found: dict[str, float | None] = {}
+    figures: dict[str, float | None] = {}
     for kind in sorted({question["kind"] for question in questions}):
         own = [question for question in questions if question["kind"] == kind]
         for reader in _readers(own):
             readings = [question["readings"][reader] for question in own]
-            found[f"{reader}_accuracy/{kind}"] = _mean(float(reading["correct"]) for reading in readings)
-            found[f"{reader}_f1/{kind}"] = _mean(reading["f1"] for reading in readings)
-        found[f"evidence_recall/{kind}"] = _mean(question["evidence_recall"] for question in own)
-    return found
+            figures[f"{reader}_accuracy/{kind}"] = _mean(float(reading["correct"]) for reading in readings)
+            figures[f"{reader}_f1/{kind}"] = _mean(reading["f1"] for reading in readings)
+        figures[f"evidence_recall/{kind}"] = _mean(question["evidence_recall"] for question in own)
+    return figures
 
 
 def _readers(questions: Sequence[Mapping[str, Any]]) -> list[str]:

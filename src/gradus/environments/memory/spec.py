@@ -106,7 +106,7 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
     taught = "teacher" in policies
     return EnvironmentSpec(
         name=source.name,
-        summary=f"keep a memory of a stream of dialogue, paid by the questions it can answer: {source.summary}",
+        summary=f"keep a memory of a stream of dialogue and answer questions from it: {source.summary}",
         make=lambda: MemoryEnvironment(source, readers=readers),
         graders=GRADERS,
         default_grader="v2",

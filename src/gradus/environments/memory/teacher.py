@@ -65,13 +65,13 @@ def _last_word(statements: Sequence[Statement]) -> list[Statement]:
 
 def _calls(said: Statement, entries: Sequence[Mapping[str, Any]]) -> list[str]:
     head = [said.entity, said.cue]
-    found = next((entry for entry in entries if entry["content"].split()[:2] == head), None)
+    known = next((entry for entry in entries if entry["content"].split()[:2] == head), None)
     if said.value is None:
-        return [write_delete(found["bank"], found["id"])] if found else []
-    if found is None:
+        return [write_delete(known["bank"], known["id"])] if known else []
+    if known is None:
         return [write_insert(said.bank, note_of(said.entity, said.cue, said.value))]
-    held = found["content"].split(" , ")[0].split(" ", 2)[2]
+    held = known["content"].split(" , ")[0].split(" ", 2)[2]
     if held == said.value:
         return []
     former = held if said.kind == "tell" else None
-    return [write_update(found["bank"], found["id"], note_of(said.entity, said.cue, said.value, former))]
+    return [write_update(known["bank"], known["id"], note_of(said.entity, said.cue, said.value, former))]

@@ -87,14 +87,14 @@ def normalize(text: str) -> str:
 
 def exact_match(prediction: str, gold: str) -> bool:
     """Normalized exact match. An empty or one-letter prediction is never right, unless it is a number."""
-    found = normalize(prediction)
-    return _says_something(found) and found == normalize(gold)
+    predicted = normalize(prediction)
+    return _says_something(predicted) and predicted == normalize(gold)
 
 
 def substring_match(prediction: str, gold: str) -> bool:
     """Whether the normalized gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
-    found = normalize(prediction)
-    return _says_something(found) and contains(found.split(), normalize(gold).split())
+    predicted = normalize(prediction)
+    return _says_something(predicted) and contains(predicted.split(), normalize(gold).split())
 
 
 def token_f1(prediction: str, gold: str) -> float:
@@ -103,13 +103,13 @@ def token_f1(prediction: str, gold: str) -> float:
     >>> round(token_f1("the red old house", "red house"), 2)
     0.8
     """
-    found, expected = normalize(prediction).split(), normalize(gold).split()
-    if not _says_something(" ".join(found)) or not expected:
+    predicted, expected = normalize(prediction).split(), normalize(gold).split()
+    if not _says_something(" ".join(predicted)) or not expected:
         return 0.0
-    shared = sum((Counter(found) & Counter(expected)).values())
+    shared = sum((Counter(predicted) & Counter(expected)).values())
     if not shared:
         return 0.0
-    return 2 * shared / (len(found) + len(expected))
+    return 2 * shared / (len(predicted) + len(expected))
 
 
 def contains(words: Sequence[str], phrase: Sequence[str]) -> bool:

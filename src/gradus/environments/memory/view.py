@@ -45,7 +45,7 @@ def view(episode: Episode) -> EpisodeView:
         _questions(outcome.get("questions", ())),
     ]
     return EpisodeView(
-        title=f"{outcome.get('world', episode.task.seed)}, played by {episode.policy}",
+        title=f"{outcome.get('world', episode.task.seed)}, by {episode.policy}",
         panels=panels,
         facts=_facts(episode),
     )
@@ -137,6 +137,6 @@ def _question_row(question: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _facts(episode: Episode) -> dict[str, str]:
-    found = metrics(episode)
+    figures = metrics(episode)
     names = ("strict_accuracy", "generous_accuracy", "memory_share", "evidence_recall", "facts_right")
-    return {name.replace("_", " "): f"{found[name]:.2f}" for name in names if found.get(name) is not None}
+    return {name.replace("_", " "): f"{figures[name]:.2f}" for name in names if figures.get(name) is not None}

@@ -24,7 +24,7 @@ from gradus.interop.openenv.schema import schemas
 
 __all__ = ["PackageResult", "write_package"]
 
-_EPISODES = 20  # played to see how large rewards get
+_EPISODES = 20  # rolled out to see how large rewards get
 _OPENENV = "openenv>=0.2.2"
 _BRIDGES = "gradus.interop"
 
@@ -157,7 +157,7 @@ def _write(root: Path, texts: Mapping[str, str]) -> None:
 
 def _rewards(spec: EnvironmentSpec) -> list[float]:
     """Rewards of a few training episodes under legal random answers (or an empty one, where none are declared)."""
-    found: list[float] = []
+    rewards: list[float] = []
     for episode in range(_EPISODES):
         environment = spec.make()
         task = spec.train_task(episode)
@@ -165,11 +165,11 @@ def _rewards(spec: EnvironmentSpec) -> list[float]:
         for turn in range(spec.max_turns):
             answer = spec.random_answers(child_seed(0, "package", episode, turn)) if spec.random_answers else ""
             observation = environment.step(answer)
-            found += [] if observation.reward is None else [observation.reward]
+            rewards += [] if observation.reward is None else [observation.reward]
             if observation.terminated or observation.truncated:
                 break
         environment.close()
-    return found
+    return rewards
 
 
 def _reward_range(spec: EnvironmentSpec) -> tuple[float, float]:

@@ -198,7 +198,7 @@ from .models import {title}Action, {title}Observation
 
 
 class {title}Env(EnvClient[{title}Action, {title}Observation, State]):
-    """Plays {title} over a WebSocket: ``with {title}Env(base_url="http://localhost:8000").sync() as env: ...``"""
+    """Runs {title} over a WebSocket: ``with {title}Env(base_url="http://localhost:8000").sync() as env: ...``"""
 
     def _step_payload(self, action: {title}Action) -> dict[str, Any]:
         return action.model_dump(exclude_none=True, exclude={{"metadata"}})

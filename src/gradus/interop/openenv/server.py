@@ -52,7 +52,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, threads: bool = Fa
     """The ASGI application: ``/ws``, ``/reset``, ``/step``, ``/state``, ``/schema``, ``/metadata``, ``/health``.
 
     ``sessions`` episodes may run at once. Over plain HTTP an episode is named by its ``episode_id`` (one unnamed episode is
-    there for those who play alone), and the one idle for longest makes room when all places are taken.
+    there for a single client), and the one idle for longest makes room when all places are taken.
     """
     if sessions < 1:
         raise ConfigError(f"sessions must be at least 1, got {sessions}")

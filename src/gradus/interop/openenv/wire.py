@@ -50,12 +50,12 @@ class WireError(Exception):
 def loads(raw: str | bytes) -> dict[str, Any]:
     """One message as an object; WireError says what is wrong with it otherwise."""
     try:
-        found = json.loads(raw)
+        message = json.loads(raw)
     except (ValueError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("INVALID_JSON", f"expected one JSON object, got text that is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(found).__name__}')
-    return found
+    if not isinstance(message, dict):
+        raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(message).__name__}')
+    return message
 
 
 def observation_data(observation: Observation, system_prompt: str | None = None) -> dict[str, Any]:

@@ -38,12 +38,12 @@ class Reply:
         """Pieces until the reply is finished. Raises what the model's thread raised."""
         pending: list[Sampled] = []
         while self.finish_reason is None:
-            found = await self.arrived.get()
-            if isinstance(found, Exception):
-                raise found
-            self.tokens.append(found)
-            pending.append(found)
-            done = self._stable(found)
+            token = await self.arrived.get()
+            if isinstance(token, Exception):
+                raise token
+            self.tokens.append(token)
+            pending.append(token)
+            done = self._stable(token)
             if done is None:
                 continue
             piece, self.text = done[len(self.text) :], done
@@ -88,46 +88,46 @@ def _overlap(text: str, stop: str) -> int:
 
 def chat_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
     """A whole choice of ``chat.completion``."""
-    found: dict[str, Any] = {
+    choice: dict[str, Any] = {
         "index": index,
         "message": {"role": "assistant", "content": reply.text, "refusal": None},
         "finish_reason": reply.finish_reason,
         "logprobs": _chat_logprobs(asked, reply, reply.tokens),
     }
     if asked.return_token_ids:
-        found["token_ids"] = reply.token_ids
-    return found
+        choice["token_ids"] = reply.token_ids
+    return choice
 
 
 def completion_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
     """A whole choice of ``text_completion``."""
-    found: dict[str, Any] = {
+    choice: dict[str, Any] = {
         "index": index,
         "text": reply.text,
         "finish_reason": reply.finish_reason,
         "logprobs": _completion_logprobs(asked, reply, reply.tokens),
     }
     if asked.return_token_ids:
-        found |= {"token_ids": reply.token_ids, "prompt_token_ids": list(reply.generation.prompt)}
-    return found
+        choice |= {"token_ids": reply.token_ids, "prompt_token_ids": list(reply.generation.prompt)}
+    return choice
 
 
 def chunk_choice(
     asked: RequestBody, reply: Reply, piece: Piece, index: int, *, chat: bool, first: bool
 ) -> dict[str, Any]:
     """A choice of one streamed event."""
-    found: dict[str, Any] = {"index": index, "finish_reason": piece.finish}
+    choice: dict[str, Any] = {"index": index, "finish_reason": piece.finish}
     if chat:
-        found["delta"] = {**({"role": "assistant"} if first else {}), "content": piece.text}
-        found["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
+        choice["delta"] = {**({"role": "assistant"} if first else {}), "content": piece.text}
+        choice["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
     else:
-        found["text"] = piece.text
-        found["logprobs"] = _completion_logprobs(asked, reply, piece.tokens)
+        choice["text"] = piece.text
+        choice["logprobs"] = _completion_logprobs(asked, reply, piece.tokens)
     if asked.return_token_ids:
-        found["token_ids"] = [token.id for token in piece.tokens]
+        choice["token_ids"] = [token.id for token in piece.tokens]
         if first and not chat:
-            found["prompt_token_ids"] = list(reply.generation.prompt)
-    return found
+            choice["prompt_token_ids"] = list(reply.generation.prompt)
+    return choice
 
 
 def usage(prompts: Sequence[Sequence[int]], replies: Sequence[Reply]) -> dict[str, int]:

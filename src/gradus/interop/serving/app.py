@@ -104,8 +104,8 @@ class _Server:
         return await self._respond(request, asked, self._prompts(asked), chat=False)
 
     def _card(self) -> dict[str, Any]:
-        found = {"id": self.name, "object": "model", "created": self.created, "owned_by": "gradus"}
-        return {**found, "root": self.loaded.path, "max_model_len": self.loaded.context}
+        card = {"id": self.name, "object": "model", "created": self.created, "owned_by": "gradus"}
+        return {**card, "root": self.loaded.path, "max_model_len": self.loaded.context}
 
     def _check_model(self, name: str) -> None:
         if name != self.name:
@@ -171,9 +171,9 @@ class _Server:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
 
-        def tell(found: Sampled | Exception) -> None:
+        def tell(token: Sampled | Exception) -> None:
             with contextlib.suppress(RuntimeError):  # the loop may be gone when the server closes
-                loop.call_soon_threadsafe(arrived.put_nowait, found)
+                loop.call_soon_threadsafe(arrived.put_nowait, token)
 
         generation = Generation(
             prompt=prompt,
@@ -233,14 +233,14 @@ async def _events(head: dict[str, Any], asked: RequestBody, replies: Sequence[Re
     try:
         left = len(replies)
         while left:
-            found = await merged.get()
-            if isinstance(found, Exception):
-                yield _event(ApiError(f"{type(found).__name__}: {found}", status=500).body())
+            event = await merged.get()
+            if isinstance(event, Exception):
+                yield _event(ApiError(f"{type(event).__name__}: {event}", status=500).body())
                 return
-            if found is None:
+            if event is None:
                 left -= 1
             else:
-                yield _event(found)
+                yield _event(event)
         if asked.stream_options and asked.stream_options.include_usage:
             prompts = [reply.generation.prompt for reply in replies[:: asked.n or 1]]
             yield _event({**head, "choices": [], "usage": usage(prompts, replies)})

@@ -64,14 +64,14 @@ def _answer(
     ids: list[int] = []
     shown = ""
     while True:
-        found = arrived.get()
-        if isinstance(found, Exception):
-            raise found
-        if found.finish != "stop":
-            ids.append(found.id)
+        token = arrived.get()
+        if isinstance(token, Exception):
+            raise token
+        if token.finish != "stop":
+            ids.append(token.id)
         text = batch.loaded.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        if found.finish is not None or not text.endswith("\ufffd"):
+        if token.finish is not None or not text.endswith("\ufffd"):
             yield text[len(shown) :]
             shown = text
-        if found.finish is not None:
+        if token.finish is not None:
             return

@@ -123,18 +123,18 @@ class ContinuousBatch:
         read = 0
         while len(self._active) < self.rows and read < _PREFILL_TOKENS:
             try:
-                found = self._waiting.get(block=not self._active)
+                generation = self._waiting.get(block=not self._active)
             except queue.Empty:
                 break
-            if found is None:
+            if generation is None:
                 return False
-            if found.cancelled:
+            if generation.cancelled:
                 continue
             try:
-                self._prefill(found)
-                read += len(found.prompt)
+                self._prefill(generation)
+                read += len(generation.prompt)
             except Exception as error:
-                found.tell(error)
+                generation.tell(error)
         return True
 
     def _prefill(self, generation: Generation) -> None:

@@ -89,8 +89,8 @@ class RequestBody(BaseModel):
     @property
     def stops(self) -> list[str]:
         """Stop strings."""
-        found = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return [text for text in found if text]
+        texts = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return [text for text in texts if text]
 
     @property
     def budget(self) -> int | None:

@@ -25,25 +25,25 @@ def reload_weights(loaded: LoadedModel, folder: str | None = None) -> int:
     the old weights.
     """
     source = folder or loaded.path
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     try:
         for file in sorted(Path(source).glob("*.safetensors")):
-            found |= load_file(file)
+            tensors |= load_file(file)
     except (OSError, SafetensorError) as error:
         raise StorageError(f"the weights in {source} could not be read: {error}") from error
     own = loaded.model.state_dict()
-    strange = sorted(set(found) - set(own))
-    misshapen = [name for name in found if name in own and found[name].shape != own[name].shape]
+    strange = sorted(set(tensors) - set(own))
+    misshapen = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
     # Tied weights are stored once, so some of the model's names may be missing; at least the body must be there.
-    if not found or strange or misshapen:
+    if not tensors or strange or misshapen:
         raise StorageError(
             f"the weights in {source} do not fit the model that is served: "
-            f"{len(found)} tensors, unknown {strange[:3]}, of another shape {misshapen[:3]}"
+            f"{len(tensors)} tensors, unknown {strange[:3]}, of another shape {misshapen[:3]}"
         )
     with torch.no_grad():
-        for name, value in found.items():
+        for name, value in tensors.items():
             own[name].copy_(value)
-    return len(found)
+    return len(tensors)
 
 
 def reload_route(loaded: LoadedModel) -> Route:

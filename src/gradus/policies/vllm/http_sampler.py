@@ -96,8 +96,8 @@ class HttpSampler:
         server's: both must see the same files. Raises PolicyError if the server does not take the weights.
         """
         root = self._base.removesuffix("/v1")
-        found = {} if folder is None else {"kwargs": {"weights_path": str(folder.resolve())}}
-        answer = self._post(f"{root}/collective_rpc", {"method": "reload_weights", **found})
+        source = {} if folder is None else {"kwargs": {"weights_path": str(folder.resolve())}}
+        answer = self._post(f"{root}/collective_rpc", {"method": "reload_weights", **source})
         if answer.status_code != 200:
             raise PolicyError(
                 f"{root} did not take the new weights: {answer.status_code} {_reason(answer)}; use `gradus serve`, or vLLM "

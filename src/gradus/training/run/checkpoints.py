@@ -68,8 +68,8 @@ def save_checkpoint(
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint of a run folder, or None."""
-    found = _found(folder)
-    return found[-1] if found else None
+    checkpoints = _found(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint:

@@ -6,7 +6,7 @@
     config.json              what the run was started with
     checkpoints/step-000040/ everything a run needs to go on
     best/, final/            ordinary Hugging Face folders
-    episodes/                samples of what was played
+    episodes/                samples of the rollouts
 """
 
 from __future__ import annotations

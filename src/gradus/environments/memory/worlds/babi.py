@@ -61,7 +61,7 @@ def babi_source(path: str) -> Source:
 
 def _files(path: str) -> tuple[list[Path], list[Path]]:
     """The train and test files that a path names, siblings included, tasks in numerical order."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     for part in filter(None, path.split(",")):
         place = Path(part)
         if not place.exists():
@@ -69,9 +69,9 @@ def _files(path: str) -> tuple[list[Path], list[Path]]:
         for file in sorted(place.glob("qa*_t*.txt")) if place.is_dir() else [place]:
             stem = re.sub(r"_(train|test)$", "", file.stem)
             siblings = [file.with_name(f"{stem}_{split}.txt") for split in ("train", "test")]
-            found.update(sibling for sibling in siblings if sibling.exists())
+            files.update(sibling for sibling in siblings if sibling.exists())
     ordered = sorted(
-        found, key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", file.name)]
+        files, key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", file.name)]
     )
     return [f for f in ordered if f.stem.endswith("_train")], [f for f in ordered if f.stem.endswith("_test")]
 

@@ -30,7 +30,7 @@ def _read(sentence: str) -> tuple[str, str, str] | None:
 
 def _all(told: str, verbs: Sequence[str], which: int) -> tuple[str, ...]:
     read = [_read(line) for line in told.splitlines()]
-    return tuple(dict.fromkeys(found[which] for found in read if found is not None and found[0] in verbs))
+    return tuple(dict.fromkeys(sentence[which] for sentence in read if sentence is not None and sentence[0] in verbs))
 
 
 def _place(entity: str, told: str) -> Slot:
@@ -74,7 +74,7 @@ def sentence_facts(chunks: Sequence[Sequence[str]]) -> list[tuple[Fact, ...]]:
     was dropped where it is known."""
     told = "\n".join(line for chunk in chunks for line in chunk)
     places: dict[str, str] = {}
-    found: list[tuple[Fact, ...]] = []
+    facts: list[tuple[Fact, ...]] = []
     for chunk in chunks:
         slots: dict[str, Fact] = {}
         for sentence in chunk:
@@ -90,8 +90,8 @@ def sentence_facts(chunks: Sequence[Sequence[str]]) -> list[tuple[Fact, ...]]:
                 slots[what] = Fact(kind="insert", slot=_holder(what, told), value=person)
             elif person in places:
                 slots[what] = Fact(kind="insert", slot=_place(what, told), value=places[person])
-        found.append(tuple(slots.values()))
-    return found
+        facts.append(tuple(slots.values()))
+    return facts
 
 
 def teach_story(data: Mapping[str, Any]) -> list[str]:

@@ -56,7 +56,7 @@ def jsonl_source(path: str) -> Source:
 
 def _world(line: str, number: int, path: str) -> World:
     try:
-        found = _WorldLine.model_validate(json.loads(line))
+        world = _WorldLine.model_validate(json.loads(line))
     except json.JSONDecodeError as error:
         raise ConfigError(f"line {number} of {path} is not JSON: {error}") from error
     except ValidationError as error:
@@ -66,8 +66,8 @@ def _world(line: str, number: int, path: str) -> World:
             f"line {number} of {path}: {where}: {first['msg']}; expected {{chunks: [{{text, timestamp?}}], "
             "questions: [{question, answers, evidence?}]}"
         ) from error
-    chunks = tuple(Chunk(text=chunk.text, timestamp=chunk.timestamp) for chunk in found.chunks)
-    questions = tuple(_question(line, chunks, f"line {number} of {path}") for line in found.questions)
+    chunks = tuple(Chunk(text=chunk.text, timestamp=chunk.timestamp) for chunk in world.chunks)
+    questions = tuple(_question(line, chunks, f"line {number} of {path}") for line in world.questions)
     return with_facts(World(name=f"{Path(path).stem}-{number}", chunks=chunks, questions=questions))
 
 
@@ -82,12 +82,12 @@ def _question(line: _QuestionLine, chunks: tuple[Chunk, ...], where: str) -> Que
 
 def _evidence(item: int | str, chunks: tuple[Chunk, ...], where: str) -> Evidence:
     if isinstance(item, str):
-        found = locate_evidence(chunks, item)
-        if found is None:
+        evidence = locate_evidence(chunks, item)
+        if evidence is None:
             raise ConfigError(
                 f"{where}: evidence {item[:60]!r} stands in no chunk; give words of a chunk, or its index"
             )
-        return found
+        return evidence
     if not 0 <= item < len(chunks):
         raise ConfigError(f"{where}: evidence {item} is no chunk; there are chunks 0 to {len(chunks) - 1}")
     return Evidence(chunk=item, text=chunks[item].text)

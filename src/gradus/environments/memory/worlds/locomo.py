@@ -55,15 +55,15 @@ def _world(data: Any, place: int, path: str) -> World:
 def _turns(conversation: Mapping[str, Any]) -> list[tuple[str | None, str, str]]:
     """All turns in order as (date of the session, id such as D1:2, text)."""
     numbers = sorted(int(match[1]) for key in conversation if (match := re.fullmatch(r"session_(\d+)", key)))
-    found: list[tuple[str | None, str, str]] = []
+    turns: list[tuple[str | None, str, str]] = []
     for number in numbers:
         when = conversation.get(f"session_{number}_date_time")
         for place, turn in enumerate(conversation[f"session_{number}"] or [], 1):
             if isinstance(turn, dict):
                 text = _turn_text(turn)
                 if text:
-                    found.append((str(when) if when else None, str(turn.get("dia_id") or f"D{number}:{place}"), text))
-    return found
+                    turns.append((str(when) if when else None, str(turn.get("dia_id") or f"D{number}:{place}"), text))
+    return turns
 
 
 def _turn_text(turn: Mapping[str, Any]) -> str:

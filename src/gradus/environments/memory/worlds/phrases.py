@@ -215,6 +215,6 @@ def read_line(line: str) -> Said | None:
     for pattern, kind, noun in _grammar():
         match = pattern.fullmatch(text)
         if match:
-            found = match.groupdict()
-            return Said(kind=kind, entity=found.get("n") or speaker, attribute=ATTRIBUTES[noun], value=found.get("v"))
+            parts = match.groupdict()
+            return Said(kind=kind, entity=parts.get("n") or speaker, attribute=ATTRIBUTES[noun], value=parts.get("v"))
     return None

@@ -27,8 +27,8 @@ Topics = Mapping[str, Sequence[Attribute]]
 def ask(timeline: Timeline, people: Sequence[str], topics: Topics, number: int, rng: random.Random) -> list[Question]:
     """Up to ``number`` different questions, kinds drawn by weight where the world allows them."""
     candidates = {kind: _CANDIDATES[kind](timeline, people, topics) for kind in KINDS}
-    for found in candidates.values():
-        rng.shuffle(found)
+    for keys in candidates.values():
+        rng.shuffle(keys)
     asked: list[Question] = []
     while len(asked) < number:
         left = [kind for kind in KINDS if candidates[kind]]
@@ -57,14 +57,14 @@ def _any(timeline: Timeline, people: Sequence[str], topics: Topics) -> list[Key]
 
 def _friends(timeline: Timeline, people: Sequence[str], topics: Topics) -> list[Key]:
     """(person, noun) such that the noun is known of the person's friend."""
-    found: list[Key] = []
+    keys: list[Key] = []
     for person in people:
         friend = timeline.current((person, "friend"))
         if friend:
-            found += [
+            keys += [
                 (person, noun) for noun in ATTRIBUTES if noun != "friend" and timeline.current((friend.value, noun))
             ]
-    return found
+    return keys
 
 
 def _never(timeline: Timeline, people: Sequence[str], topics: Topics) -> list[Key]:

@@ -84,17 +84,17 @@ def read_statements(text: str) -> list[Statement]:
     >>> [said.value for said in read_statements("Tavo: my city is now Reku.\\nMila: well, I have to think about that.")]
     ['Reku']
     """
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for line in text.splitlines():
         said = read_line(line)
         if said is None or said.kind in ("rumour", "joke", "repeat"):
             continue
         kind = "tell" if said.kind == "change" else said.kind
         value = None if kind == "retract" else said.value
-        found.append(
+        statements.append(
             Statement(kind=kind, entity=said.entity, cue=said.attribute.noun, bank=said.attribute.bank, value=value)
         )
-    return found
+    return statements
 
 
 def _vocabulary() -> Vocabulary:
