@@ -67,7 +67,9 @@ def test_one_step_is_what_it_is_on_paper(loaded, pair, grader: str, algorithm: s
     # The leave-one-out baseline of a group of two is the other member.
     advantage = [[to_go[0][t] - to_go[1][t] for t in range(3)], [to_go[1][t] - to_go[0][t] for t in range(3)]]
     lengths = [[len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens] for episode in group.episodes]
-    weighted = [a * n for rows, counts in zip(advantage, lengths, strict=True) for a, n in zip(rows, counts, strict=True)]
+    weighted = [
+        a * n for rows, counts in zip(advantage, lengths, strict=True) for a, n in zip(rows, counts, strict=True)
+    ]
     if algorithm == "dapo":  # ratios are 1: minus the mean advantage over all sampled tokens
         by_hand = -sum(weighted) / sum(map(sum, lengths))
     else:  # one advantage per episode; mean over training sequences (one a turn, for each turn restarts)
