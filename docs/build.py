@@ -1,9 +1,15 @@
-"""Check the docs: every relative link leads somewhere, and every example names a command, and options of it, that exist."""
+"""Check the docs and build the site.
+
+Every relative link must lead somewhere, every example must name a command, and options of it, that exist, the generated reference must
+be up to date, and mkdocs must build without a warning. ``--check`` leaves the site out.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +42,10 @@ def main() -> int:
     for fault in faults:
         print(fault)
     print(f"{len(pages)} pages, {len(faults)} faults")
-    return int(bool(faults))
+    stale = subprocess.run([sys.executable, str(ROOT / "docs/reference.py"), "--check"], check=False).returncode
+    if faults or stale or "--check" in sys.argv:
+        return int(bool(faults or stale))
+    return subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"], cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False).returncode
 
 
 def _wrong(root: Any, example: str) -> Iterator[str]:

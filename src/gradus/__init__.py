@@ -1,3 +1,3 @@
 """Gradus trains language-model agents with GRPO on the machine one has, and proves that they got better."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -9,7 +9,7 @@ import typer
 __all__ = ["attach"]
 
 _GROUPS = {
-    "Start here": {"run": "run", "envs": "envs", "play": "play"},
+    "Start here": {"run": "run", "envs": "envs", "play": "play", "docs": "docs"},
     "The five steps": {
         "audit": "audit",
         "teach": "teach",

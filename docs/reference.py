@@ -1,0 +1,147 @@
+"""Write docs/reference/ from the code: every recipe key, every command, every name of the Python front door.
+
+``python docs/reference.py`` writes the pages; ``--check`` says which are out of date and exits with 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from typer.main import get_command
+
+import gradus
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.pipeline.recipe import Recipe
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+NOTE = "<!-- Written by docs/reference.py; change the code, not this page. -->\n\n"
+
+
+def main() -> int:
+    pages = {"recipe.md": recipe_page(), "commands.md": commands_page(), "python.md": python_page()}
+    stale = [name for name, text in pages.items() if _stored(name) != text]
+    if "--check" in sys.argv:
+        for name in stale:
+            print(f"docs/reference/{name} is out of date; run python docs/reference.py")
+        return int(bool(stale))
+    FOLDER.mkdir(exist_ok=True)
+    for name in stale:
+        (FOLDER / name).write_text(pages[name], encoding="utf-8")
+    print(f"{len(pages)} pages, {len(stale)} written")
+    return 0
+
+
+def _stored(name: str) -> str | None:
+    path = FOLDER / name
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def recipe_page() -> str:
+    """One table a section of a recipe."""
+    lines = [
+        NOTE + "# Recipe keys",
+        "",
+        "A recipe is a TOML file. Unknown keys are refused, and so is a key without effect in the chosen mode. Change a key from",
+        "the command line with `--set section.key=value`.",
+        "",
+    ]
+    for section, model in _sections(Recipe, ""):
+        lines += [f"## {section}" if section else "## Top level", ""]
+        summary = inspect.getdoc(model) or ""
+        if section and summary:
+            lines += [summary.split("\n\n")[0].replace("\n", " ").replace("``", "`"), ""]
+        lines += ["| key | type | default | what it does |", "|---|---|---|---|"]
+        for name, field in model.model_fields.items():
+            if _model_of(field.annotation) is None:
+                cells = (f"`{name}`", _type(field.annotation), _default(field), field.description or "")
+                lines.append("| " + " | ".join(_cell(each) for each in cells) + " |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sections(model: type[BaseModel], way: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    yield way, model
+    for name, field in model.model_fields.items():
+        inner = _model_of(field.annotation)
+        if inner is not None:
+            yield from _sections(inner, f"{way}.{name}".strip("."))
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, alone, optional or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((inner for each in get_args(annotation) if (inner := _model_of(each)) is not None), None)
+
+
+def _type(annotation: Any) -> str:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    text = re.sub(r"\b(?:typing|collections\.abc|gradus\.[\w.]+)\.", "", text)
+    text = re.sub(r"Literal\[([^\]]*)\]", lambda match: match[1].replace(", ", " or "), text)
+    return f"`{text}`".replace("|", "or")
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default if field.default is not PydanticUndefined else field.default_factory()
+    return "unset" if value is None else f"`{value!r}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("``", "`")
+
+
+def commands_page() -> str:
+    """One section a command, with its options."""
+    attach(app)
+    lines = [NOTE + "# Commands", "", "`gradus COMMAND --help` says the same in a terminal.", ""]
+    for name, command in _commands(get_command(app), "gradus"):
+        lines += [f"## `{name}`", "", _cell(command.help or ""), ""]
+        rows = [_parameter(each) for each in command.params if not getattr(each, "hidden", False)]
+        if rows:
+            lines += ["| argument or option | default | what it does |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if not inner:
+        yield name, command
+        return
+    for each, found in inner.items():
+        yield from _commands(found, f"{name} {each}")
+
+
+def _parameter(parameter: Any) -> str:
+    spelled = " ".join([*parameter.opts, *parameter.secondary_opts]) if parameter.param_type_name == "option" else parameter.name.upper()
+    default = parameter.default
+    shown = "" if default in (None, [], ()) or callable(default) else f"`{default}`"
+    if parameter.required:
+        shown = "required"
+    return f"| `{spelled}` | {_cell(shown)} | {_cell(getattr(parameter, 'help', None) or '')} |"
+
+
+def python_page() -> str:
+    """The names of ``import gradus``."""
+    lines = [NOTE + "# Python", "", "`import gradus` gives these names. Everything that the command line does is one call here.", ""]
+    for name in sorted(getattr(gradus, "__all__", ())):
+        value = getattr(gradus, name)
+        if name.startswith("_"):
+            continue
+        signature = f"{name}{inspect.signature(value)}" if inspect.isfunction(value) else name
+        signature = re.sub(r"'", "", re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature))
+        lines += [f"## `{name}`", "", "```python", signature, "```", "", inspect.getdoc(value) or "", ""]
+    return "\n".join(lines).replace("``", "`").replace("```python", "```python").rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""`gradus docs`: a page of the documentation in the terminal, offline."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(topic: str | None = typer.Argument(None, help="A page, as in `gradus docs training`; none lists them.")) -> None:
+    """Show a page of the documentation in the terminal. It needs no network."""
+    import difflib
+    import sysconfig
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from gradus.core import ConfigError
+
+    beside = Path(__file__).resolve().parents[3] / "docs"  # a checkout
+    folder = beside if (beside / "concepts.md").is_file() else Path(sysconfig.get_path("data")) / "share/gradus/docs"
+    pages = {path.relative_to(folder).with_suffix("").as_posix().lower(): path for path in sorted(folder.rglob("*.md"))}
+    console = Console()
+    if topic is None:
+        for name, path in pages.items():
+            title = path.read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
+            console.print(f"[bold]{name}[/bold]  {title}", highlight=False)
+        console.print("next: gradus docs index", style="dim")
+        return
+    wanted = topic.lower().removesuffix(".md").replace("-", "_")
+    if wanted not in pages:
+        close = difflib.get_close_matches(wanted, pages, n=1)
+        hint = f"did you mean {close[0]}?" if close else "`gradus docs` lists them"
+        raise ConfigError(f"no page {topic!r}: {hint}")
+    with console.pager(styles=True) if console.is_terminal else _as_it_is():
+        console.print(Markdown(pages[wanted].read_text(encoding="utf-8")))
+
+
+def _as_it_is():
+    from contextlib import nullcontext
+
+    return nullcontext()
