@@ -45,7 +45,12 @@ def main() -> int:
     stale = subprocess.run([sys.executable, str(ROOT / "docs/reference.py"), "--check"], check=False).returncode
     if faults or stale or "--check" in sys.argv:
         return int(bool(faults or stale))
-    return subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"], cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=False,
+    ).returncode
 
 
 def _wrong(root: Any, example: str) -> Iterator[str]:

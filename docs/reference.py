@@ -122,7 +122,11 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parameter(parameter: Any) -> str:
-    spelled = " ".join([*parameter.opts, *parameter.secondary_opts]) if parameter.param_type_name == "option" else parameter.name.upper()
+    spelled = (
+        " ".join([*parameter.opts, *parameter.secondary_opts])
+        if parameter.param_type_name == "option"
+        else parameter.name.upper()
+    )
     default = parameter.default
     shown = "" if default in (None, [], ()) or callable(default) else f"`{default}`"
     if parameter.required:
@@ -132,7 +136,12 @@ def _parameter(parameter: Any) -> str:
 
 def python_page() -> str:
     """The names of ``import gradus``."""
-    lines = [NOTE + "# Python", "", "`import gradus` gives these names. Everything that the command line does is one call here.", ""]
+    lines = [
+        NOTE + "# Python",
+        "",
+        "`import gradus` gives these names. Everything that the command line does is one call here.",
+        "",
+    ]
     for name in sorted(getattr(gradus, "__all__", ())):
         value = getattr(gradus, name)
         if name.startswith("_"):

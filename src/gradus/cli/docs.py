@@ -7,7 +7,9 @@ import typer
 __all__ = ["command"]
 
 
-def command(topic: str | None = typer.Argument(None, help="A page, as in `gradus docs training`; none lists them.")) -> None:
+def command(
+    topic: str | None = typer.Argument(None, help="A page, as in `gradus docs training`; none lists them."),
+) -> None:
     """Show a page of the documentation in the terminal. It needs no network."""
     import difflib
     import sysconfig
