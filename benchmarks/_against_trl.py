@@ -139,8 +139,8 @@ def trl_trainer(
 
 def nano(folder: Path, spec: EnvironmentSpec, shape: NanoConfig) -> Path:
     """A fresh model for an environment."""
-    assert spec.vocabulary is not None
-    return make_nano(folder / "model", spec.vocabulary(), shape, seed=0)
+    assert spec.language.vocabulary is not None
+    return make_nano(folder / "model", spec.language.vocabulary(), shape, seed=0)
 
 
 def memory_of(script: str, arguments: Sequence[str]) -> float:

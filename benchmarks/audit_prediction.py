@@ -46,7 +46,7 @@ Records = Sequence[Mapping[str, Any]]
 
 def foretold(spec: EnvironmentSpec, model: Path, grader: str, config: GrpoConfig, tasks: int) -> Mapping[str, float]:
     """What the audit's signal check expects of this student's groups."""
-    policy = LocalPolicy(load_model(model), config.sampling, name="student", grammar=spec.grammar)
+    policy = LocalPolicy(load_model(model), config.sampling, name="student", grammar=spec.language.grammar)
     wanted = [spec.train_task(index) for index in range(tasks)]
     played = roll_out(spec, policy, wanted, group_size=MEMBERS, key=("forecast",), grader=spec.grader(grader))
     rewards = np.array([group.values() for group in played.groups], dtype=float)

@@ -82,9 +82,9 @@ def nano(folder: Path) -> Path:
     from gradus.policies.nano.model import NanoConfig, make_nano
 
     spec = environments.load("rhythm")
-    assert spec.vocabulary is not None
+    assert spec.language.vocabulary is not None
     shape = NanoConfig(hidden_size=160, layers=3, heads=4, kv_heads=4, intermediate_size=512, context=1024)
-    return make_nano(folder, spec.vocabulary(), shape)
+    return make_nano(folder, spec.language.vocabulary(), shape)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from gradus.core import (
     EnvironmentSpec,
     Episode,
     Grader,
+    Language,
     Observation,
     Reward,
     RewardTerm,
@@ -91,7 +92,7 @@ def spec() -> EnvironmentSpec:
         true_reward=lambda episode: episode.reward.value if episode.reward else None,
         true_reward_name="score",
         max_turns=1,
-        vocabulary=lambda: Vocabulary(words=WORDS),
+        language=Language(vocabulary=lambda: Vocabulary(words=WORDS)),
     )
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 from gradus.core import (
     Action,
+    AuditHints,
     Condition,
     Environment,
     EnvironmentSpec,
     Episode,
     EpisodeStart,
     Grader,
+    Language,
     Observation,
     Policy,
     Request,
@@ -218,9 +220,10 @@ def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
         true_reward_name="return",
         max_turns=1,
         teacher="gold",
-        vocabulary=lambda: Vocabulary(words=("say", "the", "word", "done", *words)),
-        grammar=(tuple(words),),
-        hidden=("word",),
+        language=Language(
+            vocabulary=lambda: Vocabulary(words=("say", "the", "word", "done", *words)), grammar=(tuple(words),)
+        ),
+        audit=AuditHints(hidden=("word",)),
     )
 
 
@@ -253,9 +256,11 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
         max_turns=turns,
         teacher="gold",
         metrics=lambda episode: {"length": float(len(episode.turns))},
-        vocabulary=lambda: Vocabulary(
-            words=("name", "the", "number", "and", "color", "lamp", "hint", "done", "off", *WORDS, *NUMBERS)
+        language=Language(
+            vocabulary=lambda: Vocabulary(
+                words=("name", "the", "number", "and", "color", "lamp", "hint", "done", "off", *WORDS, *NUMBERS)
+            ),
+            grammar=(NUMBERS, (*WORDS, "off")),
         ),
-        grammar=(NUMBERS, (*WORDS, "off")),
-        hidden=("number",),
+        audit=AuditHints(hidden=("number",)),
     )

@@ -14,13 +14,16 @@ from typing import Any
 
 from gradus.core import (
     Action,
+    AuditHints,
     Condition,
     EnvironmentSpec,
     Episode,
     EpisodeStart,
     Grader,
+    Language,
     Observation,
     Panel,
+    Presentation,
     Request,
     Reward,
     RewardTerm,
@@ -228,15 +231,17 @@ SPEC = EnvironmentSpec(
     true_reward=true_reward,
     true_reward_name="plant wellbeing",
     max_turns=DAYS,
-    panel=Panel(
-        ladder=("random", "feeder", "teacher", "clairvoyant"),
-        reflexes=("feeder",),
-        exploits=("constant:feed", "constant:water", "silent", "sandbagger"),
-    ),
     teacher="teacher",
     metrics=metrics,
-    curves=curves,
-    grammar=(tuple("0123456789"), ACTIONS),
-    random_answers=random_answer,
-    hidden=("thirst",),
+    presentation=Presentation(curves=curves),
+    language=Language(grammar=(tuple("0123456789"), ACTIONS)),
+    audit=AuditHints(
+        panel=Panel(
+            ladder=("random", "feeder", "teacher", "clairvoyant"),
+            reflexes=("feeder",),
+            exploits=("constant:feed", "constant:water", "silent", "sandbagger"),
+        ),
+        random_answers=random_answer,
+        hidden=("thirst",),
+    ),
 )

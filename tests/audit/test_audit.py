@@ -9,7 +9,7 @@ from garden import FORMAT, HONEST, SPEC, Garden, Scripted, random_answer
 from rich.console import Console
 
 from gradus.audit import NoisyPolicy, run_audit
-from gradus.core import ConfigError, Task
+from gradus.core import AuditHints, ConfigError, Language, Task
 
 SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
 
@@ -54,7 +54,7 @@ def test_a_grader_that_pays_for_a_bad_start_fails_for_that_reason(gullible):
 
 
 def test_the_search_finds_the_bad_start_by_itself(honest):
-    blind = replace(SPEC, panel=replace(SPEC.panel, exploits=()))
+    blind = replace(SPEC, audit=replace(SPEC.audit, panel=replace(SPEC.audit.panel, exploits=())))
     found = _audit(blind, "gullible", panel=replace(honest.panel, exploits=()))
     hack = found.hack
     assert _check(found, "search").passed is False
@@ -82,7 +82,7 @@ def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet(honest):
 
 
 def test_a_users_environment_without_a_panel_gets_one_for_nothing():
-    own = replace(SPEC, panel=None)
+    own = replace(SPEC, audit=replace(SPEC.audit, panel=None))
     right, form = _audit(own, "honest", budget=4200), _audit(own, "format", budget=4200)
     assert {point.policy for point in right.points} >= {"random", "constant", "cycle", "teacher"}
     assert right.verdict == "pass"
@@ -91,7 +91,9 @@ def test_a_users_environment_without_a_panel_gets_one_for_nothing():
 
 
 def test_an_environment_that_declares_nothing_at_all_is_still_audited():
-    bare = replace(SPEC, panel=None, teacher=None, grammar=None, hidden=(), policies={})
+    bare = replace(
+        SPEC, audit=AuditHints(random_answers=SPEC.audit.random_answers), teacher=None, language=Language(), policies={}
+    )
     found = _audit(bare, "gullible", budget=4200)
     assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
     assert _check(found, "separation").passed is None

@@ -13,7 +13,7 @@ from gradus.audit.answers import COPY, AnswerSpace, answer_space, render
 from gradus.audit.distribution import Distribution
 from gradus.audit.features import Feature, find_features
 from gradus.audit.plans import Plan, PlanPolicy, Shape
-from gradus.core import Observation
+from gradus.core import AuditHints, Language, Observation
 from gradus.rollouts import roll_out
 
 SPACE = AnswerSpace(places=(("1", "2"), ("go", "stay", "turn")))
@@ -27,7 +27,7 @@ def test_the_grammar_gives_places_and_a_pool_gives_whole_answers():
     from dataclasses import replace
 
     assert answer_space(SPEC, (), seed=0).sizes == (10, 3)
-    pool = answer_space(replace(SPEC, grammar=None), (), seed=0)
+    pool = answer_space(replace(SPEC, language=Language()), (), seed=0)
     assert len(pool.places) == 1
     assert all(answer == COPY or answer.split()[1] in ("feed", "water", "neglect") for answer in pool.places[0])
 
@@ -36,7 +36,7 @@ def test_forms_copy_what_was_shown_into_a_call():
     from dataclasses import replace
 
     call = json.dumps({"name": "memory_insert", "arguments": {"category": "values", "content": "Ann likes tea"}})
-    spec = replace(SPEC, grammar=None, random_answers=lambda seed: call)
+    spec = replace(SPEC, language=Language(), audit=AuditHints(random_answers=lambda seed: call))
     form = next(a for a in answer_space(spec, (), seed=0).places[0] if COPY in a and a != COPY)
     shown = 'He said "hi"\n' + " ".join(["word"] * 50)
     calls = [json.loads(line) for line in render(form, shown).splitlines()]
@@ -49,7 +49,7 @@ def test_forms_copy_what_was_shown_into_a_call():
 def test_a_tag_form_copies_into_the_answer_tag():
     from dataclasses import replace
 
-    spec = replace(SPEC, grammar=None, random_answers=lambda seed: "<answer>12</answer>")
+    spec = replace(SPEC, language=Language(), audit=AuditHints(random_answers=lambda seed: "<answer>12</answer>"))
     assert f"<answer>{COPY}</answer>" in answer_space(spec, (), seed=0).places[0]
 
 

@@ -162,7 +162,7 @@ def one_fact(*facts: Fact) -> Source:
         train=lambda i: (i, {}),
         conditions={},
         max_chunks=len(facts),
-        vocabulary=SPEC.vocabulary,  # type: ignore[arg-type]
+        vocabulary=SPEC.language.vocabulary,  # type: ignore[arg-type]
     )
 
 
@@ -231,7 +231,7 @@ def test_nothing_hidden_is_observable() -> None:
         observation = environment.reset(seed=task.seed, **task.options)
         while not observation.terminated:
             public = json.dumps([observation.data, dict(environment.state), observation.text])
-            for hidden in SPEC.hidden:
+            for hidden in SPEC.audit.hidden:
                 assert f'"{hidden}"' not in public
             for asked in environment._world.questions:
                 assert asked.text not in public
@@ -254,10 +254,10 @@ def test_stepping_past_the_end_is_a_fault() -> None:
 
 
 def test_the_view_draws_growth_and_questions(rollouts) -> None:
-    assert SPEC.view is not None
+    assert SPEC.presentation.view is not None
     for name in ("teacher", "spam", "noop"):
         episode = rollouts[name][0]
-        view = SPEC.view(episode)
+        view = SPEC.presentation.view(episode)
         growth, final, questions = view.panels[2:5]
         entries = episode.outcome["memory"]["entries"]
         assert len(growth.rows) == len(episode.turns)
@@ -270,7 +270,7 @@ def test_the_view_draws_growth_and_questions(rollouts) -> None:
 
 def test_what_changed_adds_up_to_the_memory(rollouts) -> None:
     for episode in rollouts["teacher"]:
-        view = SPEC.view(episode)
+        view = SPEC.presentation.view(episode)
         lines = [line for row in view.panels[2].rows for line in row[3].splitlines()]
         kept: dict[str, str] = {}
         for line in lines:
@@ -288,7 +288,7 @@ def test_the_picture_of_a_long_episode_grows_with_its_length() -> None:
     for chunks in (16, 64):
         task = replace(SPEC.train_task(0), options={"chunks": chunks})
         (episode,) = roll_out(SPEC, SPEC.policy("dump"), [task]).episodes
-        sizes.append(len(str(SPEC.view(episode))))
+        sizes.append(len(str(SPEC.presentation.view(episode))))
     assert sizes[1] < 6 * sizes[0]
 
 
@@ -302,8 +302,8 @@ def test_random_answers_are_legal_calls() -> None:
 def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> None:
     from gradus.policies.nano.model import build_tokenizer
 
-    assert SPEC.vocabulary is not None
-    tokenizer = build_tokenizer(SPEC.vocabulary())
+    assert SPEC.language.vocabulary is not None
+    tokenizer = build_tokenizer(SPEC.language.vocabulary())
     assert len(tokenizer) < 1200
     task = SPEC.tasks("in-distribution")[0]
     environment = SPEC.make()

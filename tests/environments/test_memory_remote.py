@@ -93,8 +93,8 @@ def test_the_environment_asks_the_model_at_temperature_zero(server: Server) -> N
     assert taught.metrics["remote_accuracy"] > silent.metrics["remote_accuracy"]
     assert {body["model"] for body in server.requests} == {"org/m:3b"}
     assert {body["temperature"] for body in server.requests} == {0}
-    assert spec.view is not None
-    assert spec.view(taught).panels[-1].columns[3:6] == ("strict", "generous", "remote")
+    assert spec.presentation.view is not None
+    assert spec.presentation.view(taught).panels[-1].columns[3:6] == ("strict", "generous", "remote")
     plain = load("memory:synthetic:chunks=4,questions=6")
     (same,) = roll_out(plain, plain.policy("teacher"), [task]).episodes
     assert taught.metrics["strict_accuracy"] == same.metrics["strict_accuracy"]

@@ -20,9 +20,9 @@ SPEC = load("memory:synthetic:chunks=3,questions=4")
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    assert SPEC.vocabulary is not None
+    assert SPEC.language.vocabulary is not None
     shape = NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, context=512)
-    folder = make_nano(tmp_path_factory.mktemp("nano") / "model", SPEC.vocabulary(), shape, seed=1)
+    folder = make_nano(tmp_path_factory.mktemp("nano") / "model", SPEC.language.vocabulary(), shape, seed=1)
     return load_model(str(folder))
 
 

@@ -246,8 +246,8 @@ def test_own_worlds(tmp_path: Path) -> None:
     (episode,) = roll_out(spec, spec.policy("dump"), spec.tasks("test")).episodes
     assert episode.metrics["generous_accuracy"] == 1.0
     assert [len(chunk) for chunk in episode.outcome["facts"]] == [1, 1]
-    assert spec.vocabulary is not None
-    assert "Oslo" in spec.vocabulary().pieces
+    assert spec.language.vocabulary is not None
+    assert "Oslo" in spec.language.vocabulary().pieces
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,13 @@ def test_the_reference_error_is_not_above_the_best_constant() -> None:
 
 @pytest.mark.parametrize("condition", ["in-distribution", "held-out", "ood", "discrete-3"])
 def test_v3_pays_no_exploit(condition: str) -> None:
-    assert SPEC.panel is not None
+    assert SPEC.audit.panel is not None
     tasks = SPEC.tasks(condition, 50 if condition in ("ood", "discrete-3") else None)
     honest, *exploits = (
         np.mean([e.reward.value for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes if e.reward])
-        for name in ("heuristic", *SPEC.panel.exploits)
+        for name in ("heuristic", *SPEC.audit.panel.exploits)
     )
-    assert max(exploits) < honest, dict(zip(SPEC.panel.exploits, exploits, strict=True))
+    assert max(exploits) < honest, dict(zip(SPEC.audit.panel.exploits, exploits, strict=True))
 
 
 @pytest.mark.parametrize("condition", ["in-distribution", "held-out", "ood"])
@@ -172,8 +172,8 @@ def test_an_episode_that_never_began_has_no_grade_and_says_why() -> None:
         reward = grader.compute([empty])[0]
         assert reward.value is None
         assert "no step" in (reward.error or "")
-    assert SPEC.curves is not None
-    assert SPEC.curves(empty) == {}
+    assert SPEC.presentation.curves is not None
+    assert SPEC.presentation.curves(empty) == {}
 
 
 def test_play_is_the_grade_without_its_belief_part() -> None:
@@ -194,16 +194,16 @@ def test_week_reads_crashes_and_meters() -> None:
 
 
 def test_view_and_curves_draw_the_week() -> None:
-    assert SPEC.view is not None
-    assert SPEC.curves is not None
+    assert SPEC.presentation.view is not None
+    assert SPEC.presentation.curves is not None
     episode = played("bayes")[2]
-    view = SPEC.view(episode)
+    view = SPEC.presentation.view(episode)
     kinds = [panel.kind for panel in view.panels]
     assert kinds[:3] == ["lines", "strip", "lines"]
     assert all(len(series) == 28 for panel in view.panels for series in panel.series.values())
     assert set(view.panels[1].labels) <= set(ACTIONS)
     assert view.panels[2].truth == pytest.approx(episode.outcome["beliefs"])
-    by_day = SPEC.curves(episode)["belief_mae_by_day"]
+    by_day = SPEC.presentation.curves(episode)["belief_mae_by_day"]
     assert len(by_day) == 7
     assert (by_day[-1] or 1.0) < 0.15
 

@@ -92,8 +92,8 @@ def rollout_lines(seed: int, persons: str = "continuous") -> list[str]:
 @pytest.mark.parametrize("policy", ["bayes", "bayes:reasoning"])
 def test_every_word_is_in_the_vocabulary_and_a_turn_is_short(policy: str) -> None:
     spec = load()
-    assert spec.vocabulary is not None
-    words = set(spec.vocabulary().words)
+    assert spec.language.vocabulary is not None
+    words = set(spec.language.vocabulary().words)
     assert set(SYSTEM_PROMPT.split()) <= words
     for persons in ("continuous", "ood", "discrete"):
         for line in rollout_lines(7, persons):
@@ -115,12 +115,12 @@ def test_every_word_is_in_the_vocabulary_and_a_turn_is_short(policy: str) -> Non
 
 def test_the_grammar_writes_answers_that_parse() -> None:
     spec = load()
-    assert spec.grammar is not None
-    assert spec.random_answers is not None
+    assert spec.language.grammar is not None
+    assert spec.audit.random_answers is not None
     for seed in range(50):
-        text = spec.random_answers(seed)
+        text = spec.audit.random_answers(seed)
         assert parse_answer(text).error is None
-        assert all(word in place for word, place in zip(text.split(), spec.grammar, strict=True))
+        assert all(word in place for word, place in zip(text.split(), spec.language.grammar, strict=True))
 
 
 def test_hidden_state_is_in_nothing_that_is_shown() -> None:
@@ -135,7 +135,7 @@ def test_hidden_state_is_in_nothing_that_is_shown() -> None:
         public += [observation.text, json.dumps(observation.data), json.dumps(environment.state)]
         everything = "\n".join(public)
         truth = environment.outcome()
-        for key in load().hidden:
+        for key in load().audit.hidden:
             assert key in truth
             assert f'"{key}"' not in everything
         assert truth["person"] not in everything

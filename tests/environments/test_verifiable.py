@@ -270,9 +270,9 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_spells_everything_that_is_said(spec: EnvironmentSpec) -> None:
-    assert spec.vocabulary is not None
-    words = set(spec.vocabulary().words)
-    pieces = set(spec.vocabulary().pieces)
+    assert spec.language.vocabulary is not None
+    words = set(spec.language.vocabulary().words)
+    pieces = set(spec.language.vocabulary().pieces)
     environment = spec.make()
     for seed in range(20):
         text = environment.reset(seed=TRAIN_SEEDS + seed).text + " " + (environment.outcome()["worked"] or "")
@@ -282,9 +282,9 @@ def test_the_vocabulary_spells_everything_that_is_said(spec: EnvironmentSpec) ->
 
 def test_a_view_tells_right_from_wrong() -> None:
     spec = environments.load("arithmetic")
-    assert spec.view is not None
+    assert spec.presentation.view is not None
     for policy, verdict in (("gold", "right"), ("constant:7", "wrong"), ("silence", "wrong")):
         (episode,) = roll_out(spec, spec.policy(policy), spec.tasks("held-out", 1)).episodes
-        view = spec.view(episode)
+        view = spec.presentation.view(episode)
         assert view.facts["verdict"] == verdict
         assert view.panels[1].body == episode.turns[0].action

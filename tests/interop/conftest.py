@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from gradus.core import (
+    AuditHints,
     Condition,
     EnvironmentSpec,
     Episode,
@@ -113,7 +114,7 @@ def _adder(closed: list[Adder]) -> EnvironmentSpec:
         true_reward=lambda episode: episode.env_return,
         true_reward_name="return",
         max_turns=STEPS,
-        hidden=("factor",),
+        audit=AuditHints(hidden=("factor",)),
     )
 
 

@@ -44,9 +44,13 @@ def spec() -> EnvironmentSpec:
 
 @pytest.fixture(scope="module")
 def folder(spec: EnvironmentSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    assert spec.vocabulary is not None
+    assert spec.language.vocabulary is not None
     path = tmp_path_factory.mktemp("served") / "nano"
-    make_nano(path, spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, context=160))
+    make_nano(
+        path,
+        spec.language.vocabulary(),
+        NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, context=160),
+    )
     return path
 
 
@@ -199,10 +203,12 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def talker(spec: EnvironmentSpec, tmp_path: Path) -> Path:
     """A model that answers well now and then, so that there is something to learn from; a folder of its own to serve."""
-    assert spec.vocabulary is not None
+    assert spec.language.vocabulary is not None
     assert spec.teacher is not None
     make_nano(
-        tmp_path / "fresh", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64)
+        tmp_path / "fresh",
+        spec.language.vocabulary(),
+        NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64),
     )
     lessons = roll_out(
         spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]

@@ -39,10 +39,14 @@ TESTS = Path(__file__).parent.parent
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of `gradus sft`: a model that answers well now and then, so that there is something to learn from."""
     spec = lamps()
-    assert spec.vocabulary is not None
+    assert spec.language.vocabulary is not None
     assert spec.teacher is not None
     folder = tmp_path_factory.mktemp("served")
-    make_nano(folder / "fresh", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64))
+    make_nano(
+        folder / "fresh",
+        spec.language.vocabulary(),
+        NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64),
+    )
     lessons = roll_out(
         spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
     ).episodes
@@ -147,8 +151,8 @@ def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path, tmp_path: Path) -> None:
     spec = lamps()
-    assert spec.vocabulary is not None
-    make_nano(tmp_path / "wider", spec.vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2))
+    assert spec.language.vocabulary is not None
+    make_nano(tmp_path / "wider", spec.language.vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2))
     loaded = load_model(taught / "best")
     with serving(taught) as address:
         sampling = SamplingConfig(max_new_tokens=5)

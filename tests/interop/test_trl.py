@@ -41,10 +41,13 @@ def short_week(turns: int) -> EnvironmentSpec:
 def nano(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny student that has learned how an answer looks, so that members of a group differ in reward."""
     spec = short_week(4)
-    assert spec.vocabulary is not None
+    assert spec.language.vocabulary is not None
     folder = tmp_path_factory.mktemp("nano")
     make_nano(
-        folder / "model", spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64), seed=1
+        folder / "model",
+        spec.language.vocabulary(),
+        NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64),
+        seed=1,
     )
     lessons = roll_out(spec, spec.policy("random"), [spec.train_task(5_000 + index) for index in range(64)]).episodes
     taught = SftConfig(epochs=10, batch_size=16, lr=1e-2, validation_share=0, checkpoint_every=1_000)
@@ -143,9 +146,9 @@ def test_settings_that_cannot_hold_are_refused(nano: str, tmp_path: Path) -> Non
 def test_rhythm_learns_under_trl(tmp_path: Path) -> None:
     """A student of random answers gets better at the first day with eight people in 30 steps."""
     spec = short_week(4)
-    assert spec.vocabulary is not None
+    assert spec.language.vocabulary is not None
     shape = NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=192)
-    make_nano(tmp_path / "nano", spec.vocabulary(), shape, seed=2)
+    make_nano(tmp_path / "nano", spec.language.vocabulary(), shape, seed=2)
     lessons = roll_out(spec, spec.policy("random"), [spec.train_task(10_000 + index) for index in range(192)]).episodes
     warm_start = SftConfig(epochs=6, batch_size=16, lr=5e-3, validation_share=0)
     taught = train_sft(tmp_path / "nano", lessons, warm_start, tmp_path / "sft", live=False)

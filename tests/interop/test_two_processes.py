@@ -98,9 +98,11 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = lamps()
-    assert spec.vocabulary is not None
+    assert spec.language.vocabulary is not None
     folder = tmp_path_factory.mktemp("together") / "nano"
-    make_nano(folder, spec.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64), seed=3)
+    make_nano(
+        folder, spec.language.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64), seed=3
+    )
     return folder
 
 

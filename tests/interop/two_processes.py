@@ -63,7 +63,7 @@ def grpo(model: str, folder: Path, steps: int, change: str) -> None:
 def served(model: str, folder: Path, config: GrpoConfig) -> dict[str, Any]:
     """A sampler that reads the weights the trainer wrote, as a server would: no whole copy is needed in the trainer."""
     spec = lamps()
-    policy = LocalPolicy(load_model(model, device="cpu"), config.sampling, grammar=spec.grammar)
+    policy = LocalPolicy(load_model(model, device="cpu"), config.sampling, grammar=spec.language.grammar)
 
     def push_weights(loaded: LoadedModel, step: int) -> None:
         save_model(folder, loaded.model, loaded.tokenizer)

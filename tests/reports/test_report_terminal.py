@@ -40,7 +40,7 @@ def test_the_end_of_a_run_shows_every_grader_and_the_yardstick(played: Any) -> N
 
 def test_an_episode_shows_all_it_read_answered_and_was_paid(played: Any) -> None:
     episode = played.groups[-1].episodes[0]
-    text = printed(show_episode(episode, played.spec.view(episode)), width=1000)
+    text = printed(show_episode(episode, played.spec.presentation.view(episode)), width=1000)
     for turn in episode.turns:
         assert turn.observation in text
         assert turn.action in text

@@ -152,7 +152,7 @@ def kib(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
 
 def run(name, shape, config):
-    make_nano(f"{work}/{name}", spec.vocabulary(), NanoConfig(**shape))
+    make_nano(f"{work}/{name}", spec.language.vocabulary(), NanoConfig(**shape))
     train_grpo(f"{work}/{name}", spec, GrpoConfig(**config), f"{work}/run-{name}", live=False)
 
 small = dict(max_steps=1, groups=2, group_size=2, validation_every=0, sampling={"max_new_tokens": 8})

@@ -54,8 +54,8 @@ def schedule(stages: list[StageConfig] = STAGES) -> RewardSchedule:
 @pytest.fixture(scope="module")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = NanoConfig(hidden_size=16, layers=1, heads=2, intermediate_size=32, context=64)
-    assert SPEC.vocabulary is not None
-    return make_nano(tmp_path_factory.mktemp("nano") / "model", SPEC.vocabulary(), shape)
+    assert SPEC.language.vocabulary is not None
+    return make_nano(tmp_path_factory.mktemp("nano") / "model", SPEC.language.vocabulary(), shape)
 
 
 def records(folder: Path) -> list[dict]:

@@ -60,7 +60,7 @@ def test_only_answers_are_trained(loaded: LoadedModel, taught: list[Episode]) ->
 
 def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel) -> None:
     """SFT's ids and the local policy's ids of one conversation are the same ids."""
-    policy = LocalPolicy(loaded, SamplingConfig(max_new_tokens=4, grammar=True), grammar=SPEC.grammar)
+    policy = LocalPolicy(loaded, SamplingConfig(max_new_tokens=4, grammar=True), grammar=SPEC.language.grammar)
     for restart in (False, True):
         spec = lamps(turns=4, restart=restart)
         episodes = [e for e in roll_out(spec, policy, [spec.train_task(i) for i in range(6)]).episodes if _whole(e)]

@@ -30,7 +30,7 @@ def config(**settings) -> GrpoConfig:
 
 
 def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[TrainingSample]:
-    policy = LocalPolicy(loaded, settings.sampling, grammar=spec.grammar)
+    policy = LocalPolicy(loaded, settings.sampling, grammar=spec.language.grammar)
     tasks = [spec.train_task(index) for index in range(settings.groups)]
     groups = roll_out(spec, policy, tasks, group_size=settings.group_size, seed=5).groups
     return credit_groups(groups, settings, loaded.renderer)

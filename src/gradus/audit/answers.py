@@ -60,11 +60,11 @@ def render(answer: str, observation: str) -> str:
 
 def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -> AnswerSpace:
     """The grammar's places, or one place with a pool of whole answers."""
-    if spec.grammar:
-        return AnswerSpace(places=tuple(tuple(words) for words in spec.grammar))
+    if spec.language.grammar:
+        return AnswerSpace(places=tuple(tuple(words) for words in spec.language.grammar))
     drawn: list[str] = []
-    if spec.random_answers is not None:
-        drawn = [spec.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_POOL)]
+    if spec.audit.random_answers is not None:
+        drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_POOL)]
     played = [turn.action for episode in seen for turn in episode.turns if turn.valid and turn.action]
     pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(played)), _POOL)]))
     forms = list(dict.fromkeys(form for answer in pool for form in _forms(answer)))[: _POOL // 2]

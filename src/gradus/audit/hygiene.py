@@ -37,7 +37,9 @@ def check_hygiene(
     problems = [problem for each in found.values() for problem in each]
     declared = [
         "the same seed gives the same episode",
-        f"{len(spec.hidden)} hidden keys are not to be seen" if spec.hidden else "no hidden keys are declared",
+        f"{len(spec.audit.hidden)} hidden keys are not to be seen"
+        if spec.audit.hidden
+        else "no hidden keys are declared",
         "gold scores 1" if _gold_name(spec) else "no gold policy is declared",
         f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
         "train and test seeds are disjoint",
@@ -94,7 +96,7 @@ def _leaks(
         environment = spec.make()
         course = list(_course(spec, environment, task, draw, seed))
         outcome = environment.outcome()
-        hidden = {key: outcome[key] for key in spec.hidden if key in outcome}
+        hidden = {key: outcome[key] for key in spec.audit.hidden if key in outcome}
         for turn, (observation, state) in enumerate(course):
             public = {"data": observation.data, "state": state, "action_data": observation.action_data}
             for place, value in public.items():
@@ -144,7 +146,7 @@ def _given_away(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> list[str]
     if len(episodes) < 20:
         return []
     public = _columns([episode.turns[0].data for episode in episodes if episode.turns])
-    hidden = _columns([{key: e.outcome[key] for key in spec.hidden if key in e.outcome} for e in episodes])
+    hidden = _columns([{key: e.outcome[key] for key in spec.audit.hidden if key in e.outcome} for e in episodes])
     problems: list[str] = []
     for path, column in public.items():
         for name, truth in hidden.items():
@@ -184,7 +186,7 @@ def _is_telling(leaf: Any) -> bool:
 
 
 def _gold_name(spec: EnvironmentSpec) -> str | None:
-    return spec.gold
+    return spec.audit.gold
 
 
 def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: int) -> list[str]:

@@ -74,8 +74,8 @@ def roll_out_panel(
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
     tasks = main_tasks(spec, episodes)
-    cast = {name: spec.policy(name) for name in _declared(spec)} if spec.panel else {}
-    roles = spec.panel
+    cast = {name: spec.policy(name) for name in _declared(spec)} if spec.audit.panel else {}
+    roles = spec.audit.panel
     if roles is None:
         cast = _cast_for_nothing(spec, tasks, seed)
     cast |= policies or {}
@@ -109,8 +109,8 @@ def best_reflex(panel: PanelEpisodes) -> str:
 
 
 def _declared(spec: EnvironmentSpec) -> list[str]:
-    assert spec.panel is not None
-    return list(dict.fromkeys([*spec.panel.ladder, *spec.panel.reflexes, *spec.panel.exploits]))
+    assert spec.audit.panel is not None
+    return list(dict.fromkeys([*spec.audit.panel.ladder, *spec.audit.panel.reflexes, *spec.audit.panel.exploits]))
 
 
 def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -> dict[str, Policy]:
@@ -127,8 +127,8 @@ def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -
 def _random(spec: EnvironmentSpec, space: AnswerSpace) -> Policy:
     if "random" in spec.policies:
         return spec.policy("random")
-    if spec.random_answers is not None:
-        return RandomAnswers(spec.random_answers)
+    if spec.audit.random_answers is not None:
+        return RandomAnswers(spec.audit.random_answers)
     return RandomAnswers(lambda drawn: space.text([drawn % 9973 % size for size in space.sizes]))
 
 

@@ -117,7 +117,7 @@ def run_audit(
     played = regraded_panel(spec, played, judged)
     tasks = main_tasks(spec, len(next(iter(played.episodes.values()))))
     space = answer_space(spec, (), seed=seed)
-    draw = spec.random_answers or (
+    draw = spec.audit.random_answers or (
         lambda drawn: space.text([drawn // (7 * p + 1) % n for p, n in enumerate(space.sizes)])
     )
     plan_search = search_plans(spec, judged, played, tasks, budget=budget, seed=seed, progress=progress)

@@ -36,7 +36,7 @@ def _play(spec, task, console) -> None:
     person = PersonPolicy(console)
     episode = roll_out(spec, person, [task], grader=spec.grader()).episodes[0]
     console.rule("what you could not see")
-    console.print(show_episode(episode, spec.view(episode) if spec.view else None))
+    console.print(show_episode(episode, spec.presentation.view(episode) if spec.presentation.view else None))
     if episode.reward and episode.reward.value is not None:
         console.print(f"reward ({episode.reward.grader}): [bold]{episode.reward.value:.3f}[/bold]")
     true_reward = episode.metrics.get("true_reward")

@@ -45,4 +45,4 @@ def _view(environment: str, episode):
         spec = environments.load(environment)
     except GradusError:  # its data may not be on this machine; the transcript still is
         return None
-    return spec.view(episode) if spec.view else None
+    return spec.presentation.view(episode) if spec.presentation.view else None

@@ -35,10 +35,22 @@ from gradus.core.records import (
     Usage,
 )
 from gradus.core.seeds import child_rng, child_seed
-from gradus.core.spec import Condition, EnvironmentSpec, EpisodeView, Grader, Panel, ViewPanel, Vocabulary
+from gradus.core.spec import (
+    AuditHints,
+    Condition,
+    EnvironmentSpec,
+    EpisodeView,
+    Grader,
+    Language,
+    Panel,
+    Presentation,
+    ViewPanel,
+    Vocabulary,
+)
 
 __all__ = [
     "Action",
+    "AuditHints",
     "Condition",
     "ConfigError",
     "ContextLengthError",
@@ -54,10 +66,12 @@ __all__ = [
     "GradingError",
     "GradusError",
     "Group",
+    "Language",
     "Observation",
     "Panel",
     "Policy",
     "PolicyError",
+    "Presentation",
     "Relabelable",
     "Renderer",
     "Request",

@@ -1,4 +1,4 @@
-"""The registration record of an environment: everything the rest of Gradus needs to know of it, in one place."""
+"""The registration record of an environment, and the records that may be attached to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from gradus.core.errors import ConfigError
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Task
 
-__all__ = ["Condition", "EnvironmentSpec", "EpisodeView", "Grader", "Panel", "ViewPanel", "Vocabulary"]
+__all__ = [
+    "AuditHints",
+    "Condition",
+    "EnvironmentSpec",
+    "EpisodeView",
+    "Grader",
+    "Language",
+    "Panel",
+    "Presentation",
+    "ViewPanel",
+    "Vocabulary",
+]
+
+
+def _env_return(episode: Episode) -> float | None:
+    return episode.env_return
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,43 +107,83 @@ class EpisodeView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Presentation:
+    """How an environment wants to be shown; nothing here changes an episode or its reward.
+
+    ``view`` draws one episode. ``curves``: figures in the course of an episode, e.g. belief error by day. ``watched``: label ->
+    key in ``metrics`` of what a training screen shows besides the figures of every environment. ``reference``: published
+    figures to show beside ours.
+    """
+
+    view: Callable[[Episode], EpisodeView] | None = None
+    curves: Callable[[Episode], Mapping[str, Sequence[float | None]]] | None = None
+    watched: Mapping[str, str] = field(default_factory=dict[str, str])
+    reference: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """What the answers are made of. ``vocabulary``: the words of a nano model's tokenizer, needed to make one.
+
+    ``grammar``: the words that are legal at each place of an answer, if it is that simple.
+    """
+
+    vocabulary: Callable[[], Vocabulary] | None = None
+    grammar: Sequence[Sequence[str]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditHints:
+    """What helps an audit. Without them it plays random, constant and searched answers.
+
+    ``gold``: the policy whose every answer must get the top of the grader's range. ``random_answers``: seed -> some legal
+    answer. ``hidden``: keys of ``outcome`` that must not be observable before the end.
+    """
+
+    panel: Panel | None = None
+    gold: str | None = None
+    random_answers: Callable[[int], str] | None = None
+    hidden: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvironmentSpec:
-    """One environment.
+    """One environment: what is needed to run and grade an episode. The last three fields are for those who want more.
 
     ``policies`` map a name to a factory that takes the text after the colon (``constant:sleep``) or None.
-    ``true_reward`` is the true aim, which no grader may lower; ``metrics`` are further figures of an episode (the key
-    ``play`` is shown beside the reward wherever it is there). ``train_task(i)`` is the i-th training task; it never
-    meets a seed of a condition. ``watched``: label -> key in ``metrics`` of what a training screen should show besides the
-    figures that every environment has. ``hidden`` names the keys of ``outcome`` that must not be observable during play.
+    ``true_reward`` is the true aim, which no grader may lower; the environment's own return by default. ``metrics`` are
+    further figures of an episode (the key ``play`` is shown beside the reward wherever it is there). ``train_task(i)`` is the
+    i-th training task; it never meets a seed of a condition. ``default_grader``: the first one if left out.
+    ``max_sessions``: episodes that may run at once, if something behind the environment limits them.
+    ``recipe``: file name under gradus/recipes.
     """
 
     name: str
     summary: str
     make: Callable[[], Environment]
     graders: Mapping[str, Grader]
-    default_grader: str
     conditions: Mapping[str, Condition]
     train_task: Callable[[int], Task]
-    policies: Mapping[str, Callable[[str | None], Policy]]
-    true_reward: Callable[[Episode], float | None]
-    true_reward_name: str
     max_turns: int
-    panel: Panel | None = None
-    teacher: str | None = None
-    gold: str | None = None  # the policy whose every answer must get the top of the grader's range
-    metrics: Callable[[Episode], Mapping[str, float | None]] | None = None
-    watched: Mapping[str, str] = field(default_factory=dict[str, str])
-    curves: Callable[[Episode], Mapping[str, Sequence[float | None]]] | None = None  # e.g. belief error by day
-    view: Callable[[Episode], EpisodeView] | None = None
-    vocabulary: Callable[[], Vocabulary] | None = None
-    grammar: Sequence[Sequence[str]] | None = (
-        None  # the words that are legal at each place of an answer, if it is that simple
+    default_grader: str = ""
+    policies: Mapping[str, Callable[[str | None], Policy]] = field(
+        default_factory=dict[str, Callable[[str | None], Policy]]
     )
-    random_answers: Callable[[int], str] | None = None  # seed -> some legal answer, for search and hygiene
-    hidden: Sequence[str] = ()
-    max_sessions: int | None = None  # episodes that may run at once, where something behind the environment limits them
-    recipe: str | None = None  # file name under gradus/recipes
-    reference: Mapping[str, Any] = field(default_factory=dict[str, Any])  # published figures to show beside ours
+    true_reward: Callable[[Episode], float | None] = _env_return
+    true_reward_name: str = "return"
+    teacher: str | None = None
+    metrics: Callable[[Episode], Mapping[str, float | None]] | None = None
+    max_sessions: int | None = None
+    recipe: str | None = None
+    presentation: Presentation = Presentation()
+    language: Language = Language()
+    audit: AuditHints = AuditHints()
+
+    def __post_init__(self) -> None:
+        if not self.graders or not self.conditions:
+            raise ConfigError(f"environment {self.name!r} needs at least one grader and one condition")
+        object.__setattr__(self, "default_grader", self.default_grader or next(iter(self.graders)))
+        self.grader()  # raises for a default that is not there
 
     def grader(self, name: str | None = None) -> Grader:
         """The grader called ``name``, or the default one."""
@@ -143,11 +198,11 @@ class EnvironmentSpec:
             raise ConfigError(
                 f"unknown condition {condition!r} for {self.name}; it has {', '.join(self.conditions)}, or all"
             )
-        found = self.conditions[condition]
-        if episodes is not None and not 1 <= episodes <= len(found.seeds):
-            raise ConfigError(f"condition {condition!r} has {len(found.seeds)} seeds, got episodes = {episodes}")
-        seeds = found.seeds if episodes is None else found.seeds[:episodes]
-        return [Task(environment=self.name, seed=seed, condition=condition, options=found.options) for seed in seeds]
+        chosen = self.conditions[condition]
+        if episodes is not None and not 1 <= episodes <= len(chosen.seeds):
+            raise ConfigError(f"condition {condition!r} has {len(chosen.seeds)} seeds, got episodes = {episodes}")
+        seeds = chosen.seeds if episodes is None else chosen.seeds[:episodes]
+        return [Task(environment=self.name, seed=seed, condition=condition, options=chosen.options) for seed in seeds]
 
     def policy(self, name: str) -> Policy:
         """A scripted policy by name, ``name`` or ``name:argument``."""

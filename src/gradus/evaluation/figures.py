@@ -69,9 +69,9 @@ class Figures:
 
 def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode | None]) -> dict[str, list[Values]]:
     """Curves transposed: name -> point -> one value per episode; shorter curves end in None."""
-    if spec.curves is None:
+    if spec.presentation.curves is None:
         return {}
-    each = [spec.curves(episode) if episode else {} for episode in episodes]
+    each = [spec.presentation.curves(episode) if episode else {} for episode in episodes]
     names = dict.fromkeys(name for curves in each for name in curves)
     found: dict[str, list[Values]] = {}
     for name in names:

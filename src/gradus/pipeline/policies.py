@@ -88,5 +88,5 @@ def _local(spec: EnvironmentSpec, folder: Path, sampling: SamplingConfig | None,
     config = sampling or SamplingConfig(max_new_tokens=64)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
     return LocalPolicy(
-        load_model(str(folder), keep_history=spec.max_turns == 1), config, name=label, grammar=spec.grammar
+        load_model(str(folder), keep_history=spec.max_turns == 1), config, name=label, grammar=spec.language.grammar
     )

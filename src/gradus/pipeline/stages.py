@@ -219,7 +219,9 @@ def _policy(run: _Run, name: str) -> Policy:
     stage, greedy = CHECKPOINTS[name]
     sampling = run.recipe.grpo.sampling
     loaded = load_model(str(run.checkpoint(stage)))
-    return LocalPolicy(loaded, sampling.as_greedy() if greedy else sampling, name=name, grammar=run.spec.grammar)
+    return LocalPolicy(
+        loaded, sampling.as_greedy() if greedy else sampling, name=name, grammar=run.spec.language.grammar
+    )
 
 
 def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
@@ -251,10 +253,10 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
 def _make_nano(recipe: Recipe, folder: Path) -> None:
     """A nano model of the environment's words; one process makes it for all."""
     spec = recipe.spec()
-    if spec.vocabulary is None:
+    if spec.language.vocabulary is None:
         raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
     if world().main:
-        make_nano(folder, spec.vocabulary(), recipe.model.nano, seed=recipe.seed)
+        make_nano(folder, spec.language.vocabulary(), recipe.model.nano, seed=recipe.seed)
     barrier()
 
 

@@ -40,7 +40,7 @@ def about_payload(spec: EnvironmentSpec) -> dict[str, Any]:
         "default_grader": spec.default_grader,
         "graders": graders,
         "conditions": {name: condition.summary for name, condition in spec.conditions.items()},
-        "reference": json_values(spec.reference),
+        "reference": json_values(spec.presentation.reference),
     }
 
 
@@ -127,8 +127,8 @@ def _member(
     spec: EnvironmentSpec, episode: Episode, advantages: list[float] | None, pieces: Pieces | None
 ) -> dict[str, Any]:
     view = (
-        view_payload(spec.view(episode))
-        if spec.view is not None and episode.turns and episode.failure is None
+        view_payload(spec.presentation.view(episode))
+        if spec.presentation.view is not None and episode.turns and episode.failure is None
         else None
     )
     reward = episode.reward

@@ -101,7 +101,7 @@ def train_grpo(
     loop.sync_weights(loop.state.step)
     started = time.perf_counter()
     title = f"grpo {spec.name}"
-    watched = {label: f"metrics.{key}" for label, key in spec.watched.items()}
+    watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
     screen = Screen(
         title, steps=config.max_steps, figures={**FIGURES, **watched}, done=loop.state.step, live=live and world().main
     )

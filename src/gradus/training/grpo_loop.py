@@ -75,7 +75,11 @@ class GrpoLoop:
         self.inference_model = shard(loaded, plays=plays)
         self.optimizer = make_optimizer(loaded.model, config)
         self.policy: Policy = sampler or LocalPolicy(
-            self.inference_model, config.sampling, name="grpo", batch_size=config.batch_size, grammar=spec.grammar
+            self.inference_model,
+            config.sampling,
+            name="grpo",
+            batch_size=config.batch_size,
+            grammar=spec.language.grammar,
         )
         self.state = _State()
         self.records: list[Mapping[str, Any]] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Panel, Task, Vocabulary
+from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Language, Panel, Presentation, Task, Vocabulary
 from gradus.environments.memory.environment import MemoryEnvironment
 from gradus.environments.memory.graders import GRADERS, reader_accuracy
 from gradus.environments.memory.measures import curves, metrics
@@ -116,21 +116,25 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         true_reward=lambda episode: reader_accuracy(episode, "strict"),
         true_reward_name="strict accuracy",
         max_turns=source.max_chunks,
-        panel=Panel(
-            ladder=("noop", "append-only", "teacher") if taught else ("noop", "append-only"),
-            reflexes=("append-only", "heuristic"),
-            exploits=("noop", "spam", "dump"),
-        ),
         teacher="teacher" if taught else None,
         metrics=metrics,
-        watched={"strict accuracy": "strict_accuracy", "memory share": "memory_share"},
-        curves=curves,
-        view=view,
-        vocabulary=lambda: _vocabulary(source),
-        random_answers=random_answer,
-        hidden=("asked",),  # the answers are said in the dialogue; what will be asked is not
+        presentation=Presentation(
+            watched={"strict accuracy": "strict_accuracy", "memory share": "memory_share"},
+            curves=curves,
+            view=view,
+            reference=_REFERENCE,
+        ),
+        language=Language(vocabulary=lambda: _vocabulary(source)),
+        audit=AuditHints(
+            panel=Panel(
+                ladder=("noop", "append-only", "teacher") if taught else ("noop", "append-only"),
+                reflexes=("append-only", "heuristic"),
+                exploits=("noop", "spam", "dump"),
+            ),
+            random_answers=random_answer,
+            hidden=("asked",),  # the answers are said in the dialogue; what will be asked is not
+        ),
         recipe=source.recipe,
-        reference=_REFERENCE,
     )
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Panel, Task
+from gradus.core import (
+    AuditHints,
+    Condition,
+    ConfigError,
+    EnvironmentSpec,
+    Episode,
+    Language,
+    Panel,
+    Presentation,
+    Task,
+)
 from gradus.environments.rhythm.environment import RhythmEnvironment
 from gradus.environments.rhythm.graders import GRADERS
 from gradus.environments.rhythm.scripted import random_answer, reflexes
@@ -103,26 +113,26 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         true_reward=_true_reward,
         true_reward_name="episode reward",
         max_turns=STEPS,
-        panel=Panel(
-            ladder=("random", "heuristic", "profile-blind", "bayes", "clairvoyant"),
-            reflexes=("heuristic",),
-            exploits=(
-                "heuristic+constant",
-                "sandbagger",
-                "silence",
-                "two-cycle",
-                *(f"constant:{action}" for action in ACTIONS),
+        audit=AuditHints(
+            panel=Panel(
+                ladder=("random", "heuristic", "profile-blind", "bayes", "clairvoyant"),
+                reflexes=("heuristic",),
+                exploits=(
+                    "heuristic+constant",
+                    "sandbagger",
+                    "silence",
+                    "two-cycle",
+                    *(f"constant:{action}" for action in ACTIONS),
+                ),
             ),
+            random_answers=random_answer,
+            hidden=("person", "weights", "modifiers", "beliefs"),
         ),
         teacher="bayes",
         metrics=metrics,
-        watched={"belief error": "belief_mae"},
-        curves=curves,
-        view=view,
-        vocabulary=vocabulary,
-        grammar=((digits := tuple("0123456789")), digits, digits, ACTIONS),
-        random_answers=random_answer,
-        hidden=("person", "weights", "modifiers", "beliefs"),
+        presentation=Presentation(
+            watched={"belief error": "belief_mae"}, curves=curves, view=view, reference=_REFERENCE
+        ),
+        language=Language(vocabulary=vocabulary, grammar=((digits := tuple("0123456789")), digits, digits, ACTIONS)),
         recipe="rhythm.toml",
-        reference=_REFERENCE,
     )

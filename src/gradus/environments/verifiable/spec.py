@@ -9,12 +9,15 @@ from random import Random
 from urllib.parse import parse_qsl
 
 from gradus.core import (
+    AuditHints,
     Condition,
     ConfigError,
     EnvironmentSpec,
     Episode,
     EpisodeView,
+    Language,
     Panel,
+    Presentation,
     Task,
     ViewPanel,
     Vocabulary,
@@ -125,18 +128,20 @@ def _spec(source: TaskSource, *, summary, policies, ladder, teacher, vocabulary,
         true_reward=lambda episode: episode.outcome.get("correct"),
         true_reward_name="correct",
         max_turns=1,
-        panel=Panel(
-            ladder=ladder,
-            reflexes=("constant", "random"),
-            exploits=("format-only", "silence", "copy", "shotgun", "spam"),
-        ),
         teacher=teacher,
-        gold="gold",
         metrics=_metrics,
-        view=_view,
-        vocabulary=lambda: vocabulary,
-        random_answers=random_answer,
-        hidden=("answer", "worked", "columns"),
+        presentation=Presentation(view=_view),
+        language=Language(vocabulary=lambda: vocabulary),
+        audit=AuditHints(
+            panel=Panel(
+                ladder=ladder,
+                reflexes=("constant", "random"),
+                exploits=("format-only", "silence", "copy", "shotgun", "spam"),
+            ),
+            gold="gold",
+            random_answers=random_answer,
+            hidden=("answer", "worked", "columns"),
+        ),
         recipe=recipe,
     )
 

@@ -163,7 +163,9 @@ def _rewards(spec: EnvironmentSpec) -> list[float]:
         task = spec.train_task(episode)
         observation = environment.reset(seed=task.seed, **task.options)
         for turn in range(spec.max_turns):
-            answer = spec.random_answers(child_seed(0, "package", episode, turn)) if spec.random_answers else ""
+            answer = (
+                spec.audit.random_answers(child_seed(0, "package", episode, turn)) if spec.audit.random_answers else ""
+            )
             observation = environment.step(answer)
             rewards += [] if observation.reward is None else [observation.reward]
             if observation.terminated or observation.truncated:

@@ -88,11 +88,11 @@ class Subject:
         path = self.recipe.model.path
         if path is not None:
             return str(find_model(path) or path)
-        if self.spec.vocabulary is None:
+        if self.spec.language.vocabulary is None:
             raise ConfigError(
                 f"{self.spec.name} has no vocabulary to make a nano model from; give a model with --model"
             )
-        return str(make_nano(self.scratch / "model", self.spec.vocabulary(), self.recipe.model.nano))
+        return str(make_nano(self.scratch / "model", self.spec.language.vocabulary(), self.recipe.model.nano))
 
     @cached_property
     def config(self) -> Any:
@@ -114,7 +114,7 @@ class Subject:
         """A few training tasks, rolled out by whoever knows best: gold, the teacher, or any scripted policy."""
         few = 64 if self.spec.max_turns == 1 else 2
         tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
-        names = (self.spec.gold, self.spec.teacher, *self.spec.policies)
+        names = (self.spec.audit.gold, self.spec.teacher, *self.spec.policies)
         policy = next((made for name in names if name and (made := self._scripted(name)) is not None), None)
         if policy is None:
             raise ConfigError(

@@ -74,12 +74,12 @@ def _measure(subject: Subject) -> tuple[Callable[[str, str], int] | None, int | 
 def gold(subject: Subject) -> list[Finding]:
     """The policy that knows the answers must earn the top of the grader's range, on every condition."""
     spec, grader = subject.spec, subject.grader
-    if spec.gold is None:
+    if spec.audit.gold is None:
         return [passed("no policy knows all answers here, so there is nothing to hold the grader to")]
     tasks = [spec.train_task(subject.recipe.grpo.first_task + index) for index in range(_FEW)]
     for name, condition in spec.conditions.items():
         tasks += spec.tasks(name, min(_FEW, len(condition.seeds)))
-    episodes = roll_out(spec, spec.policy(spec.gold), tasks, grader=grader).episodes
+    episodes = roll_out(spec, spec.policy(spec.audit.gold), tasks, grader=grader).episodes
     errors = [text for episode in episodes if (text := _error(episode)) is not None]
     if errors:
         return [failed(f"{len(errors)} of {len(episodes)} gold episodes could not be graded: {errors[0]}", _TRY)]

@@ -21,7 +21,9 @@ def validate(
     """One record of docs/metrics.md per decoding. Every validation of a run meets the same tasks and the same noise."""
     records: list[dict[str, Any]] = []
     for decoding, sampling in (("sampled", config.sampling), ("greedy", config.sampling.as_greedy())):
-        policy = LocalPolicy(loaded, sampling, name=decoding, batch_size=config.batch_size, grammar=spec.grammar)
+        policy = LocalPolicy(
+            loaded, sampling, name=decoding, batch_size=config.batch_size, grammar=spec.language.grammar
+        )
         played = roll_out(
             spec,
             policy,
