@@ -18,7 +18,7 @@ from rich.table import Table
 from gradus.core import EnvironmentSpec, child_seed
 from gradus.environments import load
 from gradus.environments.rhythm.persons import arrays, sample_profile
-from gradus.environments.rhythm.scripted import ReflexPolicy
+from gradus.environments.rhythm.scripted import reflex_policy
 from gradus.environments.rhythm.tables import ACTIONS, STEPS
 from gradus.environments.rhythm.world import (
     draw_events,
@@ -67,7 +67,7 @@ def open_loop_week(persons: int = 48, plans: int = 120, rounds: int = 40, elite:
 def returns(spec: EnvironmentSpec, condition: str, week: list[str]) -> dict[str, Array]:
     """Episode rewards by policy, (episodes,)."""
     policies = {name: spec.policy(name) for name in ("clairvoyant", "bayes", "random", *BLIND)}
-    policies["open-loop week"] = ReflexPolicy("open-loop week", lambda data, start: week[data["step"]])
+    policies["open-loop week"] = reflex_policy("open-loop week", lambda data, start: week[data["step"]])
     tasks = spec.tasks(condition)
     return {
         name: np.array([episode.env_return for episode in roll_out(spec, policy, tasks).episodes], dtype=float)

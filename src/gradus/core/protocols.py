@@ -118,4 +118,5 @@ class Renderer(Protocol):
         ...
 
 
-GraderFunction = Callable[[Sequence[Episode]], Sequence[Reward]]
+# One entry per episode, in order. A plain number is the reward of the whole episode; None says that there is none.
+GraderFunction = Callable[[Sequence[Episode]], Sequence[Reward] | Sequence[float | None]]

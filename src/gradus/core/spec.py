@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.core.errors import ConfigError
+from gradus.core.errors import ConfigError, GradingError
 from gradus.core.protocols import Environment, GraderFunction, Policy
-from gradus.core.records import Episode, Task
+from gradus.core.records import Episode, Reward, RewardTerm, Task
 
 __all__ = [
     "AuditHints",
@@ -32,16 +32,53 @@ def _env_return(episode: Episode) -> float | None:
 class Grader:
     """A named, versioned way to grade stored episodes.
 
-    ``weights``: component -> weight in the reward. ``per_turn``: the terms are paid where they were earned, so that turn
-    credit works; otherwise all is paid at the last turn. ``reward`` takes many episodes, because some graders batch.
+    ``compute`` takes many episodes, because some graders batch, and returns one entry for each, in order: a plain number, None
+    if there is none, or a Reward with terms per turn. ``weights``: component -> weight in the reward; one component with the
+    grader's name if left out. ``per_turn``: the terms stand at the turns that earned them, so that turn credit works;
+    otherwise all stands at the last turn.
     """
 
     name: str
-    summary: str
-    weights: Mapping[str, float]
     compute: GraderFunction
+    summary: str = ""
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
     per_turn: bool = False
     range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.weights:
+            object.__setattr__(self, "weights", {self.name: 1.0})
+
+    def rewards(self, episodes: Sequence[Episode]) -> list[Reward]:
+        """What :attr:`compute` says of the episodes, as rewards."""
+        return self.read(self.compute(episodes), episodes)
+
+    def read(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Reward]:
+        """What :attr:`compute` returned, as rewards. Raises GradingError for another number or type of entries."""
+        given = list(entries)
+        if len(given) != len(episodes):
+            raise GradingError(
+                f"grader {self.name!r} gave {len(given)} rewards for {len(episodes)} episodes; expected one each, in order"
+            )
+        return [
+            each if isinstance(each, Reward) else self._reward(each, episode)
+            for each, episode in zip(given, episodes, strict=True)
+        ]
+
+    def _reward(self, number: Any, episode: Episode) -> Reward:
+        """One number for a whole episode, as one term at its last turn."""
+        if number is None:
+            return Reward(grader=self.name, value=None, error="the grader returned None")
+        try:
+            value = float(number)
+        except (TypeError, ValueError):
+            raise GradingError(
+                f"grader {self.name!r} returned a {type(number).__name__}; expected a number, None or a Reward per episode"
+            ) from None
+        component = next(iter(self.weights))
+        terms: list[tuple[RewardTerm, ...]] = [() for _ in episode.turns]
+        terms[-1:] = [(RewardTerm(component=component, value=value),)] if terms else []
+        return Reward(grader=self.name, value=value, components={component: value}, terms=tuple(terms))
 
 
 @dataclass(frozen=True, kw_only=True)

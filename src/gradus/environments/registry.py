@@ -1,21 +1,23 @@
-"""Finding an environment by name: ``rhythm``, ``jsonl:tasks.jsonl``, or ``my_package.my_module:spec`` for one's own.
+"""Finding an environment by name: ``rhythm``, ``jsonl:tasks.jsonl``, or one's own as ``my_module:spec`` or ``mine.py:spec``.
 
 A loader takes the text after the first colon (or None) and returns an EnvironmentSpec. Loaders are named, not imported, so
-that looking one up costs nothing until it is used.
+that looking one up costs nothing until it is used. Other packages add theirs by the entry point group ``gradus.environments``.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.naming import did_you_mean, import_object
 
-__all__ = ["load", "names", "register"]
+__all__ = ["load", "load_registered", "names", "register"]
 
 Loader = Callable[[str | None], EnvironmentSpec]
 
-_LOADERS: dict[str, str | Loader] = {
+_LOADERS: dict[str, str | Loader | EntryPoint] = {
     "rhythm": "gradus.environments.rhythm:load",
     "memory": "gradus.environments.memory:load",
     "arithmetic": "gradus.environments.verifiable:load_arithmetic",
@@ -31,43 +33,53 @@ def register(name: str, loader: str | Loader) -> None:
     _LOADERS[name] = loader
 
 
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """What other packages bring; a name that Gradus has itself stays its own."""
+    return {each.name: each for each in entry_points(group="gradus.environments")}
+
+
 def names() -> list[str]:
     """The registered names, in order of registration."""
-    return list(_LOADERS)
+    return list(dict.fromkeys([*_LOADERS, *_installed()]))
 
 
 def load(name: str) -> EnvironmentSpec:
-    """The environment called ``name``. A ``module:attribute`` that is an EnvironmentSpec works too."""
+    """The environment called ``name``. One's own ``module:attribute`` or ``FILE.py:NAME`` is imported."""
+    head, separator, _ = name.partition(":")
+    if head in names() or not separator:
+        return load_registered(name)
+    return _as_spec(name, import_object(name, "environment"), None)
+
+
+def load_registered(name: str) -> EnvironmentSpec:
+    """A registered environment, and nothing else: no code runs because a data file names it."""
     head, _, argument = name.partition(":")
-    if head in _LOADERS:
-        found = _LOADERS[head]
-        loader: Loader = _import(found) if isinstance(found, str) else found
-        return loader(argument or None)
-    if argument:
-        spec = _import(name)
-        if isinstance(spec, EnvironmentSpec):
-            return spec
-        if callable(spec):
-            spec = spec()
-            if isinstance(spec, EnvironmentSpec):
-                return spec
+    entry = _LOADERS.get(head) or _installed().get(head)
+    if entry is None:
         raise ConfigError(
-            f"{name!r} is a {type(spec).__name__}; expected an EnvironmentSpec or a function that returns one"
+            f"unknown environment {name!r}{did_you_mean(head, names())}; known are {', '.join(names())}, or give your "
+            "own as module:attribute or FILE.py:NAME"
         )
-    raise ConfigError(
-        f"unknown environment {name!r}; known are {', '.join(_LOADERS)}, or give your own as module:attribute"
-    )
+    if isinstance(entry, EntryPoint):
+        return _as_spec(name, entry.load(), argument or None)
+    loader: Loader = import_object(entry, "environment") if isinstance(entry, str) else entry
+    return loader(argument or None)
 
 
-def _import(path: str):
-    module, _, attribute = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name and not module.startswith(error.name):
-            raise
+def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
+    """A spec, or what a function returns that makes one: of the text after the colon if it takes it, of nothing otherwise."""
+    if callable(value) and not isinstance(value, EnvironmentSpec):
+        value = value(argument) if _takes_argument(value) else value()
+    if not isinstance(value, EnvironmentSpec):
         raise ConfigError(
-            f"no module {module!r} for environment {path!r}; is it installed and on PYTHONPATH?"
-        ) from error
-    except AttributeError as error:
-        raise ConfigError(f"module {module!r} has no attribute {attribute!r}") from error
+            f"{name!r} is a {type(value).__name__}; expected an EnvironmentSpec or a function that returns one"
+        )
+    return value
+
+
+def _takes_argument(function: Callable[..., object]) -> bool:
+    import inspect
+
+    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    return any(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)

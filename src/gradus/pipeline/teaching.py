@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
-from gradus.environments import load
+from gradus.environments import load_registered
 from gradus.rollouts import EpisodeWriter, read_episodes, roll_out
 
 __all__ = ["TeachSummary", "teach"]
@@ -171,7 +171,7 @@ def _play_named(environment: str, policy: str, span: Span, grader: str, seed: in
 
 @cache
 def _spec(environment: str) -> EnvironmentSpec:
-    return load(environment)
+    return load_registered(environment)
 
 
 def _play(

@@ -63,7 +63,7 @@ def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
     fresh = {name: weight for name, weight in weights.items() if weight and not grader.weights[name]}
 
     def reward(episodes: Sequence[Episode]) -> list[Reward]:
-        return [_reweighed(found, scale, fresh) for found in grader.compute(episodes)]
+        return [_reweighed(found, scale, fresh) for found in grader.rewards(episodes)]
 
     return replace(grader, weights={**grader.weights, **weights}, compute=reward, range=None)
 

@@ -32,16 +32,12 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
     if not episodes:
         return []
     try:
-        rewards = list(grader.compute(episodes))
+        given = grader.compute(episodes)
     except Exception as error:
         if len(episodes) == 1:
             return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]
         return [_grade_batch(grader, [episode])[0] for episode in episodes]
-    if len(rewards) != len(episodes):
-        raise GradingError(
-            f"grader {grader.name!r} gave {len(rewards)} rewards for {len(episodes)} episodes; expected one each, in order"
-        )
-    return [_checked(reward, episode) for reward, episode in zip(rewards, episodes, strict=True)]
+    return [_checked(reward, each) for reward, each in zip(grader.read(given, episodes), episodes, strict=True)]
 
 
 def _checked(reward: Reward, episode: Episode) -> Reward:
@@ -50,6 +46,8 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
         return reward
     if not isfinite(reward.value):
         return Reward(grader=reward.grader, value=None, error=f"the reward is {reward.value}, expected a finite number")
+    if not episode.turns and not reward.terms:
+        return reward
     if len(reward.terms) != len(episode.turns):
         raise GradingError(
             f"grader {reward.grader!r} gave terms for {len(reward.terms)} turns of an episode with {len(episode.turns)}"
@@ -64,6 +62,6 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
 
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> dict[str, float | None]:
-    found: dict[str, float | None] = dict(spec.metrics(episode)) if spec.metrics else {}
-    found["true_reward"] = spec.true_reward(episode)
-    return found
+    metrics: dict[str, float | None] = dict(spec.metrics(episode)) if spec.metrics else {}
+    metrics["true_reward"] = spec.true_reward(episode)
+    return metrics

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request
+from gradus.core import Policy
 from gradus.environments.memory.text import count_words
 from gradus.environments.memory.worlds.records import Source
 from gradus.environments.memory.writing import NOOP, write_insert
+from gradus.policies.scripted import Answer, policy_factory
 
-__all__ = ["ScriptedPolicy", "scripted_policies"]
+__all__ = ["scripted_policies"]
 
 Respond = Callable[[Mapping[str, Any]], list[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptedPolicy:
-    """A function from an observation's data to calls; no call means ``memory_noop``."""
-
-    name: str
-    respond: Respond
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> ScriptedPolicy:
-        """The policy keeps nothing between turns, so it is its own session."""
-        return self
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        return [Action(text="\n".join(self.respond(request.observation.data) or [NOOP])) for request in requests]
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _noop(data: Mapping[str, Any]) -> list[str]:
@@ -94,7 +76,12 @@ def scripted_policies(source: Source) -> dict[str, Callable[[str | None], Policy
         "append-only": _append_lines,
         **source.responses,
     }
-    return {name: _factory(name, respond) for name, respond in responses.items()}
+    return {name: policy_factory(name, _answer(respond)) for name, respond in responses.items()}
+
+
+def _answer(respond: Respond) -> Answer:
+    """Calls as a text; no call means ``memory_noop``."""
+    return lambda seen, script: "\n".join(respond(seen.data) or [NOOP])
 
 
 def _append_lines(data: Mapping[str, Any]) -> list[str]:
@@ -103,12 +90,3 @@ def _append_lines(data: Mapping[str, Any]) -> list[str]:
     lines = [part for line in data["text"].splitlines() for part in _cut(line, data["entry_words"])]
     kept = [line for line in dict.fromkeys(lines) if count_words(line) >= 5]
     return [write_insert(banks[(data["index"] + i) % len(banks)], line) for i, line in enumerate(kept)]
-
-
-def _factory(name: str, respond: Respond) -> Callable[[str | None], Policy]:
-    def make(argument: str | None) -> Policy:
-        if argument is not None:
-            raise ConfigError(f"policy {name!r} takes no argument, got {argument!r}")
-        return ScriptedPolicy(name=name, respond=respond)
-
-    return make

@@ -14,15 +14,15 @@ from gradus.environments.rhythm.planner import plan
 from gradus.environments.rhythm.tables import ACTIONS, STEPS
 from gradus.environments.rhythm.text import answer_text, shown
 from gradus.environments.rhythm.world import effect_tables
+from gradus.policies.scripted import FunctionPolicy
 
 __all__ = [
     "CONSTANT_BELIEF",
     "PlannerPolicy",
-    "ReflexPolicy",
-    "SilentPolicy",
     "by_step",
     "heuristic_action",
     "random_answer",
+    "reflex_policy",
     "reflexes",
 ]
 
@@ -64,49 +64,9 @@ def _sandbagger_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
     return "deep_work" if data["step"] < _RUIN_STEPS else heuristic_action(data)
 
 
-class SilentPolicy:
-    """Answers with nothing at all: every slot is spent on nothing, and every answer is counted as invalid."""
-
-    @property
-    def name(self) -> str:
-        return "silence"
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return _SilentSession()
-
-
-class _SilentSession:
-    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        return [Action(text="") for _ in requests]
-
-    def close(self) -> None: ...
-
-
-class ReflexPolicy:
+def reflex_policy(name: str, reflex: Reflex, belief: Sequence[float] | None = None) -> Policy:
     """Answers each observation by a rule of its own; with ``belief`` the same belief is stated at every turn."""
-
-    def __init__(self, name: str, reflex: Reflex, belief: Sequence[float] | None = None) -> None:
-        self._name, self._reflex, self._belief = name, reflex, belief
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return _ReflexSession(self._reflex, self._belief, episodes)
-
-
-class _ReflexSession:
-    def __init__(self, reflex: Reflex, belief: Sequence[float] | None, episodes: Sequence[EpisodeStart]) -> None:
-        self._reflex, self._belief, self._episodes = reflex, belief, episodes
-
-    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        return [
-            Action(text=answer_text(self._reflex(r.observation.data, self._episodes[r.row]), self._belief))
-            for r in requests
-        ]
-
-    def close(self) -> None: ...
+    return FunctionPolicy(name, lambda seen, script: answer_text(reflex(seen.data, script.start), belief))
 
 
 class PlannerPolicy:
@@ -160,7 +120,7 @@ def _constant(argument: str | None) -> Policy:
     action = argument or "sleep"
     if action not in ACTIONS:
         raise ConfigError(f"constant:ACTION needs one of {', '.join(ACTIONS)}, got {action!r}")
-    return ReflexPolicy(f"constant:{action}", lambda data, start: action)
+    return reflex_policy(f"constant:{action}", lambda data, start: action)
 
 
 def _two_cycle(argument: str | None) -> Policy:
@@ -168,7 +128,7 @@ def _two_cycle(argument: str | None) -> Policy:
     if len(pair) != 2 or any(action not in ACTIONS for action in pair):
         raise ConfigError(f"two-cycle:A,B needs two of {', '.join(ACTIONS)}, got {argument!r}")
     name = f"two-cycle:{argument}" if argument else "two-cycle"
-    return ReflexPolicy(name, lambda data, start: pair[data["step"] % 2])
+    return reflex_policy(name, lambda data, start: pair[data["step"] % 2])
 
 
 def reflexes() -> dict[str, Callable[[str | None], Policy]]:
@@ -178,13 +138,13 @@ def reflexes() -> dict[str, Callable[[str | None], Policy]]:
         return heuristic_action(data)
 
     return {
-        "random": lambda argument: ReflexPolicy("random", _random_action),
-        "heuristic": lambda argument: ReflexPolicy("heuristic", heuristic),
-        "heuristic+constant": lambda argument: ReflexPolicy("heuristic+constant", heuristic, CONSTANT_BELIEF),
+        "random": lambda argument: reflex_policy("random", _random_action),
+        "heuristic": lambda argument: reflex_policy("heuristic", heuristic),
+        "heuristic+constant": lambda argument: reflex_policy("heuristic+constant", heuristic, CONSTANT_BELIEF),
         "constant": _constant,
         "two-cycle": _two_cycle,
-        "sandbagger": lambda argument: ReflexPolicy("sandbagger", _sandbagger_action),
-        "silence": lambda argument: SilentPolicy(),
+        "sandbagger": lambda argument: reflex_policy("sandbagger", _sandbagger_action),
+        "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
         "profile-blind": lambda argument: PlannerPolicy("profile-blind", lambda start: NEUTRAL, states_belief=False),
         "clairvoyant": lambda argument: PlannerPolicy("clairvoyant", _hidden_person, states_belief=True),
     }

@@ -6,45 +6,22 @@ noisy, careless) are privileged: they ask the environment for its outcome before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, child_rng
+from gradus.core import ConfigError, EpisodeStart, Policy
 from gradus.environments.verifiable.arithmetic import guesses, one_short, solve, work
+from gradus.policies.scripted import FunctionPolicy
 
-__all__ = ["Answerer", "TextPolicy", "in_format", "make_policies"]
+__all__ = ["Answerer", "in_format", "make_policies", "text_policy"]
 
 Answerer = Callable[[EpisodeStart, str, Random], str]
 
 
-class TextPolicy:
+def text_policy(name: str, answer: Answerer) -> Policy:
     """A policy that answers each question by a function; its randomness comes from the episode's key."""
-
-    def __init__(self, name: str, answer: Answerer) -> None:
-        self.name = name
-        self._answer = answer
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> _TextSession:
-        """Open a session for these episodes."""
-        return _TextSession(episodes, self.name, self._answer)
-
-
-class _TextSession:
-    def __init__(self, episodes: Sequence[EpisodeStart], name: str, answer: Answerer) -> None:
-        self._episodes = episodes
-        self._answer = answer
-        self._rngs = [child_rng(0, *start.key, "policy", name) for start in episodes]
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        return [
-            Action(text=self._answer(self._episodes[row], request.observation.text, self._rngs[row]))
-            for request in requests
-            for row in [request.row]
-        ]
-
-    def close(self) -> None:
-        """Nothing is held."""
+    return FunctionPolicy(name, lambda seen, script: answer(script.start, seen.text, script.rng))
 
 
 def in_format(reasoning: str, answer: str) -> str:
@@ -72,7 +49,7 @@ def make_policies(
 
     found: dict[str, Callable[[str | None], Policy]] = {
         "random": _plain("random", random),
-        "constant": lambda argument: TextPolicy(
+        "constant": lambda argument: text_policy(
             f"constant:{argument or common_answer}",
             lambda _, __, ___: in_format("always the same", argument or common_answer),
         ),
@@ -85,12 +62,12 @@ def make_policies(
     }
     if worked:
         found["teacher"] = _plain("teacher", _teach)
-        found["noisy"] = lambda argument: TextPolicy(
+        found["noisy"] = lambda argument: text_policy(
             f"noisy:{argument or 0.5}", _noisy(_share("noisy", argument), sample_answer, sums)
         )
     if sums:
         found["no-carry"] = _plain("no-carry", _without_carry)
-        found["careless"] = lambda argument: TextPolicy(
+        found["careless"] = lambda argument: text_policy(
             f"careless:{argument or 0.5}", _careless(_share("careless", argument))
         )
     return found
@@ -100,7 +77,7 @@ def _plain(name: str, answer: Answerer) -> Callable[[str | None], Policy]:
     def make(argument: str | None) -> Policy:
         if argument is not None:
             raise ConfigError(f"policy {name!r} takes nothing after a colon, got {argument!r}")
-        return TextPolicy(name, answer)
+        return text_policy(name, answer)
 
     return make
 

@@ -19,21 +19,20 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import (
-    Action,
     Condition,
     ConfigError,
     EnvironmentFault,
     EnvironmentSpec,
     Episode,
-    EpisodeStart,
     Grader,
     Observation,
-    Request,
+    Policy,
     Reward,
     RewardTerm,
     Task,
 )
 from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads, read_observation
+from gradus.policies.scripted import FunctionPolicy
 
 __all__ = ["OpenEnvClient", "Server", "load"]
 
@@ -217,7 +216,7 @@ def load(argument: str | None) -> EnvironmentSpec:
         default_grader="return",
         conditions={"main": Condition(name="main", seeds=range(_EPISODES), summary=f"seeds 0 to {_EPISODES - 1}")},
         train_task=lambda index: Task(environment=name, seed=_TRAINING + index),
-        policies={"constant": lambda text: _Constant(text or "")},
+        policies={"constant": _constant},
         true_reward=lambda episode: episode.env_return,
         true_reward_name="return",
         max_turns=server.turns,
@@ -316,21 +315,6 @@ def _grade_one(episode: Episode) -> Reward:
     return Reward(grader="return", value=value, components={"return": value}, terms=terms)
 
 
-@dataclass(frozen=True)
-class _Constant:
-    """A policy that always gives the same answer; it is its own session, because it remembers nothing."""
-
-    text: str
-
-    @property
-    def name(self) -> str:
-        return f"constant:{self.text}"
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> _Constant:
-        return self
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        return [Action(text=self.text) for _ in requests]
-
-    def close(self) -> None:
-        return None
+def _constant(text: str | None) -> Policy:
+    """Always the same answer."""
+    return FunctionPolicy(f"constant:{text or ''}", lambda seen, script: text or "")

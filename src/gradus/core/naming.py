@@ -1,0 +1,76 @@
+"""Names that people type: importing what one stands for, and suggesting the name that was meant."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradus.core.errors import ConfigError
+
+__all__ = ["did_you_mean", "import_object"]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion to put into a message, or nothing if no known name is close.
+
+    >>> did_you_mean("rythm", ["rhythm", "memory"])
+    ', did you mean rhythm?'
+    """
+    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+def import_object(name: str, kind: str) -> Any:
+    """What ``module:attribute`` or ``FILE.py:NAME`` stands for. Raises ConfigError; ``kind`` says what for.
+
+    The folder of a file is importable while it is imported, so that it can use the files beside it.
+    """
+    module_name, separator, attribute = name.rpartition(":")
+    if not separator or not module_name or not attribute:
+        raise ConfigError(f"{kind} {name!r} should be module:attribute or FILE.py:NAME")
+    module = _file(module_name, kind) if module_name.endswith(".py") else _module(module_name, kind)
+    if not hasattr(module, attribute):
+        own = [each for each in vars(module) if not each.startswith("_")]
+        raise ConfigError(f"{module_name} has no attribute {attribute!r}{did_you_mean(attribute, own)}")
+    return getattr(module, attribute)
+
+
+def _module(name: str, kind: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and not name.startswith(error.name):
+            raise
+        raise ConfigError(
+            f"no module {name!r} for {kind}; is it installed and on PYTHONPATH? A file is given as FILE.py:NAME"
+        ) from error
+
+
+def _file(name: str, kind: str) -> ModuleType:
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        raise ConfigError(f"no file {name} for {kind}")
+    key = f"_gradus_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[key]  # what failed half-way is not found again
+        raise
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -1,0 +1,67 @@
+"""A policy that is a function: from what is seen to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from gradus.core import Action, ConfigError, EpisodeStart, Observation, Policy, Request, child_rng
+
+__all__ = ["Answer", "FunctionPolicy", "Script", "policy_factory"]
+
+
+class Script:
+    """What a scripted policy knows of its episode besides what it sees: the start, a memory and randomness of its own."""
+
+    def __init__(self, name: str, start: EpisodeStart) -> None:
+        self.start = start
+        self.memory: dict[str, Any] = {}
+        self._name = name
+
+    @cached_property
+    def rng(self) -> Random:
+        """Keyed by the episode and the policy's name: the same call gives the same answers."""
+        return child_rng(0, *self.start.key, "policy", self._name)
+
+
+Answer = Callable[[Observation, Script], str]
+
+
+class FunctionPolicy:
+    """Answers every observation by ``answer(observation, script)``.
+
+    >>> policy = FunctionPolicy("echo", lambda seen, script: seen.text.upper())
+    """
+
+    def __init__(self, name: str, answer: Answer) -> None:
+        self._name, self._answer = name, answer
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> _ScriptSession:
+        return _ScriptSession(self._answer, [Script(self._name, start) for start in episodes])
+
+
+class _ScriptSession:
+    def __init__(self, answer: Answer, scripts: Sequence[Script]) -> None:
+        self._answer, self._scripts = answer, scripts
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        return [Action(text=self._answer(each.observation, self._scripts[each.row])) for each in requests]
+
+    def close(self) -> None: ...
+
+
+def policy_factory(name: str, answer: Answer) -> Callable[[str | None], Policy]:
+    """An entry for ``EnvironmentSpec.policies``: a policy that takes no argument after a colon."""
+
+    def make(argument: str | None) -> Policy:
+        if argument is not None:
+            raise ConfigError(f"policy {name!r} takes no argument, got {argument!r}")
+        return FunctionPolicy(name, answer)
+
+    return make

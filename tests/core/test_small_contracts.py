@@ -1,0 +1,100 @@
+"""The least that an environment, a grader and a policy must be."""
+
+import pytest
+
+from gradus.core import Condition, ConfigError, EnvironmentSpec, Grader, GradingError, Observation, Task
+from gradus.policies.scripted import FunctionPolicy, policy_factory
+from gradus.rewards.grading import reweigh
+from gradus.rollouts import roll_out
+
+
+class Twice:
+    """Two turns; each answer is repeated."""
+
+    system_prompt = "say something"
+
+    def reset(self, *, seed=None, episode_id=None, **options):
+        self.said = []
+        return Observation(text="begin")
+
+    def step(self, action):
+        self.said.append(action)
+        return Observation(text=action, reward=float(len(action)), terminated=len(self.said) == 2)
+
+    @property
+    def state(self):
+        return {"episode_id": "", "step_count": len(self.said)}
+
+    def outcome(self):
+        return {"said": self.said}
+
+    def close(self):
+        pass
+
+
+def spec_with(compute):
+    return EnvironmentSpec(
+        name="twice",
+        summary="two answers",
+        make=Twice,
+        graders={"length": Grader(name="length", compute=compute)},
+        conditions={"main": Condition(name="main", seeds=range(3))},
+        train_task=lambda index: Task(environment="twice", seed=100 + index),
+        max_turns=2,
+    )
+
+
+def counting(seen, script):
+    script.memory["turn"] = script.memory.get("turn", 0) + 1
+    return "x" * script.memory["turn"]
+
+
+def played(compute):
+    spec = spec_with(compute)
+    return spec, roll_out(spec, FunctionPolicy("counting", counting), spec.tasks("main")).episodes
+
+
+def test_a_grader_may_return_plain_numbers_which_stand_at_the_last_turn():
+    _, episodes = played(lambda episodes: [0.5 * len(episode.turns) for episode in episodes])
+    for episode in episodes:
+        assert [turn.action for turn in episode.turns] == ["x", "xx"]
+        assert episode.reward.value == 1.0
+        assert episode.reward.turn_rewards == (0.0, 1.0)
+        assert episode.reward.components == {"length": 1.0}
+        assert episode.metrics["true_reward"] == 3.0  # the environment's own return, if nothing else is said
+
+
+def test_none_from_a_grader_is_missing_and_not_zero():
+    _, episodes = played(lambda episodes: [None, 1, 0])
+    assert [episode.reward.value for episode in episodes] == [None, 1.0, 0.0]
+    assert "None" in episodes[0].reward.error
+
+
+def test_another_type_or_number_of_entries_is_refused():
+    with pytest.raises(GradingError, match="returned a str"):
+        played(lambda episodes: ["good"] * len(episodes))
+    with pytest.raises(GradingError, match="gave 1 rewards for 3"):
+        played(lambda episodes: [1.0])
+
+
+def test_plain_numbers_can_be_reweighed():
+    spec, episodes = played(lambda episodes: [2.0] * len(episodes))
+    assert [each.value for each in reweigh(spec.grader(), {"length": 0.5}).compute(episodes)] == [1.0] * 3
+
+
+def test_the_first_grader_is_the_default_and_one_that_is_not_there_is_refused():
+    spec = spec_with(lambda episodes: [0.0] * len(episodes))
+    assert spec.default_grader == "length"
+    with pytest.raises(ConfigError, match="unknown grader 'v9'"):
+        EnvironmentSpec(**{**vars(spec), "default_grader": "v9"})
+
+
+def test_a_scripted_policy_draws_by_its_episode_and_name():
+    spec = spec_with(lambda episodes: [0.0] * len(episodes))
+    policy = policy_factory("dice", lambda seen, script: str(script.rng.randrange(1000)))(None)
+    one, again = (roll_out(spec, policy, spec.tasks("main"), seed=1).episodes for _ in range(2))
+    texts = [[turn.action for turn in episode.turns] for episode in one]
+    assert texts == [[turn.action for turn in episode.turns] for episode in again]
+    assert len({text for row in texts for text in row}) > 1
+    with pytest.raises(ConfigError, match="takes no argument"):
+        policy_factory("dice", counting)("six")
