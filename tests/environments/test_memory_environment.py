@@ -4,10 +4,11 @@ import json
 import math
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import pytest
 
-from gradus.core import EnvironmentFault, Request
+from gradus.core import EnvironmentFault, EpisodeStart, Request
 from gradus.environments import load
 from gradus.environments.memory.graders import balanced_accuracy, smallness
 from gradus.environments.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
@@ -74,11 +75,17 @@ def test_terms_sum_to_the_reward_and_to_the_weighted_components(rollouts, grader
             assert low <= reward.value <= high
 
 
+def _beginning(environment: Any) -> EpisodeStart:
+    return EpisodeStart(
+        task=SPEC.train_task(0), system_prompt="", key=(0,), group=0, member=0, environment=environment
+    )
+
+
 def test_v2_pays_the_chunk_that_made_the_call() -> None:
     task = SPEC.train_task(3)
     environment = SPEC.make()
     observation = environment.reset(seed=task.seed, **task.options)
-    teacher = SPEC.policy("teacher").start([])
+    teacher = SPEC.policy("teacher").start([_beginning(environment)])
     facts = []
     while not observation.terminated:
         text = teacher.act([Request(row=0, observation=observation)])[0].text
@@ -308,7 +315,7 @@ def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> 
     task = SPEC.tasks("in-distribution")[0]
     environment = SPEC.make()
     observation = environment.reset(seed=task.seed, **task.options)
-    teacher = SPEC.policy("teacher").start([])
+    teacher = SPEC.policy("teacher").start([_beginning(environment)])
     assert len(tokenizer(environment.system_prompt)["input_ids"]) < 40
     while not observation.terminated:
         text = teacher.act([Request(row=0, observation=observation)])[0].text
