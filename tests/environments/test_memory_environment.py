@@ -76,9 +76,7 @@ def test_terms_sum_to_the_reward_and_to_the_weighted_components(rollouts, grader
 
 
 def _beginning(environment: Any) -> EpisodeStart:
-    return EpisodeStart(
-        task=SPEC.train_task(0), system_prompt="", key=(0,), group=0, member=0, environment=environment
-    )
+    return EpisodeStart(task=SPEC.train_task(0), system_prompt="", key=(0,), group=0, member=0, environment=environment)
 
 
 def test_v2_pays_the_chunk_that_made_the_call() -> None:
