@@ -25,10 +25,10 @@ def case(seed: int, rows: int, heads: int, shared: int, offset: int, length: int
     return [*parts, torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))]
 
 
-def run(parts: list[Tensor], offset: int, *, half: bool) -> list[Tensor]:
+def run(parts: list[Tensor], offset: int, *, bf16_backward: bool) -> list[Tensor]:
     """Output and the three gradients of a weighted sum."""
     leaves = [part.clone().requires_grad_() for part in parts[:3]]
-    out = _masked(*leaves, parts[3], offset, None, half=half)
+    out = _masked(*leaves, parts[3], offset, None, bf16_backward=bf16_backward)
     weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
     return [out, *torch.autograd.grad((out * weight).sum(), leaves)]
 
@@ -44,7 +44,7 @@ def run(parts: list[Tensor], offset: int, *, half: bool) -> list[Tensor]:
 )
 def test_products_are_the_kernel(seed: int, rows: int, heads: tuple[int, int], offset: int, length: int, own: bool):
     parts = case(seed, rows, *heads, offset, length, own=own)
-    exact, fast = run(parts, offset, half=False), run(parts, offset, half=True)
+    exact, fast = run(parts, offset, bf16_backward=False), run(parts, offset, bf16_backward=True)
     torch.testing.assert_close(fast[0], exact[0], rtol=1e-5, atol=1e-5)
     for near, true in zip(fast[1:], exact[1:], strict=True):
         assert F.cosine_similarity(near.flatten(), true.flatten(), dim=0) > 0.9999
@@ -54,9 +54,9 @@ def test_products_are_the_kernel(seed: int, rows: int, heads: tuple[int, int], o
 def test_half_precision_in_gives_half_precision_out():
     parts = [part.bfloat16() for part in case(0, 2, 4, 1, 5, 128, own=False)[:3]]
     mask = case(0, 2, 4, 1, 5, 128, own=False)[3]
-    out = run([*parts, mask], 5, half=True)
+    out = run([*parts, mask], 5, bf16_backward=True)
     assert {part.dtype for part in out} == {torch.bfloat16}
-    exact = run([*(part.float() for part in parts), mask], 5, half=False)
+    exact = run([*(part.float() for part in parts), mask], 5, bf16_backward=False)
     for near, true in zip(out, exact, strict=True):
         assert (near.float() - true).norm() < 0.02 * true.norm()
 
@@ -64,7 +64,7 @@ def test_half_precision_in_gives_half_precision_out():
 @pytest.mark.parametrize(("length", "kept"), [(63, 2**26), (128, 100)])
 def test_short_rows_and_large_weights_are_left_to_the_kernel(length: int, kept: int, monkeypatch: pytest.MonkeyPatch):
     """Where products do not pay, or what they keep would not fit, nothing changes by a bit."""
-    monkeypatch.setattr(attention, "_KEPT", kept)
+    monkeypatch.setattr(attention, "_MAX_KEPT_BYTES", kept)
     parts = case(1, 2, 4, 2, 3, length, own=False)
-    for near, true in zip(run(parts, 3, half=True), run(parts, 3, half=False), strict=True):
+    for near, true in zip(run(parts, 3, bf16_backward=True), run(parts, 3, bf16_backward=False), strict=True):
         assert torch.equal(near, true)

@@ -44,12 +44,12 @@ def moved(config: OptimizerConfig, seeds: list[int], *, rate: float = 1.0) -> di
 
 
 def test_matrices_inside_blocks_move_orthogonally_and_the_rest_by_adamw() -> None:
-    found = moved(PLAIN, [1])
-    sizes = torch.linalg.svdvals(found["up_proj.weight"]) / (0.1 * 2**0.5)  # 8 rows for 4 columns
+    moves = moved(PLAIN, [1])
+    sizes = torch.linalg.svdvals(moves["up_proj.weight"]) / (0.1 * 2**0.5)  # 8 rows for 4 columns
     assert (sizes > 0.6).all()
     assert (sizes < 1.3).all()
     for name in ("embed_tokens.weight", "norm.weight"):  # AdamW's first step is the rate times the sign
-        assert torch.allclose(found[name].abs(), torch.full_like(found[name], 0.01), rtol=1e-4)
+        assert torch.allclose(moves[name].abs(), torch.full_like(moves[name], 0.01), rtol=1e-4)
 
 
 def test_without_momentum_only_the_last_gradient_counts() -> None:
@@ -60,8 +60,8 @@ def test_without_momentum_only_the_last_gradient_counts() -> None:
 
 
 def test_one_schedule_moves_both() -> None:
-    whole, half = moved(PLAIN, [1]), moved(PLAIN, [1], rate=0.5)
-    assert all(torch.allclose(half[name], whole[name] / 2, atol=1e-6) for name in whole)
+    full, halved = moved(PLAIN, [1]), moved(PLAIN, [1], rate=0.5)
+    assert all(torch.allclose(halved[name], full[name] / 2, atol=1e-6) for name in full)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.95])

@@ -51,16 +51,16 @@ def test_metrics_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
     schedule=st.sampled_from(sorted(SCHEDULES)),
     steps=st.integers(1, 300),
     warmup=st.floats(0, 0.9),
-    floor=st.floats(0, 1),
+    min_lr_ratio=st.floats(0, 1),
 )
-def test_schedules_rise_then_never_rise_again(schedule: str, steps: int, warmup: float, floor: float) -> None:
-    config = OptimizerConfig(lr=2.0, schedule=schedule, warmup=warmup, floor=floor)
+def test_schedules_rise_then_never_rise_again(schedule: str, steps: int, warmup: float, min_lr_ratio: float) -> None:
+    config = OptimizerConfig(lr=2.0, schedule=schedule, warmup=warmup, min_lr_ratio=min_lr_ratio)
     rates = [lr(config, step, steps) for step in range(1, steps + 1)]
     rising = round(warmup * steps)
     assert rates[:rising] == sorted(rates[:rising])
     assert all(later <= earlier + 1e-12 for earlier, later in zip(rates[rising:], rates[rising + 1 :], strict=False))
     assert 0 < max(rates) <= 2.0
-    assert min(rates[rising:], default=2.0) >= 2.0 * floor - 1e-12
+    assert min(rates[rising:], default=2.0) >= 2.0 * min_lr_ratio - 1e-12
 
 
 def test_plain_lines_where_nobody_watches() -> None:

@@ -30,13 +30,13 @@ def alone(model, sequence) -> Tensor:
 
 
 def in_batches(model, sequences, **options) -> dict[int, Tensor]:
-    found = {}
+    by_sequence = {}
     with tree_attention(model):
         for batch in microbatches(sequences, **options):
             logprobs = score_tokens(model, batch, PLAIN).logprobs
             for row, index in enumerate(batch.sequences):
-                found[index] = logprobs[batch.labels.row == row]
-    return found
+                by_sequence[index] = logprobs[batch.labels.row == row]
+    return by_sequence
 
 
 def gradient(model, values) -> Tensor:
@@ -62,9 +62,9 @@ def test_a_row_in_a_batch_equals_the_row_alone(
     if not lean:
         request.getfixturevalue("plain_decoder")
     sequences = random_sequences(budget)
-    found = in_batches(loaded.model, sequences, budget=budget, share=share)
+    by_sequence = in_batches(loaded.model, sequences, budget=budget, share=share)
     wanted = [alone(loaded.model, sequence) for sequence in sequences]
-    got = [found[index] for index in range(len(sequences))]
+    got = [by_sequence[index] for index in range(len(sequences))]
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
     exact = gradient(loaded.model, wanted)
@@ -196,9 +196,9 @@ def test_dropout_is_off_in_train_mode_too(loaded: LoadedModel) -> None:
 
 def test_long_suffixes_are_computed_in_stretches_without_a_trace(loaded: LoadedModel) -> None:
     sequences = random_sequences(4, groups=1, members=2, prefix=10, suffix=300)
-    found = in_batches(loaded.model, sequences, budget=10_000)
+    by_sequence = in_batches(loaded.model, sequences, budget=10_000)
     wanted = [alone(loaded.model, sequence) for sequence in sequences]
-    got = [found[index] for index in range(2)]
+    got = [by_sequence[index] for index in range(2)]
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
     exact = gradient(loaded.model, wanted)
@@ -233,12 +233,12 @@ def test_a_model_with_windows_takes_plain_rows() -> None:
 
 def test_a_bfloat16_backward_pass_leaves_the_forward_pass_alone(loaded: LoadedModel) -> None:
     sequences = random_sequences(8)
-    found = in_batches(loaded.model, sequences, budget=300)
-    exact = [found[index] for index in range(len(sequences))]
+    by_sequence = in_batches(loaded.model, sequences, budget=300)
+    exact = [by_sequence[index] for index in range(len(sequences))]
     plain = gradient(loaded.model, exact)
     with bfloat16_backward(loaded.model):
-        found = in_batches(loaded.model, sequences, budget=300)
-        rounded = [found[index] for index in range(len(sequences))]
+        by_sequence = in_batches(loaded.model, sequences, budget=300)
+        rounded = [by_sequence[index] for index in range(len(sequences))]
         rough = gradient(loaded.model, rounded)
     assert all(torch.equal(one, other) for one, other in zip(exact, rounded, strict=True))
     assert 0 < (rough - plain).norm() < 0.02 * plain.norm()
@@ -266,7 +266,7 @@ def test_long_suffixes_under_autocast_may_come_in_two_dtypes(loaded: LoadedModel
     wanted = [alone(loaded.model, sequence) for sequence in sequences]
     exact = gradient(loaded.model, wanted)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = in_batches(loaded.model, sequences, budget=10_000)
-    assert all((found[index] - one).abs().max() < 0.05 for index, one in enumerate(wanted))
-    rough = gradient(loaded.model, [found[index] for index in range(2)])
+        by_sequence = in_batches(loaded.model, sequences, budget=10_000)
+    assert all((by_sequence[index] - one).abs().max() < 0.05 for index, one in enumerate(wanted))
+    rough = gradient(loaded.model, [by_sequence[index] for index in range(2)])
     assert (rough - exact).norm() < 0.05 * exact.norm()

@@ -26,7 +26,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSequence
-from gradus.training.distributed.processes import collected, largest, launched_with, whole, world
+from gradus.training.distributed.processes import gather_full_tensor, largest, launched_with, full_tensor, world
 from gradus.training.engine.forward import causal_model, score_tokens, supports_tree
 from gradus.training.engine.optimizers import trainable
 
@@ -136,7 +136,7 @@ def refresh(inference_model: LoadedModel, loaded: LoadedModel) -> None:
         return
     trained = trainable(loaded.model)
     for name, parameter in trainable(inference_model.model).items():
-        parameter.copy_(whole(trained[name]))
+        parameter.copy_(full_tensor(trained[name]))
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor] | None:
@@ -144,5 +144,5 @@ def whole_state(model: nn.Module) -> dict[str, Tensor] | None:
     if not is_sharded(model):
         return None
     held = cast(dict[str, Tensor], model.state_dict(keep_vars=True))
-    found = {id(value): collected(value) for value in held.values()}  # tied weights stay one tensor
+    found = {id(value): gather_full_tensor(value) for value in held.values()}  # tied weights stay one tensor
     return {name: found[id(value)] for name, value in held.items()}

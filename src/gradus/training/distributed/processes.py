@@ -24,16 +24,16 @@ __all__ = [
     "World",
     "any_of",
     "barrier",
-    "collected",
+    "gather_full_tensor",
     "from_main",
     "gather",
     "largest",
     "launched_with",
-    "part_of",
+    "shard_like",
     "share",
     "sum_gradients",
     "total",
-    "whole",
+    "full_tensor",
     "world",
 ]
 
@@ -102,18 +102,18 @@ def gather(items: Sequence[T]) -> list[T]:
     """The items of all processes, process after process; the same list everywhere."""
     if world().size == 1:
         return list(items)
-    found: list[Any] = [None] * world().size
-    torch.distributed.all_gather_object(found, list(items))
-    return [item for part in found for item in part]
+    parts: list[Any] = [None] * world().size
+    torch.distributed.all_gather_object(parts, list(items))
+    return [item for part in parts for item in part]
 
 
 def from_main(item: T) -> T:
     """Process 0's item, everywhere: for decisions on figures that may differ in their last bits."""
     if world().size == 1:
         return item
-    found: list[Any] = [item]
-    torch.distributed.broadcast_object_list(found, src=0)
-    return found[0]
+    box: list[Any] = [item]
+    torch.distributed.broadcast_object_list(box, src=0)
+    return box[0]
 
 
 def total(values: Iterable[float]) -> list[float]:
@@ -158,24 +158,24 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor that processes hold parts of (a DTensor); all must ask. Any other tensor as it is."""
     gather_parts = getattr(tensor, "full_tensor", None)
     return tensor if gather_parts is None else cast(Tensor, gather_parts())
 
 
-def collected(tensor: Tensor) -> Tensor:
+def gather_full_tensor(tensor: Tensor) -> Tensor:
     """The whole tensor in the memory of process 0's machine; an empty one elsewhere. All must ask."""
-    found = whole(tensor.detach())
-    return found.cpu().contiguous() if world().main else found.new_empty(0)
+    full = full_tensor(tensor.detach())
+    return full.cpu().contiguous() if world().main else full.new_empty(0)
 
 
-def part_of(value: Tensor, like: Tensor) -> Tensor:
+def shard_like(value: Tensor, like: Tensor) -> Tensor:
     """What this process holds of the whole ``value`` where it holds ``like`` of another of its shape; else ``value`` itself."""
     if not hasattr(like, "full_tensor") or value.shape != like.shape:
         return value
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    held = cast(DTensor, like)
-    here = value.to(device=held.device, dtype=value.dtype)
-    return distribute_tensor(here, held.device_mesh, held.placements, src_data_rank=None)  # every process has the whole
+    sharded = cast(DTensor, like)
+    here = value.to(device=sharded.device, dtype=value.dtype)
+    return distribute_tensor(here, sharded.device_mesh, sharded.placements, src_data_rank=None)  # every process has the whole

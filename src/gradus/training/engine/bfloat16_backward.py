@@ -31,8 +31,8 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
     """Inside this context the products of the backward pass of all linear layers are taken in bfloat16."""
     # Layers that compute in their own way (quantized ones, say) are left alone; FSDP's classes inherit the plain forward.
-    plain = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    layers = [module for module in plain if type(module).forward is nn.Linear.forward] if enabled else []
+    linear_layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    layers = [module for module in linear_layers if type(module).forward is nn.Linear.forward] if enabled else []
     for layer in layers:
         layer.forward = partial(_forward, layer)
     try:
@@ -61,11 +61,11 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (grad,) = grads
         inputs, weight = ctx.saved_tensors
-        half = grad.bfloat16()
-        for_inputs = (half @ weight.bfloat16()).float() if ctx.needs_input_grad[0] else None
-        for_weight = for_bias = None
+        grad16 = grad.bfloat16()
+        inputs_grad = (grad16 @ weight.bfloat16()).float() if ctx.needs_input_grad[0] else None
+        weight_grad = bias_grad = None
         if ctx.needs_input_grad[1]:
-            for_weight = (half.flatten(0, -2).T @ inputs.flatten(0, -2)).float()
+            weight_grad = (grad16.flatten(0, -2).T @ inputs.flatten(0, -2)).float()
         if ctx.has_bias and ctx.needs_input_grad[2]:
-            for_bias = grad.flatten(0, -2).sum(0)
-        return for_inputs, for_weight, for_bias
+            bias_grad = grad.flatten(0, -2).sum(0)
+        return inputs_grad, weight_grad, bias_grad

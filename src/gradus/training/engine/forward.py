@@ -25,7 +25,7 @@ from gradus.training.engine.tree_attention import attend
 __all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
 
 TREE = "gradus_tree"
-TREE_HALF = "gradus_tree_bfloat16"  # its backward pass in bfloat16
+TREE_BF16 = "gradus_tree_bfloat16"  # its backward pass in bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,10 @@ def score_tokens(
     causal = causal_model(model)
     source, place = torch.unique(batch.labels.source, return_inverse=True)
     attention = causal.config._attn_implementation
-    if attention in (TREE, TREE_HALF) and has_lean_decoder(causal):
-        look = partial(_look, batch.tree, attention == TREE_HALF)
-        logits = decode_positions(causal, batch.input_ids, batch.positions, look, source)
-    elif attention in (TREE, TREE_HALF):
+    if attention in (TREE, TREE_BF16) and has_lean_decoder(causal):
+        attend_tree = partial(_lean_attend, batch.tree, attention == TREE_BF16)
+        logits = decode_positions(causal, batch.input_ids, batch.positions, attend_tree, source)
+    elif attention in (TREE, TREE_BF16):
         output = causal(
             input_ids=batch.input_ids,
             position_ids=batch.positions,
@@ -113,8 +113,8 @@ def supports_tree(model: nn.Module) -> bool:
 
 
 @contextmanager
-def tree_attention(model: nn.Module, *, half: bool = False) -> Iterator[None]:
-    """Let the model attend by tree; ``half``: with a backward pass in bfloat16. Holds the backward pass too, where checkpointed
+def tree_attention(model: nn.Module, *, bf16_backward: bool = False) -> Iterator[None]:
+    """Let the model attend by tree; ``bf16_backward``: with a backward pass in bfloat16. Holds the backward pass too, where checkpointed
     layers run again.
 
     Does nothing for a model that does not support it.
@@ -124,7 +124,7 @@ def tree_attention(model: nn.Module, *, half: bool = False) -> Iterator[None]:
         yield
         return
     before = causal.config._attn_implementation
-    causal.config._attn_implementation = TREE_HALF if half else TREE
+    causal.config._attn_implementation = TREE_BF16 if bf16_backward else TREE
     try:
         yield
     finally:
@@ -153,19 +153,19 @@ def _attend(
     *,
     scaling: float | None = None,
     tree: Tree | None = None,
-    half: bool,
+    bf16_backward: bool,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention over a tree. query (1, H, N, D), key and value (1, KH, N, D); returns (1, N, H, D)."""
     if tree is None:
         raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
-    return attend(query[0], key[0], value[0], scaling, tree=tree, half=half).unsqueeze(0), None
+    return attend(query[0], key[0], value[0], scaling, tree=tree, bf16_backward=bf16_backward).unsqueeze(0), None
 
 
-def _look(tree: Tree, half: bool, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def _lean_attend(tree: Tree, bf16_backward: bool, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     """Attention as the lean decoder asks for it; a tree is the same in all layers."""
-    return attend(query, key, value, scaling, tree=tree, half=half)
+    return attend(query, key, value, scaling, tree=tree, bf16_backward=bf16_backward)
 
 
-AttentionInterface.register(TREE, partial(_attend, half=False))
-AttentionInterface.register(TREE_HALF, partial(_attend, half=True))
+AttentionInterface.register(TREE, partial(_attend, bf16_backward=False))
+AttentionInterface.register(TREE_BF16, partial(_attend, bf16_backward=True))

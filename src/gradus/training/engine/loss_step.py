@@ -109,11 +109,11 @@ def checkpoint_activations(model: Any) -> None:
 
 def _take_adapters(model: Any, config: LoraConfig | None) -> None:
     """Go on training the adapters that a model was loaded with. Raises ConfigError if they are not those that are asked for."""
-    found = model.peft_config[model.active_adapter]
-    if config is None or (config.rank, config.alpha) != (found.r, found.lora_alpha):
+    adapter = model.peft_config[model.active_adapter]
+    if config is None or (config.rank, config.alpha) != (adapter.r, adapter.lora_alpha):
         asked = "lora is not set" if config is None else f"lora asks for rank {config.rank} and alpha {config.alpha:g}"
         raise ConfigError(
-            f"the model has adapters of rank {found.r} and alpha {found.lora_alpha:g}, but {asked}; set lora to those, "
+            f"the model has adapters of rank {adapter.r} and alpha {adapter.lora_alpha:g}, but {asked}; set lora to those, "
             "or merge them first with gradus export"
         )
     for name, parameter in model.named_parameters():
@@ -141,14 +141,14 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 @contextmanager
 def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
     """What a training pass runs in: tree attention, autocast where it was asked for, and the backward pass's own dtype."""
-    half = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
-    attention = tree_attention(loaded.model, half=half)
-    with attention, bfloat16_backward(loaded.model, enabled=half), autocast(loaded, config):
+    bf16_backward = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
+    attention = tree_attention(loaded.model, bf16_backward=bf16_backward)
+    with attention, bfloat16_backward(loaded.model, enabled=bf16_backward), autocast(loaded, config):
         yield
 
 
 def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
-    """The dtype that playing and training share, so that their log-probs can be compared.
+    """The dtype that sampling and training share, so that their log-probs can be compared.
 
     Weights are cast once for all passes; of a model in parts at every use, or all of it would be kept.
     """
@@ -172,7 +172,7 @@ def run_update(
     batches: Sequence[MicroBatch],
     loss: Callable[[MicroBatch], Tensor],
     config: TrainerConfig,
-    rate: float,
+    lr: float,
     *,
     before_step: Callable[[], None] | None = None,
 ) -> tuple[float, float]:
@@ -196,7 +196,7 @@ def run_update(
         before_step()
     started = time.perf_counter()
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("scale", 1.0)
+        group["lr"] = lr * group.get("scale", 1.0)
     if zero is None:
         norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
         optimizer.step()

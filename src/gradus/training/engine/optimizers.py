@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
-from gradus.training.distributed.processes import collected, part_of, whole
+from gradus.training.distributed.processes import gather_full_tensor, shard_like, full_tensor
 
 __all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr", "make_optimizer", "trainable"]
 
@@ -25,7 +25,7 @@ class OptimizerConfig(BaseModel):
     Muon's peak rate and ``muon_momentum`` its momentum (Nesterov's where it is not 0); ``lr`` and ``betas`` stay
     AdamW's.
 
-    ``lr`` is the peak. ``warmup`` is the share of all steps over which it rises linearly from 0. ``floor`` is the share
+    ``lr`` is the peak. ``warmup`` is the share of all steps over which it rises linearly from 0. ``min_lr_ratio`` is the share
     of the peak that a decaying schedule ends at. ``grad_clip`` bounds the norm of the whole gradient; 0 leaves it alone.
     """
 
@@ -37,7 +37,7 @@ class OptimizerConfig(BaseModel):
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: float = Field(default=0.0, ge=0, lt=1)
-    floor: float = Field(default=0.0, ge=0, le=1)
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0)
@@ -62,20 +62,20 @@ def lr(config: OptimizerConfig, step: int, steps: int) -> float:
     >>> [round(lr(config, step, 10), 3) for step in (1, 2, 3, 10)]
     [0.5, 1.0, 1.0, 0.125]
     """
-    rising = round(config.warmup * steps)
-    if step <= rising:
-        return config.lr * step / rising
-    progress = (step - rising - 1) / max(1, steps - rising)
+    warmup_steps = round(config.warmup * steps)
+    if step <= warmup_steps:
+        return config.lr * step / warmup_steps
+    progress = (step - warmup_steps - 1) / max(1, steps - warmup_steps)
     share = SCHEDULES[config.schedule](min(1.0, progress))
-    return config.lr * (config.floor + (1.0 - config.floor) * share)
+    return config.lr * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * share)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Name -> parameter, of those that require a gradient; with adapters these are the adapters alone."""
-    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if not found:
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not parameters:
         raise ConfigError("no parameter of the model requires a gradient; nothing can be trained")
-    return found
+    return parameters
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -103,25 +103,25 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Let ``state_dict`` give whole tensors where processes hold parts of them, and ``load_state_dict`` take them back."""
 
-    def take_apart(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
+    def shard_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         state = {
-            index: {name: part_of(value, parameters[index]) for name, value in memory.items()}
+            index: {name: shard_like(value, parameters[index]) for name, value in memory.items()}
             for index, memory in stored["state"].items()
         }
         return {**stored, "state": state}
 
-    def put_together(optimizer: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
         state = {
             index: {
-                name: collected(value) if hasattr(value, "full_tensor") else value for name, value in memory.items()
+                name: gather_full_tensor(value) if hasattr(value, "full_tensor") else value for name, value in memory.items()
             }
-            for index, memory in found["state"].items()
+            for index, memory in stored["state"].items()
         }
-        return {**found, "state": state}
+        return {**stored, "state": state}
 
-    optimizer.register_load_state_dict_pre_hook(take_apart)
-    optimizer.register_state_dict_post_hook(put_together)
+    optimizer.register_load_state_dict_pre_hook(shard_state)
+    optimizer.register_state_dict_post_hook(gather_state)
     return optimizer
 
 
@@ -184,4 +184,4 @@ def _is_embedding(name: str) -> bool:
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Norm of the whole gradient before clipping, scalar. ``limit`` 0 measures only."""
     gradients = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    return whole(nn.utils.clip_grad_norm_(gradients, limit if limit > 0 else math.inf))
+    return full_tensor(nn.utils.clip_grad_norm_(gradients, limit if limit > 0 else math.inf))

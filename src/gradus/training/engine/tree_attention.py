@@ -1,7 +1,8 @@
 """Attention over a tree of shared prefixes, and a faster way to compute it on a CPU.
 
 torch's kernel for CPUs multiplies in float32 and computes what the causal mask throws away; its bfloat16 variant is slower still.
-:class:`_Stretches` takes batched matrix products instead, one for each stretch of queries, with its own backward pass in bfloat16:
+:class:`_ChunkedAttention` takes batched matrix products instead, one for each chunk of queries, with its own backward
+pass in bfloat16:
 about half the time for a whole week of Rhythm, more where heads share keys.
 """
 
@@ -18,39 +19,39 @@ from gradus.training.engine.bfloat16_backward import has_fast_bfloat16
 
 __all__ = ["attend"]
 
-_LONG = 256  # queries from which the kernel is given a suffix in stretches
-_STRETCHES = 4  # they halve the triangle's waste; more cost as much as they save
-_SHORT = 64  # queries below which matrix products of our own do not pay
-_KEPT = 2**26  # bytes of attention weights that a layer may keep for its backward pass; the kernel keeps none
+_MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
+_CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save
+_MIN_PRODUCTS = 64  # queries below which matrix products of our own do not pay
+_MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; the kernel keeps none
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree, half: bool) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree, bf16_backward: bool) -> Tensor:
     """query (H, N, D), key and value (KH, N, D) in the order of a microbatch; returns (N, H, D).
 
-    ``half``: the backward pass may multiply in bfloat16. Under autocast both passes do.
+    ``bf16_backward``: the backward pass may multiply in bfloat16. Under autocast both passes do.
     """
     if query.device.type != "cpu":
-        return _attend_tree(query, key, value, scaling, tree, half=False)
-    half = (half or torch.is_autocast_enabled("cpu")) and has_fast_bfloat16(query.device)
+        return _attend_tree(query, key, value, scaling, tree, bf16_backward=False)
+    bf16_backward = (bf16_backward or torch.is_autocast_enabled("cpu")) and has_fast_bfloat16(query.device)
     with torch.autocast("cpu", enabled=False):
-        return _attend_tree(query, key, value, scaling, tree, half=half).to(query.dtype)
+        return _attend_tree(query, key, value, scaling, tree, bf16_backward=bf16_backward).to(query.dtype)
 
 
-def _attend_tree(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree, *, half: bool) -> Tensor:
+def _attend_tree(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree, *, bf16_backward: bool) -> Tensor:
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
     if not prefixes:
-        q, k, v = (_fold(part, rows, longest) for part in (query, key, value))
-        return _unfold(_causal(q, k, v, scaling))
+        q, k, v = (_to_rows(part, rows, longest) for part in (query, key, value))
+        return _from_rows(_causal(q, k, v, scaling))
     sizes = [prefixes * longest_prefix, rows * longest]
     (q0, q1), (k0, k1), (v0, v1) = (part.split(sizes, dim=1) for part in (query, key, value))
-    q0, k0, v0 = (_fold(part, prefixes, longest_prefix) for part in (q0, k0, v0))
-    q1, k1, v1 = (_fold(part, rows, longest) for part in (q1, k1, v1))
+    q0, k0, v0 = (_to_rows(part, prefixes, longest_prefix) for part in (q0, k0, v0))
+    q1, k1, v1 = (_to_rows(part, rows, longest) for part in (q1, k1, v1))
     first = _causal(q0, k0, v0, scaling)
     k1 = torch.cat([_to_members(k0, tree), k1], dim=2)
     v1 = torch.cat([_to_members(v0, tree), v1], dim=2)
     assert tree.mask is not None
-    second = _masked(q1, k1, v1, tree.mask, longest_prefix, scaling, half=half)
-    return torch.cat([_unfold(first), _unfold(second.to(first.dtype))], dim=0)
+    second = _masked(q1, k1, v1, tree.mask, longest_prefix, scaling, bf16_backward=bf16_backward)
+    return torch.cat([_from_rows(first), _from_rows(second.to(first.dtype))], dim=0)
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
@@ -73,33 +74,33 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 
 
 def _masked(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, offset: int, scaling: float | None, *, half: bool
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, offset: int, scaling: float | None, *, bf16_backward: bool
 ) -> Tensor:
     """Attention of (B, H, S, D) queries to (B, KH, offset + S, D) keys, where query i sees at most offset + i + 1 of them.
 
-    Long suffixes are cut into stretches of queries that are shown no key behind their own end.
+    Long suffixes are cut into chunks of queries that are shown no key behind their own end.
     """
     rows, heads, length, size = query.shape
     weights = 2 * rows * heads * length * key.shape[2]
-    if half and length >= _SHORT and weights <= _KEPT:
+    if bf16_backward and length >= _MIN_PRODUCTS and weights <= _MAX_KEPT_BYTES:
         key, value = key.to(query.dtype), value.to(query.dtype)  # under autocast transformers rotates in float32
-        return _Stretches.apply(query, key, value, mask, offset, size**-0.5 if scaling is None else scaling)
+        return _ChunkedAttention.apply(query, key, value, mask, offset, size**-0.5 if scaling is None else scaling)
     parts = [
         _kernel(
             query[:, :, a:b], key[:, :, : offset + b], value[:, :, : offset + b], mask[:, :, a:b, : offset + b], scaling
         )
-        for a, b in _cut(length, 1 if length < _LONG else _STRETCHES)
+        for a, b in _chunks(length, 1 if length < _MIN_CHUNKED else _CHUNKS)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def _cut(length: int, parts: int) -> list[tuple[int, int]]:
+def _chunks(length: int, parts: int) -> list[tuple[int, int]]:
     step = -(-length // parts)
     return [(start, min(start + step, length)) for start in range(0, length, step)]
 
 
-class _Stretches(torch.autograd.Function):
-    """Attention by batched products, a stretch of queries at a time; heads that share keys stand in one product.
+class _ChunkedAttention(torch.autograd.Function):
+    """Attention by batched products, a chunk of queries at a time; heads that share keys stand in one product.
 
     The forward pass multiplies in the dtype it is given, with the softmax in float32. The backward pass multiplies in bfloat16, on
     attention weights that were kept in it, and subtracts in float32, where weights near 1 would else leave nothing.
@@ -113,8 +114,8 @@ class _Stretches(torch.autograd.Function):
         keys, values = (part.reshape(rows * shared, -1, size) for part in (key, value))
         kept: list[Tensor] = []
         parts: list[Tensor] = []
-        for a, b in _cut(length, max(1, min(_STRETCHES, length // _SHORT))):
-            scores = torch.bmm(_together(query, shared, a, b), keys[:, : offset + b].transpose(1, 2))
+        for a, b in _chunks(length, max(1, min(_CHUNKS, length // _MIN_PRODUCTS))):
+            scores = torch.bmm(_group_heads(query, shared, a, b), keys[:, : offset + b].transpose(1, 2))
             scores = torch.add(mask[:, :, a:b, : offset + b], scores.view(rows, heads, b - a, -1), alpha=scaling)
             weights = scores.softmax(-1).to(query.dtype)
             mixed = torch.bmm(weights.view(rows * shared, -1, offset + b), values[:, : offset + b])
@@ -131,35 +132,35 @@ class _Stretches(torch.autograd.Function):
         query, keys, values, out, *kept = ctx.saved_tensors
         (rows, heads, length, size), shared = query.shape, keys.shape[0] // query.shape[0]
         level = (grad.float() * out.float()).sum(-1, keepdim=True)
-        half = grad.bfloat16()
-        for_query: list[Tensor] = []
-        for_keys, for_values = (torch.zeros(part.shape, dtype=torch.float32) for part in (keys, values))
-        for (a, b), weights in zip(_cut(length, len(kept)), kept, strict=True):
+        grad16 = grad.bfloat16()
+        query_grad: list[Tensor] = []
+        keys_grad, values_grad = (torch.zeros(part.shape, dtype=torch.float32) for part in (keys, values))
+        for (a, b), weights in zip(_chunks(length, len(kept)), kept, strict=True):
             end = ctx.offset + b
-            asked, wanted = _together(query, shared, a, b), _together(half, shared, a, b)
-            joined = weights.view(rows * shared, -1, end)
-            for_values[:, :end] += torch.bmm(joined.transpose(1, 2), wanted)
-            moved = torch.bmm(wanted, values[:, :end].transpose(1, 2)).view(weights.shape)
-            moved = (moved - level[:, :, a:b]).mul_(weights).bfloat16().view(joined.shape)
-            for_query.append(torch.bmm(moved, keys[:, :end]).view(rows, heads, b - a, size))
-            for_keys[:, :end] += torch.bmm(moved.transpose(1, 2), asked)
-        to_query = torch.cat(for_query, dim=2).to(ctx.dtype).mul_(ctx.scaling)
+            queries, row_grads = _group_heads(query, shared, a, b), _group_heads(grad16, shared, a, b)
+            grouped_weights = weights.view(rows * shared, -1, end)
+            values_grad[:, :end] += torch.bmm(grouped_weights.transpose(1, 2), row_grads)
+            score_grad = torch.bmm(row_grads, values[:, :end].transpose(1, 2)).view(weights.shape)
+            score_grad = (score_grad - level[:, :, a:b]).mul_(weights).bfloat16().view(grouped_weights.shape)
+            query_grad.append(torch.bmm(score_grad, keys[:, :end]).view(rows, heads, b - a, size))
+            keys_grad[:, :end] += torch.bmm(score_grad.transpose(1, 2), queries)
+        scaled_query_grad = torch.cat(query_grad, dim=2).to(ctx.dtype).mul_(ctx.scaling)
         shape = (rows, shared, -1, size)
-        to_key, to_value = for_keys.mul_(ctx.scaling).view(shape), for_values.view(shape)
-        return to_query, to_key.to(ctx.dtype), to_value.to(ctx.dtype), None, None, None
+        key_grad, value_grad = keys_grad.mul_(ctx.scaling).view(shape), values_grad.view(shape)
+        return scaled_query_grad, key_grad.to(ctx.dtype), value_grad.to(ctx.dtype), None, None, None
 
 
-def _together(part: Tensor, shared: int, a: int, b: int) -> Tensor:
+def _group_heads(part: Tensor, shared: int, a: int, b: int) -> Tensor:
     """Queries a to b of (B, H, S, D), those of heads with the same keys one after another: (B * KH, H / KH * (b - a), D)."""
     return part[:, :, a:b].reshape(part.shape[0] * shared, -1, part.shape[3])
 
 
-def _fold(part: Tensor, rows: int, length: int) -> Tensor:
+def _to_rows(part: Tensor, rows: int, length: int) -> Tensor:
     """(H, rows * length, D) to (rows, H, length, D), without a copy."""
     return part.unflatten(1, (rows, length)).transpose(0, 1)
 
 
-def _unfold(part: Tensor) -> Tensor:
+def _from_rows(part: Tensor) -> Tensor:
     """(rows, H, length, D) to (rows * length, H, D)."""
     return part.transpose(1, 2).flatten(0, 1)
 

@@ -59,7 +59,7 @@ class _Sums:
     loss: float = 0.0
     kl: float = 0.0
     entropy: float = 0.0
-    gap: float = 0.0
+    logp_diff: float = 0.0
     metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
 
 
@@ -68,7 +68,7 @@ def policy_update(
     optimizer: torch.optim.Optimizer,
     credited: Sequence[TrainingSample],
     config: GrpoConfig,
-    rate: float,
+    lr: float,
     *,
     reference: nn.Module | None = None,
     key: Sequence[int | str] = (),
@@ -79,25 +79,25 @@ def policy_update(
     ``max_logp_diff``.
     """
     started = time.perf_counter()
-    done: list[_Update] = []
-    norm = gap = None
+    updates_done: list[_Update] = []
+    norm = logp_diff = None
     stepping = 0.0
     for epoch in range(config.epochs):
         for part in _minibatches(credited, config, (*key, epoch)):
-            update = _Update(loaded, config, part, reference, on_policy=not done)
+            update = _Update(loaded, config, part, reference, on_policy=not updates_done)
             if not update.trained:
                 continue  # no group of this part has a signal: nothing to learn, and no momentum to follow
-            norm, seconds = update.run(optimizer, rate)
+            norm, seconds = update.run(optimizer, lr)
             stepping += seconds
-            gap = update.sums.gap if gap is None else gap
-            done.append(update)
-    last = done[-config.minibatches :]
+            logp_diff = update.sums.logp_diff if logp_diff is None else logp_diff
+            updates_done.append(update)
+    last = updates_done[-config.minibatches :]
     return UpdateResult(
         figures=_figures(last),
-        logp_diff_max=gap,
+        logp_diff_max=logp_diff,
         grad_norm=norm,
         trained_tokens=sum(one.sequence.actions for update in last for one in update.trained),
-        passes=[batch for update in done for batch in update.batches],
+        passes=[batch for update in updates_done for batch in update.batches],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
     )
 
@@ -146,24 +146,24 @@ class _Update:
         )
         self.sums = _Sums()
 
-    def run(self, optimizer: torch.optim.Optimizer, rate: float) -> tuple[float, float]:
+    def run(self, optimizer: torch.optim.Optimizer, lr: float) -> tuple[float, float]:
         """Returns the gradient's norm, and the seconds that the optimizer took."""
         with precision(self.loaded, self.config):
-            found = run_update(
-                self.loaded, optimizer, self.batches, self.loss, self.config, rate, before_step=self.check_logp_diff
+            norm_and_seconds = run_update(
+                self.loaded, optimizer, self.batches, self.loss, self.config, lr, before_step=self.check_logp_diff
             )
         self.sums.loss, self.sums.kl, self.sums.entropy = total((self.sums.loss, self.sums.kl, self.sums.entropy))
         self.sums.metrics = gather(self.sums.metrics)
-        return found
+        return norm_and_seconds
 
     def check_logp_diff(self) -> None:
-        """Before the first update, sampler and trainer are the same model: a gap is a bug, and training on it is noise."""
-        self.sums.gap = largest(self.sums.gap)  # all processes stop, or none
+        """Before the first update, sampler and trainer are the same model: a difference is a bug, and training on it is noise."""
+        self.sums.logp_diff = largest(self.sums.logp_diff)  # all processes stop, or none
         expected = self.config.correction is not None
-        if self.on_policy and not expected and self.sums.gap > self.config.max_logp_diff:
+        if self.on_policy and not expected and self.sums.logp_diff > self.config.max_logp_diff:
             raise TrainingError(
-                f"sampler and trainer disagree: log-probs of the same tokens differ by up to {self.sums.gap:.2g} nats before "
-                f"the first update, expected at most {self.config.max_logp_diff:.2g}. No weight was changed. Play and train in "
+                f"sampler and trainer disagree: log-probs of the same tokens differ by up to {self.sums.logp_diff:.2g} nats before "
+                f"the first update, expected at most {self.config.max_logp_diff:.2g}. No weight was changed. Sample and train in "
                 "the same dtype (float32 agrees best), or raise max_logp_diff and use a loss with importance correction"
             )
 
@@ -177,15 +177,15 @@ class _Update:
         logprobs = scores.logprobs[None]
         mask = torch.ones_like(logprobs, dtype=torch.bool)
         advantages = _row([one.advantages for one in chosen], scores.logprobs)
-        behind, mismatch = sampled, {}
+        old_logprobs, mismatch = sampled, {}
         if config.correction is not None:
             # The ratio that is clipped is to the weights before this update; what the sampler adds is a weight of its own.
-            weights, found = CORRECTIONS[config.correction](logprobs, sampled, mask)
-            advantages, behind = advantages * weights, logprobs.detach()
-            mismatch = {name: _part(name, value, logprobs.numel() / self.scored) for name, value in found.items()}
+            weights, mismatch_metrics = CORRECTIONS[config.correction](logprobs, sampled, mask)
+            advantages, old_logprobs = advantages * weights, logprobs.detach()
+            mismatch = {name: _part(name, value, logprobs.numel() / self.scored) for name, value in mismatch_metrics.items()}
         result = LOSSES[config.preset.loss](
             logprobs,
-            behind,
+            old_logprobs,
             advantages,
             mask,
             n_tokens=self.n_tokens,
@@ -209,7 +209,7 @@ class _Update:
             )
             self.sums.kl += float(distance.detach())
             loss = loss + config.kl_coef * distance
-        self.sums.gap = max(self.sums.gap, float((logprobs.detach() - sampled).abs().max()))
+        self.sums.logp_diff = max(self.sums.logp_diff, float((logprobs.detach() - sampled).abs().max()))
         self.sums.entropy += float(scores.entropy.detach().sum())
         self.sums.loss += float(loss.detach())
         self.sums.metrics.append({**result.metrics, **mismatch})
@@ -237,15 +237,15 @@ def _figures(updates: Sequence[_Update]) -> dict[str, float | None]:
     """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up."""
     if not updates:
         return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
-    found = [combine_metrics(update.sums.metrics) for update in updates]
+    metrics = [combine_metrics(update.sums.metrics) for update in updates]
     count = len(updates)
     measured = updates[0].reference is not None
     return {
         "loss": sum(update.sums.loss for update in updates) / count,
-        "kl": sum(update.sums.kl if measured else one["approx_kl"] for update, one in zip(updates, found, strict=True))
+        "kl": sum(update.sums.kl if measured else one["approx_kl"] for update, one in zip(updates, metrics, strict=True))
         / count,
         "entropy": sum(update.sums.entropy / update.scored for update in updates) / count,
-        "clip_fraction": sum(one["clip_fraction"] for one in found) / count,
-        "ratio_max": max(one["ratio_max"] for one in found),
-        **{name: found[-1][name] for name in found[-1] if name.startswith("mismatch_")},
+        "clip_fraction": sum(one["clip_fraction"] for one in metrics) / count,
+        "ratio_max": max(one["ratio_max"] for one in metrics),
+        **{name: metrics[-1][name] for name in metrics[-1] if name.startswith("mismatch_")},
     }

@@ -21,7 +21,7 @@ from torch import nn
 from gradus.core import StorageError
 from gradus.policies.local.loading import quiet_transformers
 from gradus.training.distributed.fsdp import whole_state
-from gradus.training.distributed.processes import barrier, collected, part_of, world
+from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.optimizers import trainable
 from gradus.training.run.folder import write_folder
 
@@ -44,7 +44,7 @@ def save_checkpoint(
 ) -> Path:
     """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
-    weights = {name: collected(value) for name, value in trainable(model).items()}
+    weights = {name: gather_full_tensor(value) for name, value in trainable(model).items()}
     memory = optimizer.state_dict()
 
     def fill(aside: Path) -> None:
@@ -92,7 +92,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(part_of(weights[name], parameter))
+            parameter.copy_(shard_like(weights[name], parameter))
     optimizer.load_state_dict(memory)
     return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
 
