@@ -26,7 +26,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSequence
-from gradus.training.distributed.processes import gather_full_tensor, largest, launched_with, full_tensor, world
+from gradus.training.distributed.processes import full_tensor, gather_full_tensor, largest, launched_with, world
 from gradus.training.engine.forward import causal_model, score_tokens, supports_tree
 from gradus.training.engine.optimizers import trainable
 

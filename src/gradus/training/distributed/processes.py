@@ -24,16 +24,16 @@ __all__ = [
     "World",
     "any_of",
     "barrier",
-    "gather_full_tensor",
     "from_main",
+    "full_tensor",
     "gather",
+    "gather_full_tensor",
     "largest",
     "launched_with",
     "shard_like",
     "share",
     "sum_gradients",
     "total",
-    "full_tensor",
     "world",
 ]
 
@@ -178,4 +178,6 @@ def shard_like(value: Tensor, like: Tensor) -> Tensor:
 
     sharded = cast(DTensor, like)
     here = value.to(device=sharded.device, dtype=value.dtype)
-    return distribute_tensor(here, sharded.device_mesh, sharded.placements, src_data_rank=None)  # every process has the whole
+    return distribute_tensor(
+        here, sharded.device_mesh, sharded.placements, src_data_rank=None
+    )  # every process has the whole

@@ -162,7 +162,9 @@ def _attend(
     return attend(query[0], key[0], value[0], scaling, tree=tree, bf16_backward=bf16_backward).unsqueeze(0), None
 
 
-def _lean_attend(tree: Tree, bf16_backward: bool, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def _lean_attend(
+    tree: Tree, bf16_backward: bool, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+) -> Tensor:
     """Attention as the lean decoder asks for it; a tree is the same in all layers."""
     return attend(query, key, value, scaling, tree=tree, bf16_backward=bf16_backward)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
-from gradus.training.distributed.processes import gather_full_tensor, shard_like, full_tensor
+from gradus.training.distributed.processes import full_tensor, gather_full_tensor, shard_like
 
 __all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr", "make_optimizer", "trainable"]
 
@@ -114,7 +114,8 @@ def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     def gather_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
         state = {
             index: {
-                name: gather_full_tensor(value) if hasattr(value, "full_tensor") else value for name, value in memory.items()
+                name: gather_full_tensor(value) if hasattr(value, "full_tensor") else value
+                for name, value in memory.items()
             }
             for index, memory in stored["state"].items()
         }

@@ -25,7 +25,9 @@ _MIN_PRODUCTS = 64  # queries below which matrix products of our own do not pay
 _MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; the kernel keeps none
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree, bf16_backward: bool) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree, bf16_backward: bool
+) -> Tensor:
     """query (H, N, D), key and value (KH, N, D) in the order of a microbatch; returns (N, H, D).
 
     ``bf16_backward``: the backward pass may multiply in bfloat16. Under autocast both passes do.
@@ -37,7 +39,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, 
         return _attend_tree(query, key, value, scaling, tree, bf16_backward=bf16_backward).to(query.dtype)
 
 
-def _attend_tree(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree, *, bf16_backward: bool) -> Tensor:
+def _attend_tree(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree, *, bf16_backward: bool
+) -> Tensor:
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
     if not prefixes:
         q, k, v = (_to_rows(part, rows, longest) for part in (query, key, value))

@@ -182,7 +182,9 @@ class _Update:
             # The ratio that is clipped is to the weights before this update; what the sampler adds is a weight of its own.
             weights, mismatch_metrics = CORRECTIONS[config.correction](logprobs, sampled, mask)
             advantages, old_logprobs = advantages * weights, logprobs.detach()
-            mismatch = {name: _part(name, value, logprobs.numel() / self.scored) for name, value in mismatch_metrics.items()}
+            mismatch = {
+                name: _part(name, value, logprobs.numel() / self.scored) for name, value in mismatch_metrics.items()
+            }
         result = LOSSES[config.preset.loss](
             logprobs,
             old_logprobs,
@@ -242,7 +244,9 @@ def _figures(updates: Sequence[_Update]) -> dict[str, float | None]:
     measured = updates[0].reference is not None
     return {
         "loss": sum(update.sums.loss for update in updates) / count,
-        "kl": sum(update.sums.kl if measured else one["approx_kl"] for update, one in zip(updates, metrics, strict=True))
+        "kl": sum(
+            update.sums.kl if measured else one["approx_kl"] for update, one in zip(updates, metrics, strict=True)
+        )
         / count,
         "entropy": sum(update.sums.entropy / update.scored for update in updates) / count,
         "clip_fraction": sum(one["clip_fraction"] for one in metrics) / count,
