@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequence_fakes import random_sequences
@@ -224,6 +225,22 @@ def test_checkpointed_layers_give_the_same_gradient(loaded: LoadedModel) -> None
 def test_a_model_with_windows_takes_plain_rows() -> None:
     """Where a layer does not see its whole past a tree would be wrong; such a model gets rows, and the same numbers."""
     model = random_qwen2(use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    assert not supports_tree(model)
+    sequences = random_sequences(6)
+    got = in_batches(model, sequences, budget=150, share=supports_tree(model))
+    for index, sequence in enumerate(sequences):
+        torch.testing.assert_close(got[index], alone(model, sequence), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["Mistral", "Phi3", "Starcoder2"])
+def test_a_window_without_layer_types_is_kept(kind: str) -> None:
+    """These configs give one window for every layer and no list of layer types; a tree would look past the window."""
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=64, sliding_window=8, pad_token_id=0, eos_token_id=1, initializer_range=0.2,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
     assert not supports_tree(model)
     sequences = random_sequences(6)
     got = in_batches(model, sequences, budget=150, share=supports_tree(model))

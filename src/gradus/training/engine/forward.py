@@ -108,8 +108,11 @@ def supports_tree(model: nn.Module) -> bool:
     causal = causal_model(model)
     config = causal.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ["full_attention"]
+    # Mistral and others name no layer types: a window, if there is one, is that of every layer.
+    windowed = not getattr(config, "layer_types", None) and getattr(config, "sliding_window", None)
     softcap = getattr(config, "attn_logit_softcapping", None)
-    return bool(causal._supports_attention_backend) and set(layers) == {"full_attention"} and softcap is None
+    whole_past = set(layers) == {"full_attention"} and not windowed
+    return bool(causal._supports_attention_backend) and whole_past and softcap is None
 
 
 @contextmanager
