@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from gradus.algorithms import (
     gdpo_advantages,
     group_advantages,
+    group_std,
     live_rows,
     maxrl_advantages,
     overlong_penalty,
     reinforce_pp_advantages,
     rewards_to_go,
     span_advantages,
-    spread,
     token_advantages,
     turn_advantages,
     zero_variance_groups,
@@ -62,10 +62,10 @@ def test_permuting_rows_permutes_advantages_and_names_do_not_matter(scale, seed:
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(rewards)))
     a = group_advantages(rewards, groups, scale=scale)
     assert torch.allclose(group_advantages(rewards[order], -3 * groups[order], scale=scale), a[order])
-    paid, lengths, names = turns(seed)
-    b = turn_advantages(paid, lengths, names, scale=scale)
+    rewards_by_turn, lengths, names = turns(seed)
+    b = turn_advantages(rewards_by_turn, lengths, names, scale=scale)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(lengths)))
-    assert torch.allclose(turn_advantages(paid[order], lengths[order], -names[order], scale=scale), b[order])
+    assert torch.allclose(turn_advantages(rewards_by_turn[order], lengths[order], -names[order], scale=scale), b[order])
 
 
 @given(seed=st.integers(0, 10**6))
@@ -96,18 +96,25 @@ def test_equal_rewards_give_exactly_zero(value: float, dtype: torch.dtype):
                 assert (got[:size] == 0).all()
                 assert (got[size:] != 0).all()
         assert zero_variance_groups(rewards, groups).tolist() == [True, False]
-        assert spread(rewards, groups)[0] == 0
+        assert group_std(rewards, groups)[0] == 0
 
 
 def test_sums_in_another_order_are_equal_too():
-    paid = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], dtype=torch.float64)
-    rewards = torch.stack([paid[0, 0] + paid[0, 1] + paid[0, 2], paid[1, 0] + paid[1, 1] + paid[1, 2]])
+    rewards_by_turn = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], dtype=torch.float64)
+    rewards = torch.stack(
+        [
+            rewards_by_turn[0, 0] + rewards_by_turn[0, 1] + rewards_by_turn[0, 2],
+            rewards_by_turn[1, 0] + rewards_by_turn[1, 1] + rewards_by_turn[1, 2],
+        ]
+    )
     assert rewards[0] != rewards[1]
     assert (group_advantages(rewards, torch.tensor([0, 0])) == 0).all()
-    assert turn_advantages(paid, torch.tensor([3, 3]), torch.tensor([0, 0]), scale="none")[:, 0].tolist() == [0, 0]
+    assert turn_advantages(rewards_by_turn, torch.tensor([3, 3]), torch.tensor([0, 0]), scale="none")[
+        :, 0
+    ].tolist() == [0, 0]
 
 
-def test_dead_groups_are_counted_on_raw_rewards():
+def test_zero_variance_groups_are_counted_on_raw_rewards():
     """Before scaling and before shaping; scaled advantages of a zero-variance group are 0 and would look like any other zero."""
     rewards = torch.tensor([0.3, 0.3, 0.2, 0.4, 1.0, 1.0], dtype=torch.float64)
     groups = torch.tensor([1, 1, 0, 0, 2, 2])
@@ -145,26 +152,26 @@ def test_scales_against_loops(seed: int):
 @given(seed=st.integers(0, 10**6), discount=st.sampled_from([1.0, 0.9]))
 @settings(max_examples=40, deadline=None)
 def test_turn_advantages_against_loops(seed: int, discount: float):
-    paid, lengths, groups = turns(seed)
-    got = turn_advantages(paid, lengths, groups, scale="none", discount=discount)
-    rows, most = paid.shape
+    rewards_by_turn, lengths, groups = turns(seed)
+    got = turn_advantages(rewards_by_turn, lengths, groups, scale="none", discount=discount)
+    rows, most = rewards_by_turn.shape
 
     def to_go(i: int, k: int) -> float:
-        return sum(discount ** (j - k) * float(paid[i, j]) for j in range(k, int(lengths[i])))
+        return sum(discount ** (j - k) * float(rewards_by_turn[i, j]) for j in range(k, int(lengths[i])))
 
     for i in range(rows):
         others = [j for j in range(rows) if groups[j] == groups[i] and j != i]
         for k in range(most):
             expected = to_go(i, k) - sum(to_go(j, k) for j in others) / len(others) if k < lengths[i] else 0.0
             assert float(got[i, k]) == pytest.approx(expected, abs=1e-9)
-    scaled = turn_advantages(paid, lengths, groups, scale="batch", discount=discount)
+    scaled = turn_advantages(rewards_by_turn, lengths, groups, scale="batch", discount=discount)
     played = torch.arange(most) < lengths[:, None]
     assert float((scaled[played] ** 2).mean()) == pytest.approx(1.0)
 
 
 def test_members_that_stopped_count_as_zero_and_their_own_actions_move_no_baseline():
-    paid = torch.tensor([[1.0, 1.0, 1.0], [2.0, 0.0, 0.0]], dtype=torch.float64)
-    got = turn_advantages(paid, torch.tensor([3, 1]), torch.tensor([0, 0]), scale="none")
+    rewards_by_turn = torch.tensor([[1.0, 1.0, 1.0], [2.0, 0.0, 0.0]], dtype=torch.float64)
+    got = turn_advantages(rewards_by_turn, torch.tensor([3, 1]), torch.tensor([0, 0]), scale="none")
     assert got.tolist() == [[3.0 - 2.0, 2.0 - 0.0, 1.0 - 0.0], [2.0 - 3.0, 0.0, 0.0]]
 
 
@@ -178,9 +185,9 @@ def test_one_turn_is_leave_one_out():
 @settings(max_examples=20, deadline=None)
 def test_span_channels_add_up_to_turn_advantages(seed: int):
     """Where every token stands in every span, span credit is turn credit; where spans part, each gets its own channel."""
-    paid, lengths, groups = turns(seed)
+    rewards_by_turn, lengths, groups = turns(seed)
     rng = np.random.default_rng(seed)
-    parts = torch.tensor(rng.normal(size=(*paid.shape, 3)))
+    parts = torch.tensor(rng.normal(size=(*rewards_by_turn.shape, 3)))
     for scale in SCALES:
         spans = span_advantages(parts, lengths, groups, scale=scale)
         assert torch.allclose(spans.sum(-1), turn_advantages(parts.sum(-1), lengths, groups, scale=scale))
@@ -202,9 +209,9 @@ def test_a_span_that_takes_what_another_gives_is_still_a_live_group():
 
 
 def test_rewards_to_go_ignores_what_stands_behind_the_end():
-    paid = torch.tensor([[1.0, 2.0, 99.0]])
-    assert rewards_to_go(paid, torch.tensor([2])).tolist() == [[3.0, 2.0, 0.0]]
-    assert rewards_to_go(paid, torch.tensor([2]), discount=0.5).tolist() == [[2.0, 2.0, 0.0]]
+    rewards_by_turn = torch.tensor([[1.0, 2.0, 99.0]])
+    assert rewards_to_go(rewards_by_turn, torch.tensor([2])).tolist() == [[3.0, 2.0, 0.0]]
+    assert rewards_to_go(rewards_by_turn, torch.tensor([2]), discount=0.5).tolist() == [[2.0, 2.0, 0.0]]
 
 
 def test_gdpo_gives_small_components_their_weight():
@@ -262,46 +269,46 @@ def test_a_group_of_one_has_no_advantage_and_bad_arguments_are_named():
         group_advantages(torch.ones(2), torch.ones(2))
 
 
-def test_statements_are_paid_by_their_own_turn_and_acts_by_what_follows():
+def test_immediate_terms_count_in_their_own_turn_and_acts_by_what_follows():
     torch = __import__("torch")
     from gradus.algorithms import immediate_advantages, turn_advantages
 
     draws = torch.Generator().manual_seed(0)
-    paid = torch.randn(8, 5, 3, generator=draws, dtype=torch.float64)
+    rewards_by_turn = torch.randn(8, 5, 3, generator=draws, dtype=torch.float64)
     lengths = torch.tensor([5, 5, 3, 5, 5, 1, 5, 4])
     groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
-    found = immediate_advantages(paid, lengths, groups, scale="none")
+    advantages = immediate_advantages(rewards_by_turn, lengths, groups, scale="none")
     alive = torch.arange(5) < lengths[:, None]
-    masked = torch.where(alive[..., None], paid, 0.0)
+    masked = torch.where(alive[..., None], rewards_by_turn, 0.0)
     for row in range(8):
         others = [other for other in range(8) if other != row and groups[other] == groups[row]]
         for turn in range(int(lengths[row])):
             for channel in (1, 2):
                 baseline = sum(masked[other, turn, channel] for other in others) / len(others)
-                assert torch.isclose(found[row, turn, channel], masked[row, turn, channel] - baseline)
-    total = turn_advantages(paid.sum(-1), lengths, groups, scale="none")
-    assert torch.allclose(found.sum(-1), total)  # nothing is lost: the channels of a turn add up to turn credit
+                assert torch.isclose(advantages[row, turn, channel], masked[row, turn, channel] - baseline)
+    total = turn_advantages(rewards_by_turn.sum(-1), lengths, groups, scale="none")
+    assert torch.allclose(advantages.sum(-1), total)  # nothing is lost: the channels of a turn add up to turn credit
 
 
-def test_a_statement_that_all_members_share_has_no_advantage():
+def test_an_immediate_term_that_all_members_share_has_no_advantage():
     torch = __import__("torch")
     from gradus.algorithms import immediate_advantages
 
-    paid = torch.zeros(4, 3, 2)
-    paid[..., 1] = 0.3
-    found = immediate_advantages(paid, torch.full((4,), 3), torch.zeros(4, dtype=torch.long))
-    assert torch.equal(found, torch.zeros(4, 3, 2))
+    rewards_by_turn = torch.zeros(4, 3, 2)
+    rewards_by_turn[..., 1] = 0.3
+    advantages = immediate_advantages(rewards_by_turn, torch.full((4,), 3), torch.zeros(4, dtype=torch.long))
+    assert torch.equal(advantages, torch.zeros(4, 3, 2))
 
 
-def test_statements_and_acts_keep_their_weights_in_the_grade():
+def test_immediate_terms_and_acts_keep_their_weights_in_the_reward():
     torch = __import__("torch")
     from gradus.algorithms import immediate_advantages
 
     draws = torch.Generator().manual_seed(1)
-    paid = torch.randn(6, 4, 2, generator=draws, dtype=torch.float64)
+    rewards_by_turn = torch.randn(6, 4, 2, generator=draws, dtype=torch.float64)
     lengths, groups = torch.full((6,), 4), torch.tensor([0, 0, 0, 1, 1, 1])
-    plain = immediate_advantages(paid, lengths, groups, scale="none")
-    scaled = immediate_advantages(paid, lengths, groups, scale="batch")
+    plain = immediate_advantages(rewards_by_turn, lengths, groups, scale="none")
+    scaled = immediate_advantages(rewards_by_turn, lengths, groups, scale="batch")
     ratio = plain / scaled
     assert torch.allclose(ratio, ratio[0, 0, 0].expand_as(ratio))
     assert torch.isclose((scaled.sum(-1) ** 2).mean().sqrt(), torch.tensor(1.0, dtype=torch.float64))

@@ -1,7 +1,7 @@
 """Turn credit against the exact gradient of a small decision process where the policy itself chooses when to stop.
 
 A person has one of two hidden states. At each of up to three turns the policy chooses one of three actions; the third ends
-the episode. Payments depend on state, turn and action, later ones also on the action before, and the last turn ends it anyway.
+the episode. Rewards depend on state, turn and action, later ones also on the action before, and the last turn ends it anyway.
 All episodes, and all groups of two and three of them, are enumerated; so the expectation of the estimate is exact, not sampled.
 """
 
@@ -22,17 +22,17 @@ StepRollout = tuple[int, ...]
 @cache
 def episodes() -> list[StepRollout]:
     """Every sequence of actions that ends with a stop or with the last turn."""
-    found: list[StepRollout] = []
+    sequences: list[StepRollout] = []
     for length in range(1, TURNS + 1):
         every = itertools.product(range(ACTIONS), repeat=length)
-        found += [a for a in every if STOP not in a[:-1] and (a[-1] == STOP or length == TURNS)]
-    return found
+        sequences += [a for a in every if STOP not in a[:-1] and (a[-1] == STOP or length == TURNS)]
+    return sequences
 
 
-def payments(actions: StepRollout, state: int) -> list[float]:
+def turn_rewards(actions: StepRollout, state: int) -> list[float]:
     table = torch.tensor([0.7, -1.3, 2.1, 0.4, 1.9, -0.6, -2.2, 0.3, 1.1], dtype=torch.float64).roll(2 * state)
-    paid = [float(table[3 * k + a]) for k, a in enumerate(actions)]
-    return [p + (0.9 if k and actions[k - 1] == state else 0.0) for k, p in enumerate(paid)]
+    rewards_by_turn = [float(table[3 * k + a]) for k, a in enumerate(actions)]
+    return [p + (0.9 if k and actions[k - 1] == state else 0.0) for k, p in enumerate(rewards_by_turn)]
 
 
 def logprobs(theta: torch.Tensor, actions: StepRollout) -> torch.Tensor:
@@ -50,7 +50,7 @@ def theta() -> torch.Tensor:
 def exact(theta: torch.Tensor, state: int) -> torch.Tensor:
     """The gradient of the expected return, by enumeration and autograd."""
     own = theta.clone().requires_grad_()
-    value = sum(logprobs(own, e).sum().exp() * sum(payments(e, state)) for e in episodes())
+    value = sum(logprobs(own, e).sum().exp() * sum(turn_rewards(e, state)) for e in episodes())
     return torch.autograd.grad(value, own)[0]
 
 
@@ -69,10 +69,10 @@ def expected_estimate(theta: torch.Tensor, state: int, size: int, advantage) -> 
     """Expectation over all groups of ``size`` of the estimated gradient, mean over members."""
     own = theta.clone().requires_grad_()
     logs = padded_logprobs(own)
-    paid, lengths = padded([payments(e, state) for e in episodes()])
+    rewards_by_turn, lengths = padded([turn_rewards(e, state) for e in episodes()])
     kinds, groups = all_groups(len(logs), size)
     chance = logs.detach().sum(1).exp()[kinds].reshape(-1, size).prod(1) / size
-    credit = advantage(paid[kinds], lengths[kinds], groups)
+    credit = advantage(rewards_by_turn[kinds], lengths[kinds], groups)
     total = (chance[groups, None] * credit * logs[kinds]).sum()
     return torch.autograd.grad(total, own)[0]
 
@@ -83,14 +83,14 @@ def padded_logprobs(theta: torch.Tensor) -> torch.Tensor:
     return torch.stack([pad(logprobs(theta, e), (0, TURNS - len(e))) for e in episodes()])
 
 
-def turn_credit(paid: torch.Tensor, lengths: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    return turn_advantages(paid, lengths, groups, scale="none")
+def turn_credit(rewards_by_turn: torch.Tensor, lengths: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    return turn_advantages(rewards_by_turn, lengths, groups, scale="none")
 
 
-def mean_of_the_living(paid: torch.Tensor, lengths: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+def mean_of_the_living(rewards_by_turn: torch.Tensor, lengths: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     """The tempting mistake: a baseline over the members that are still playing, itself included. Groups of two, in order."""
     played = torch.arange(TURNS) < lengths[:, None]
-    to_go = torch.where(played, paid.flip(1).cumsum(1).flip(1), 0.0)
+    to_go = torch.where(played, rewards_by_turn.flip(1).cumsum(1).flip(1), 0.0)
     pairs, alive = to_go.reshape(-1, 2, TURNS), played.reshape(-1, 2, TURNS)
     mean = pairs.sum(1) / alive.sum(1).clamp(min=1)
     return torch.where(played, to_go - mean[groups], 0.0)
@@ -118,10 +118,10 @@ def test_the_gradient_of_the_loss_is_the_exact_one_in_expectation(theta: torch.T
     """The same through a policy loss: minus its gradient, weighted by each group's chance, is the gradient of the return."""
     own = theta.clone().requires_grad_()
     logs = padded_logprobs(own)
-    paid, lengths = padded([payments(e, 1) for e in episodes()])
+    rewards_by_turn, lengths = padded([turn_rewards(e, 1) for e in episodes()])
     kinds, groups = all_groups(len(logs), 2)
     chance = logs.detach().sum(1).exp()[kinds].reshape(-1, 2).prod(1)[groups, None].expand(-1, TURNS)
-    advantages = turn_advantages(paid[kinds], lengths[kinds], groups, scale="none")
+    advantages = turn_advantages(rewards_by_turn[kinds], lengths[kinds], groups, scale="none")
     mask = torch.arange(TURNS) < lengths[kinds][:, None]
     drawn, given = logs[kinds], logs[kinds].detach()
     loss = LOSSES["dapo"](
@@ -131,10 +131,10 @@ def test_the_gradient_of_the_loss_is_the_exact_one_in_expectation(theta: torch.T
 
 
 def test_span_credit_is_exact_for_what_no_other_span_can_change(theta: torch.Tensor):
-    """A second token at each turn, a stated belief, is paid by its own channel, and changes nothing else.
+    """A second token at each turn, a stated belief, is credited by its own channel, and changes nothing else.
 
     Its gradient is exact although its credit leaves out all that the actions earned. (An action that keeps the episode going
-    earns later beliefs their chance to be paid; span credit leaves that out of the action's gradient, on purpose.)
+    earns later beliefs their chance to be rewarded; span credit leaves that out of the action's gradient, on purpose.)
     """
     immediate = [(e, b) for e in range(len(episodes())) for b in itertools.product(range(2), repeat=len(episodes()[e]))]
     belief = torch.tensor([0.3, -0.4], dtype=torch.float64, requires_grad=True)
@@ -143,7 +143,7 @@ def test_span_credit_is_exact_for_what_no_other_span_can_change(theta: torch.Ten
     said = torch.stack([pad(belief.log_softmax(-1)[list(b)], (0, TURNS - len(b))) for _, b in immediate])
     rewards = torch.zeros(len(immediate), TURNS, 2, dtype=torch.float64)
     for row, (e, b) in enumerate(immediate):
-        rewards[row, : len(b), 0] = torch.tensor(payments(episodes()[e], 0), dtype=torch.float64)
+        rewards[row, : len(b), 0] = torch.tensor(turn_rewards(episodes()[e], 0), dtype=torch.float64)
         rewards[row, : len(b), 1] = torch.tensor([1.5 * x - 0.5 * k for k, x in enumerate(b)], dtype=torch.float64)
     lengths = torch.tensor([len(b) for _, b in immediate])
     value = ((acted + said.sum(1)).exp() * rewards.sum((1, 2))).sum()
@@ -152,9 +152,11 @@ def test_span_credit_is_exact_for_what_no_other_span_can_change(theta: torch.Ten
     kinds, groups = all_groups(len(immediate), 2)
     credit = span_advantages(rewards[kinds], lengths[kinds], groups, scale="none")
     inside = torch.tensor([[False, True]]).expand(TURNS, -1)
-    spread = torch.stack([token_advantages(one, torch.arange(TURNS), inside) for one in credit[:50]])
-    assert torch.equal(spread, credit[:50].sum(-1)), "a token inside the span gets the shared channel and its own"
-    own = credit[..., 1]  # the shared channel pays the belief tokens too; it cannot depend on them, so its mean is zero
+    by_token = torch.stack([token_advantages(one, torch.arange(TURNS), inside) for one in credit[:50]])
+    assert torch.equal(by_token, credit[:50].sum(-1)), "a token inside the span gets the shared channel and its own"
+    own = credit[
+        ..., 1
+    ]  # the shared channel counts for the belief tokens too; it cannot depend on them, so its mean is zero
     chance = (acted + said.sum(1)).exp().detach()[kinds].reshape(-1, 2).prod(1) / 2
     for part in (own, credit.sum(-1)):
         total = (chance[groups, None] * part * said[kinds]).sum()

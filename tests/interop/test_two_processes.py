@@ -251,6 +251,6 @@ def test_settings_of_fsdp_that_are_not_followed_are_refused(
 
 def test_alone_nothing_is_dealt_out(model: Path) -> None:
     loaded = load_model(model, device="cpu")
-    assert sharding.shard(loaded, plays=True) is loaded
+    assert sharding.shard(loaded, samples=True) is loaded
     assert not sharding.is_sharded(loaded.model)
-    assert sharding.whole_state(loaded.model) is None
+    assert sharding.full_state_dict(loaded.model) is None

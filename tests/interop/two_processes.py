@@ -19,7 +19,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.deepspeed import ZeroOptimizer
-from gradus.training.distributed.processes import barrier, total, whole, world
+from gradus.training.distributed.processes import barrier, full_tensor, total, world
 from gradus.training.engine.loss_step import LoraConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.checkpoints import save_model
@@ -107,7 +107,7 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
         if not seen:
             trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
             seen["gradient"] = torch.cat(
-                [whole(one.grad).reshape(-1) for one in trained.values() if one.grad is not None]
+                [full_tensor(one.grad).reshape(-1) for one in trained.values() if one.grad is not None]
             )
             parts = [getattr(one, "to_local", lambda one=one: one)().numel() for one in trained.values()]
             seen["kept"] = sum(parts) / sum(one.numel() for one in trained.values())

@@ -1,4 +1,4 @@
-"""Who is paid for what."""
+"""Which token gets which advantage."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def groups(loaded: LoadedModel, *, size: int = 3) -> list[Group]:
     return list(roll_out(SPEC, policy, tasks, group_size=size, seed=3).groups)
 
 
-def paid(group: Group, terms: list[list[list[tuple[str | None, float]]]]) -> Group:
-    """The group with other payments: member, turn, (span, value)."""
+def with_rewards(group: Group, terms: list[list[list[tuple[str | None, float]]]]) -> Group:
+    """The group with other rewards: member, turn, (span, value)."""
     episodes: list[Episode] = []
     for episode, turns in zip(group.episodes, terms, strict=True):
         rows = tuple(tuple(RewardTerm(component="c", value=v, span=s) for s, v in turn) for turn in turns)
@@ -44,9 +44,9 @@ def paid(group: Group, terms: list[list[list[tuple[str | None, float]]]]) -> Gro
 
 
 def test_episode_credit_is_one_number_an_episode(loaded: LoadedModel) -> None:
-    group = paid(groups(loaded)[0], [[[(None, 1.0)]], [[(None, 4.0)]], [[(None, 1.0)]]])
-    found = credit_groups([group], config("episode"), loaded.renderer)
-    assert [sorted(set(one.advantages.tolist())) for one in found] == [[-1.0], [2.0], [-1.0]]
+    group = with_rewards(groups(loaded)[0], [[[(None, 1.0)]], [[(None, 4.0)]], [[(None, 1.0)]]])
+    samples = credit_groups([group], config("episode"), loaded.renderer)
+    assert [sorted(set(one.advantages.tolist())) for one in samples] == [[-1.0], [2.0], [-1.0]]
 
 
 def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> None:
@@ -55,28 +55,28 @@ def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> 
         [[(None, 0.0)], [(None, 0.0)]],
         [[(None, 6.0)]],  # stopped after one turn: counts 0 in the baseline of the second
     ]
-    found = credit_groups([paid(groups(loaded)[0], terms)], config("turn"), loaded.renderer)
-    by_turn = [{int(t): float(a) for t, a in zip(one.sequence.turns, one.advantages, strict=True)} for one in found]
+    samples = credit_groups([with_rewards(groups(loaded)[0], terms)], config("turn"), loaded.renderer)
+    by_turn = [{int(t): float(a) for t, a in zip(one.sequence.turns, one.advantages, strict=True)} for one in samples]
     assert by_turn[0] == pytest.approx({0: 3.0 - 3.0, 1: 2.0 - 0.0})
     assert by_turn[1] == pytest.approx({0: 0.0 - 4.5, 1: 0.0 - 1.0})
     assert by_turn[2] == pytest.approx({0: 6.0 - 1.5})
 
 
 def test_span_credit_stays_in_its_span(loaded: LoadedModel) -> None:
-    """Only the number's token is paid for the number; the color's for the color; the stop token for what belongs to none."""
+    """The number's token alone gets the number's advantage, the color's token the color's, the stop token what belongs to no span."""
     quiet = [[("number", 0.0), ("color", 0.0)]]
     terms = [[[("number", 3.0), ("color", 0.0)]], quiet, quiet]
-    found = credit_groups([paid(groups(loaded)[0], terms)], config("span"), loaded.renderer)
-    assert found[0].advantages.tolist() == pytest.approx([3.0, 0.0, 0.0])
-    assert found[1].advantages.tolist() == pytest.approx([-1.5, 0.0, 0.0])
+    samples = credit_groups([with_rewards(groups(loaded)[0], terms)], config("span"), loaded.renderer)
+    assert samples[0].advantages.tolist() == pytest.approx([3.0, 0.0, 0.0])
+    assert samples[1].advantages.tolist() == pytest.approx([-1.5, 0.0, 0.0])
     both = [[[("number", 3.0), (None, 2.0)]], [[(None, 0.0)]], [[(None, 0.0)]]]
-    found = credit_groups([paid(groups(loaded)[0], both)], config("span"), loaded.renderer)
-    assert found[0].advantages.tolist() == pytest.approx([5.0, 2.0, 2.0])
+    samples = credit_groups([with_rewards(groups(loaded)[0], both)], config("span"), loaded.renderer)
+    assert samples[0].advantages.tolist() == pytest.approx([5.0, 2.0, 2.0])
 
 
 def test_credit_without_spans_equals_turn_credit(loaded: LoadedModel) -> None:
     terms = [[[(None, 1.0)], [(None, 2.0)]], [[(None, -1.0)], [(None, 5.0)]], [[(None, 0.5)], [(None, 0.0)]]]
-    group = paid(groups(loaded)[0], terms)
+    group = with_rewards(groups(loaded)[0], terms)
     turn = credit_groups([group], config("turn", scale="batch"), loaded.renderer)
     span = credit_groups([group], config("span", scale="batch"), loaded.renderer)
     for one, other in zip(turn, span, strict=True):
@@ -94,12 +94,12 @@ def test_permuting_groups_permutes_advantages(loaded: LoadedModel) -> None:
 
 
 def test_an_ungraded_episode_is_left_out_and_an_equal_group_is_silent(loaded: LoadedModel) -> None:
-    group = paid(groups(loaded)[0], [[[(None, 0.3)]]] * 3)
-    found = credit_groups([group], config("turn"), loaded.renderer)
-    assert [one.live for one in found] == [False] * 3
+    group = with_rewards(groups(loaded)[0], [[[(None, 0.3)]]] * 3)
+    samples = credit_groups([group], config("turn"), loaded.renderer)
+    assert [one.live for one in samples] == [False] * 3
     missing = replace(group.episodes[0], reward=Reward(grader="g", value=None, error="broken"))
-    found = credit_groups([replace(group, episodes=(missing, *group.episodes[1:]))], config("turn"), loaded.renderer)
-    assert len(found) == 2
+    samples = credit_groups([replace(group, episodes=(missing, *group.episodes[1:]))], config("turn"), loaded.renderer)
+    assert len(samples) == 2
 
 
 def test_token_ends_cover_the_answer(loaded: LoadedModel) -> None:

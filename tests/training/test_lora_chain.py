@@ -31,14 +31,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def primed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def warm_started(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     episodes = roll_out(SPEC, SPEC.policy("teacher"), [SPEC.train_task(index) for index in range(12)]).episodes
     folder = tmp_path_factory.mktemp("sft")
     config = SftConfig(lora=LORA, epochs=2, batch_size=4, lr=1e-2)
     return train_sft(base, episodes, config, folder / "run", live=False).final
 
 
-def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, primed: Path, tmp_path: Path) -> None:
+def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, warm_started: Path, tmp_path: Path) -> None:
     settings = {
         "max_steps": 1,
         "groups": 2,
@@ -48,8 +48,8 @@ def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, primed: Path, tmp_
         "lr": 1e-2,
     }
     config = GrpoConfig(lora=LORA, entropy_coef=0.1, sampling=SamplingConfig(max_new_tokens=6), **settings)
-    result = train_grpo(primed, SPEC, config, tmp_path / "run", live=False)
-    before, after = (load_model(folder).model.state_dict() for folder in (primed, result.final))
+    result = train_grpo(warm_started, SPEC, config, tmp_path / "run", live=False)
+    before, after = (load_model(folder).model.state_dict() for folder in (warm_started, result.final))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed
     assert all("lora_" in name for name in changed)
@@ -62,14 +62,16 @@ def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, primed: Path, tmp_
     assert logp_diff(merged, unmerged) <= 1e-4
 
 
-def test_an_adapter_folder_plays(primed: Path) -> None:
-    policy = LocalPolicy(load_model(primed), SamplingConfig(max_new_tokens=4), name="primed")
+def test_an_adapter_folder_plays(warm_started: Path) -> None:
+    policy = LocalPolicy(load_model(warm_started), SamplingConfig(max_new_tokens=4), name="warm_started")
     (episode,) = roll_out(SPEC, policy, SPEC.tasks("held-out", 1)).episodes
     assert episode.failure is None
 
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=8, alpha=8)])
-def test_other_adapters_than_those_there_are_refused(primed: Path, tmp_path: Path, lora: LoraConfig | None) -> None:
+def test_other_adapters_than_those_there_are_refused(
+    warm_started: Path, tmp_path: Path, lora: LoraConfig | None
+) -> None:
     config = GrpoConfig(lora=lora, max_steps=1, groups=2, group_size=2, validation_every=0)
     with pytest.raises(ConfigError, match="has adapters of rank 4 and alpha 8"):
-        train_grpo(primed, SPEC, config, tmp_path / "run", live=False)
+        train_grpo(warm_started, SPEC, config, tmp_path / "run", live=False)

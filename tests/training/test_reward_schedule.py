@@ -1,4 +1,4 @@
-"""Stages and adaptive weights in the GRPO loop: paid, written down, and the same after a resume, bit for bit."""
+"""Stages and adaptive weights in the GRPO loop: applied, written down, and the same after a resume, bit for bit."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_stages_and_weights_are_paid_and_written_down(whole: Path) -> None:
-    found = records(whole)
-    assert [line["stage"] for line in found] == ["form", "form", "sums", "sums"]
-    assert all(line["grad_norm"] > 0 for line in found)  # there is something to learn, so weights do move
-    assert found[0]["weights"] == {"first": 0.0, "second": 1.0}
-    assert found[2]["weights"] == dict(GRADER.weights)
-    assert [line["lr"] for line in found] == [2e-2, 2e-2, 1e-2, 1e-2]
-    # Both stay below 0.3, so weights grow, in the first stage and anew in the second; what a stage does not pay stays unpaid.
-    assert found[1]["weights"] == {"first": 0.0, "second": 1.2}
-    assert found[3]["weights"] == {"first": 2.4, "second": 0.6}
+    lines = records(whole)
+    assert [line["stage"] for line in lines] == ["form", "form", "sums", "sums"]
+    assert all(line["grad_norm"] > 0 for line in lines)  # there is something to learn, so weights do move
+    assert lines[0]["weights"] == {"first": 0.0, "second": 1.0}
+    assert lines[2]["weights"] == dict(GRADER.weights)
+    assert [line["lr"] for line in lines] == [2e-2, 2e-2, 1e-2, 1e-2]
+    # Both stay below 0.3, so weights grow, in the first stage and anew in the second; what has no weight in a stage keeps none.
+    assert lines[1]["weights"] == {"first": 0.0, "second": 1.2}
+    assert lines[3]["weights"] == {"first": 2.4, "second": 0.6}
 
 
 # 2 is cut exactly between two stages; with a checkpoint every second step, 3 goes back to that cut.

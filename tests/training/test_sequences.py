@@ -14,7 +14,7 @@ IDS = st.integers(0, 5000)
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Turn]:
-    found: list[Turn] = []
+    turns: list[Turn] = []
     for index in range(draw(st.integers(1, 6))):
         action = draw(st.lists(IDS, min_size=1, max_size=5))
         logprobs = draw(st.lists(st.floats(-20, 0), min_size=len(action), max_size=len(action)))
@@ -24,8 +24,8 @@ def turns(draw: st.DrawFn) -> list[Turn]:
             logprobs=tuple(logprobs),
             restart=index == 0 or draw(st.booleans()),
         )
-        found.append(Turn(index=index, observation="", action="", tokens=tokens))
-    return found
+        turns.append(Turn(index=index, observation="", action="", tokens=tokens))
+    return turns
 
 
 def episode(played: list[Turn]) -> Episode:

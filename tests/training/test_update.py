@@ -37,7 +37,7 @@ def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[Trainin
 
 
 def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig) -> torch.Tensor:
-    """Plain descent with rate 1 moves the weights by the gradient."""
+    """Plain descent with lr 1 moves the weights by the gradient."""
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
     moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]
@@ -61,11 +61,11 @@ def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm:
 def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel) -> None:
     settings = config(credit="episode", grad_clip=0)
     credited = played(loaded, settings)
-    dead = [replace(one, advantages=np.zeros_like(one.advantages)) for one in credited[:5]]
-    mixed = [*dead, *credited[5:]]
-    skipped = gradient(loaded, mixed, settings)
+    silent = [replace(one, advantages=np.zeros_like(one.advantages)) for one in credited[:5]]
+    some_silent = [*silent, *credited[5:]]
+    skipped = gradient(loaded, some_silent, settings)
     # A vanishing advantage is not skipped, and weighs nothing.
-    tiny = [replace(one, advantages=one.advantages + 1e-30) for one in dead]
+    tiny = [replace(one, advantages=one.advantages + 1e-30) for one in silent]
     assert torch.allclose(skipped, gradient(loaded, [*tiny, *credited[5:]], settings), atol=1e-7)
 
 
@@ -105,7 +105,7 @@ def test_sampler_and_trainer_agree(lamps_model: Path, sampling: SamplingConfig, 
     assert result.trained_tokens == sum(one.sequence.actions for one in credited)
 
 
-def test_a_sampler_gap_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
+def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
     settings = config()
     credited = played(loaded, settings)
     wrong = replace(credited[-1].sequence, logprobs=credited[-1].sequence.logprobs - 0.01)

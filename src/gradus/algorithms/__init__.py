@@ -22,7 +22,7 @@ from gradus.algorithms.advantages import (
 )
 from gradus.algorithms.corrections import CORRECTIONS, Correction, masked_weights, truncated_weights
 from gradus.algorithms.entropy import entropy
-from gradus.algorithms.grouping import live_rows, spread, zero_variance_groups
+from gradus.algorithms.grouping import group_std, live_rows, zero_variance_groups
 from gradus.algorithms.kl import KL_ESTIMATORS, KlKind, kl_loss, kl_penalty
 from gradus.algorithms.losses import LOSSES, LossResult, PolicyLoss, combine_metrics
 from gradus.algorithms.presets import PRESETS, Preset
@@ -44,6 +44,7 @@ __all__ = [
     "entropy",
     "gdpo_advantages",
     "group_advantages",
+    "group_std",
     "immediate_advantages",
     "kl_loss",
     "kl_penalty",
@@ -54,7 +55,6 @@ __all__ = [
     "reinforce_pp_advantages",
     "rewards_to_go",
     "span_advantages",
-    "spread",
     "token_advantages",
     "truncated_weights",
     "turn_advantages",

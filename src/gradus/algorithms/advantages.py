@@ -43,7 +43,7 @@ def group_advantages(rewards: Tensor, groups: Tensor, *, baseline: Baseline = "m
         baseline: ``mean`` of the group (arXiv 2402.03300; biased by (G - 1) / G, the same for all), or ``leave_one_out``,
             the mean of the other members: G / (G - 1) (r - mean) (RLOO, arXiv 2402.14740), unbiased.
         scale: ``none`` (Dr. GRPO, arXiv 2503.20783); ``batch``: one number for all, the root mean square over rows of
-            live groups; ``group``: each group's own standard deviation (n - 1), as in the original GRPO. The original adds
+            groups with variance; ``group``: each group's own standard deviation (n - 1), as in the original GRPO. The original adds
             a small constant to the deviation; here groups without variance are exactly 0 instead.
 
     Returns:
@@ -70,14 +70,14 @@ def turn_advantages(
     over the members that are still playing would not be: being in that mean is an outcome of their own choices.)
 
     Args:
-        turn_rewards: (N, K) payment of each turn; what stands behind ``lengths`` is ignored.
+        turn_rewards: (N, K) reward of each turn; what lies after ``lengths`` is ignored.
         lengths: (N,) number of turns of each episode.
         groups: (N,) integer names.
-        scale: ``none``; ``batch``: root mean square over all turns of live groups; ``group``: the same within each group.
+        scale: ``none``; ``batch``: root mean square over all turns of groups with variance; ``group``: the same within each group.
         discount: per turn.
 
     Returns:
-        (N, K), 0 behind ``lengths``.
+        (N, K), 0 after ``lengths``.
     """
     to_go = rewards_to_go(turn_rewards, lengths, discount=discount)
     return _by_channel(to_go[..., None], _played(turn_rewards, lengths), groups, scale)[..., 0]
@@ -88,17 +88,17 @@ def span_advantages(
 ) -> Tensor:
     """One advantage per turn and channel; :func:`token_advantages` brings them to the tokens.
 
-    Channel 0 holds the payments that belong to no span, and pays every token of a turn. Each further channel holds the
-    payments of one kind of span, and pays the tokens of that span only. Every channel is credited as by
+    Channel 0 holds the rewards that belong to no span and counts for every token of a turn. Each further channel holds the
+    rewards of one kind of span and counts for the tokens of that span only. Every channel is credited as by
     :func:`turn_advantages`; all are divided by one scale, so that their weights in the reward stay what they are.
 
     Args:
-        rewards: (N, K, C) payments by turn and channel.
+        rewards: (N, K, C) rewards by turn and channel.
         lengths, groups, discount: as in :func:`turn_advantages`.
         scale: ``none``, ``batch`` or ``group``: root mean square of the sum over channels.
 
     Returns:
-        (N, K, C), 0 behind ``lengths``.
+        (N, K, C), 0 after ``lengths``.
     """
     to_go = torch.stack([rewards_to_go(part, lengths, discount=discount) for part in rewards.unbind(-1)], -1)
     return _by_channel(to_go, _played(rewards, lengths), groups, scale)
@@ -107,36 +107,36 @@ def span_advantages(
 def immediate_advantages(
     rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
 ) -> Tensor:
-    """One advantage per turn for what was done (channel 0) and for each kind of statement (the other channels).
+    """One advantage per turn for what was done (channel 0) and for each kind of immediate term (the other channels).
 
-    A statement has no consequences: its advantage is its own payment minus the leave-one-out mean of the same turn. What
-    was done is credited as by :func:`turn_advantages`, with the payments of later statements (acting is how one learns what
+    Nothing later depends on an immediate term: its advantage is its own reward minus the leave-one-out mean of the same turn. What
+    was done is credited as by :func:`turn_advantages`, with the immediate terms of later turns (acting is how one learns what
     to say) but not with those of the same turn, which was said before it was done.
 
     All channels are divided by one scale, so that their weights in the reward stay what they are. (A scale for each was tried:
-    it made a statement whose payments hardly differ, and whose gradient is mostly noise between persons, as loud as acting.)
+    it gave an immediate term whose rewards hardly differ, and whose gradient is mostly noise between persons, the weight of acting.)
 
     Args:
-        rewards: (N, K, C) payments by turn and channel; channel 0 holds everything that is no statement.
+        rewards: (N, K, C) rewards by turn and channel; channel 0 holds everything that is not immediate.
         lengths, groups, discount: as in :func:`turn_advantages`.
         scale: ``none``, ``batch`` or ``group``: root mean square of the sum over channels.
 
     Returns:
-        (N, K, C), 0 behind ``lengths``.
+        (N, K, C), 0 after ``lengths``.
     """
     played = _played(rewards, lengths)
-    paid = torch.where(played[..., None], rewards, 0.0)
-    later = rewards_to_go(paid.sum(-1), lengths, discount=discount) - paid[..., 1:].sum(-1)
-    return _by_channel(torch.cat([later[..., None], paid[..., 1:]], dim=-1), played, groups, scale)
+    masked = torch.where(played[..., None], rewards, 0.0)
+    later = rewards_to_go(masked.sum(-1), lengths, discount=discount) - masked[..., 1:].sum(-1)
+    return _by_channel(torch.cat([later[..., None], masked[..., 1:]], dim=-1), played, groups, scale)
 
 
 def _by_channel(returns: Tensor, played: Tensor, groups: Tensor, scale: Scale) -> Tensor:
     """Returns (N, K, C) less the leave-one-out mean of the same turn and channel, all channels divided by one scale."""
     index = GroupIndex(groups)
     centered = torch.where(played[..., None], _center(returns, index, "leave_one_out"), 0.0)
-    # Dead by channel, not by sum: a turn may pay one span what it takes from another.
-    dead = index.equal(returns).flatten(1).all(1)
-    return centered / _scales(centered.sum(-1), played, dead, index, scale)[..., None]
+    # Equal by channel, not by sum: a turn may give one span what it takes from another.
+    equal = index.equal(returns).flatten(1).all(1)
+    return centered / _scales(centered.sum(-1), played, equal, index, scale)[..., None]
 
 
 def _played(rewards: Tensor, lengths: Tensor) -> Tensor:
@@ -167,15 +167,15 @@ def token_advantages(advantages: Tensor, turns: Tensor, spans: Tensor | None = N
 
 
 def rewards_to_go(turn_rewards: Tensor, lengths: Tensor, *, discount: float = 1.0) -> Tensor:
-    """(N, K) sum of the payments from each turn to the end of its episode (``lengths`` (N,)); 0 behind it."""
+    """(N, K) sum of the rewards from each turn to the end of its episode (``lengths`` (N,)); 0 after it."""
     played = torch.arange(turn_rewards.shape[1], device=turn_rewards.device) < lengths[:, None]
-    paid = torch.where(played, turn_rewards, 0.0)
+    masked = torch.where(played, turn_rewards, 0.0)
     if discount == 1.0:
-        return torch.where(played, paid.flip(1).cumsum(1).flip(1), 0.0)
-    to_go = torch.zeros_like(paid)
-    running = torch.zeros_like(paid[:, 0])
-    for turn in range(paid.shape[1] - 1, -1, -1):
-        running = paid[:, turn] + discount * running
+        return torch.where(played, masked.flip(1).cumsum(1).flip(1), 0.0)
+    to_go = torch.zeros_like(masked)
+    running = torch.zeros_like(masked[:, 0])
+    for turn in range(masked.shape[1] - 1, -1, -1):
+        running = masked[:, turn] + discount * running
         to_go[:, turn] = running
     return to_go
 
@@ -236,7 +236,7 @@ def reinforce_pp_advantages(token_rewards: Tensor, mask: Tensor, *, discount: fl
     Source: REINFORCE++, arXiv 2501.03262. A KL penalty, where there is one, is part of the token rewards (k1).
 
     Args:
-        token_rewards: (B, T); an episode's reward stands at its last action token, or payments where they were earned.
+        token_rewards: (B, T); an episode's reward stands at its last action token, or rewards where they were earned.
         mask: (B, T) true on action tokens; tokens in between are skipped, they take no step of discount.
         discount: per action token.
 
@@ -284,25 +284,25 @@ def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
     return torch.where(index.equal(values)[index.place], torch.zeros_like(centered), centered)
 
 
-def _scales(centered: Tensor, counted: Tensor, dead: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
+def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
     """What to divide ``centered`` (N,) or (N, K) by: broadcastable to it, 1 where there is nothing to scale.
 
-    ``counted`` (like ``centered``) marks the entries that exist, ``dead`` (n,) the groups that do not count.
+    ``counted`` (like ``centered``) marks the entries that exist, ``equal`` (n,) the groups that do not count.
     """
     if scale == "none":
         return centered.new_ones([1] * centered.ndim)
     if scale not in ("batch", "group"):
         raise ValueError(f"scale must be none, batch or group, got {scale!r}")
     by_row = [-1, *[1] * (centered.ndim - 1)]
-    rows = counted & ~dead[index.place].reshape(by_row)
+    rows = counted & ~equal[index.place].reshape(by_row)
     square = torch.where(rows, centered**2, 0.0).reshape(centered.shape[0], -1).sum(1)
     number = rows.reshape(centered.shape[0], -1).sum(1)
     if scale == "batch":
         size = (square.sum() / number.sum().clamp(min=1)).sqrt().reshape([1] * centered.ndim)
     else:
         # With one advantage per member this is the usual standard deviation, n - 1 in the denominator.
-        free = index.sum(number) - (1 if centered.ndim == 1 else 0)
-        size = (index.sum(square) / free.clamp(min=1)).sqrt()[index.place].reshape(by_row)
+        degrees = index.sum(number) - (1 if centered.ndim == 1 else 0)
+        size = (index.sum(square) / degrees.clamp(min=1)).sqrt()[index.place].reshape(by_row)
     return torch.where(size > 0, size, torch.ones_like(size))
 
 

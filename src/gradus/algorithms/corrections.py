@@ -1,7 +1,7 @@
 """Corrections for a sampler that is not the trainer: another engine, a quantized copy, weights one step old.
 
 Both return factors for the loss and figures that say how large the mismatch is. They are for samplers that really differ;
-in this process sampler and trainer agree, and a gap is a bug to be found, not a thing to be weighted away.
+in this process sampler and trainer agree, and a difference is a bug to mend, not a thing to weight away.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["GroupIndex", "dense_names", "live_rows", "spread", "zero_variance_groups"]
+__all__ = ["GroupIndex", "dense_names", "group_std", "live_rows", "zero_variance_groups"]
 
 _NOISE = 64.0  # differences below this many roundings of the largest value are float noise, not variance
 
@@ -58,7 +58,7 @@ class GroupIndex:
 def zero_variance_groups(rewards: Tensor, groups: Tensor) -> Tensor:
     """(n,) true for groups whose raw rewards (N,) are all equal, in ascending order of their names ``groups`` (N,).
 
-    Asked of rewards before any scaling or shaping. A group of one is dead: it has no baseline.
+    Asked of rewards before any scaling or shaping. A group of one counts as one: it has no baseline.
     """
     return GroupIndex(groups).equal(rewards)
 
@@ -69,7 +69,7 @@ def live_rows(rewards: Tensor, groups: Tensor) -> Tensor:
     return ~index.equal(rewards)[index.place]
 
 
-def spread(rewards: Tensor, groups: Tensor) -> Tensor:
+def group_std(rewards: Tensor, groups: Tensor) -> Tensor:
     """(n,) standard deviation (n - 1) of the rewards within each group; exactly 0 where they are equal, nan for groups of one."""
     index = GroupIndex(groups)
     mean = index.sum(rewards) / index.size

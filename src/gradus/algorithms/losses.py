@@ -96,8 +96,8 @@ def _clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
 
 def _clip(tokens: _Tokens, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bounded = ratio.clamp(1.0 - tokens.clip_low, 1.0 + tokens.clip_high)
-    free, held = ratio * tokens.advantages, bounded * tokens.advantages
-    return torch.minimum(free, held), ratio, held < free
+    unclipped, clipped = ratio * tokens.advantages, bounded * tokens.advantages
+    return torch.minimum(unclipped, clipped), ratio, clipped < unclipped
 
 
 def _sequence_clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,14 +159,14 @@ def _flatten(
 
 def _metrics(tokens: _Tokens, ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
     """Shares of the step (to be added up) and extremes (``*_max``) over this batch's tokens."""
-    gap = tokens.log_ratio.detach()
-    zero = gap.new_zeros(())
+    log_ratio = tokens.log_ratio.detach()
+    zero = log_ratio.new_zeros(())
     return {
         "clip_fraction": clipped.sum() / tokens.n_tokens,
         "ratio_mean": ratio.detach().sum() / tokens.n_tokens,
         "ratio_max": ratio.detach().max() if ratio.numel() else zero,
-        "approx_kl": (gap.exp() - 1.0 - gap).sum() / tokens.n_tokens,  # of the policy from the sampler, k3
-        "log_ratio_max": gap.abs().max() if gap.numel() else zero,
+        "approx_kl": (log_ratio.exp() - 1.0 - log_ratio).sum() / tokens.n_tokens,  # of the policy from the sampler, k3
+        "log_ratio_max": log_ratio.abs().max() if log_ratio.numel() else zero,
     }
 
 

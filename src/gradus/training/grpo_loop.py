@@ -18,10 +18,10 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.step_rollouts import roll_out_step
 from gradus.training.data.tasks import validation_tasks
-from gradus.training.distributed.fsdp import refresh, shard
+from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main
 from gradus.training.engine.loss_step import autocast
-from gradus.training.engine.optimizers import lr, make_optimizer
+from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.throughput import matmul_peak, training_flops
 from gradus.training.engine.update import UpdateResult, policy_update
 from gradus.training.run.alerts import Alarm
@@ -51,7 +51,7 @@ class _State:
 
 
 class GrpoLoop:
-    """One run. The model that plays is the model that is trained, or a whole copy of it where that is dealt out to processes."""
+    """One run. The model that plays is the model that is trained, or a whole copy of it where that is sharded over processes."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class GrpoLoop:
     ) -> None:
         self.loaded, self.spec, self.config, self.folder = loaded, spec, config, folder
         self.grader, self.alarm, self.schedule, self.push_weights = grader, alarm, schedule, push_weights
-        self.paying = grader  # the grader under the weights of the step at hand
+        self.step_grader = grader  # the grader under the weights of the step at hand
         self.reference = _reference(loaded, config)
         # A server samples instead; it needs whole weights from here only where adapters are merged into them.
-        plays = sampler is None or bool(config.validation_every) or config.lora is not None
-        self.inference_model = shard(loaded, plays=plays)
+        samples = sampler is None or bool(config.validation_every) or config.lora is not None
+        self.inference_model = shard(loaded, samples=samples)
         self.optimizer = make_optimizer(loaded.model, config)
         self.policy: Policy = sampler or LocalPolicy(
             self.inference_model,
@@ -111,13 +111,13 @@ class GrpoLoop:
         """Play, credit and update once; returns the step's record."""
         started = time.perf_counter()
         step = self.state.step + 1
-        rate = self.begin(step)
+        lr = self.begin(step)
         with autocast(self.loaded, self.config):
             played = roll_out_step(
                 self.spec,
                 self.policy,
                 self.config,
-                self.paying,
+                self.step_grader,
                 step=step,
                 next_task=self.state.next_task,
                 progress=lambda done, total: screen.phase(f"playing {done}/{total}"),
@@ -127,31 +127,31 @@ class GrpoLoop:
         credited = credit_groups(groups, self.config, self.loaded.renderer)
         credit_seconds = time.perf_counter() - started - sum(seconds.values())
         update = policy_update(
-            self.loaded, self.optimizer, credited, self.config, rate, reference=self.reference, key=(step,)
+            self.loaded, self.optimizer, credited, self.config, lr, reference=self.reference, key=(step,)
         )
         self.sync_weights(step)
         self.store(step, groups)
         seconds |= update.seconds
         seconds["train"] += max(0.0, credit_seconds)
         seconds["total"] = time.perf_counter() - started
-        return self.scheduled(step, self.record(step, groups, update, seconds, rate))
+        return self.scheduled(step, self.record(step, groups, update, seconds, lr))
 
     def sync_weights(self, step: int) -> None:
         """Let whoever plays have the weights as they are after ``step``."""
-        refresh(self.inference_model, self.loaded)
+        sync_inference_model(self.inference_model, self.loaded)
         if self.push_weights is not None:
             self.push_weights(self.inference_model, step)
 
     def begin(self, step: int) -> float:
-        """Do what the schedule says before a step; returns the step's learning rate."""
-        rate = lr(self.config, step, self.config.max_steps) * self.alarm.lr_scale
+        """Do what the schedule says before a step; returns the step's learning lr."""
+        lr = lr_at(self.config, step, self.config.max_steps) * self.alarm.lr_scale
         if self.schedule is None:
-            return rate
+            return lr
         plan = self.schedule.plan(step)
-        self.paying = self.schedule.grader(self.grader, step)
+        self.step_grader = self.schedule.grader(self.grader, step)
         if plan.reset_optimizer:
             self.optimizer = make_optimizer(self.loaded.model, self.config)
-        return rate * ((plan.lr or self.config.lr) / self.config.lr)
+        return lr * ((plan.lr or self.config.lr) / self.config.lr)
 
     def scheduled(self, step: int, record: dict[str, Any]) -> dict[str, Any]:
         """Add the weights in force to a step's record and let the schedule see what came of them."""
@@ -167,7 +167,7 @@ class GrpoLoop:
         groups: Sequence[Group],
         update: UpdateResult,
         seconds: Mapping[str, float],
-        rate: float,
+        lr: float,
     ) -> dict[str, Any]:
         """One line of docs/metrics.md."""
         turns = [turn for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
@@ -182,7 +182,7 @@ class GrpoLoop:
             **update.figures,
             "logp_diff_max": update.logp_diff_max,
             "grad_norm": update.grad_norm,
-            "lr": rate,
+            "lr": lr,
             "action_tokens": sampled,
             "trained_tokens": update.trained_tokens,
             "tokens": sampled + read,
@@ -209,12 +209,12 @@ class GrpoLoop:
         step = self.state.step
         tasks = validation_tasks(self.spec, self.config)
         records = from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
-        found = chosen_reward(records, self.config.best_by)
-        if found is not None and (self.state.best_reward is None or found > self.state.best_reward):
-            self.state.best_reward, self.state.best_step = found, step
+        reward = chosen_reward(records, self.config.best_by)
+        if reward is not None and (self.state.best_reward is None or reward > self.state.best_reward):
+            self.state.best_reward, self.state.best_step = reward, step
             self.save("best")
             records = [{**record, "best": True} for record in records]
-            screen.note(f"best so far at step {step}: validation reward {found:.4f}")
+            screen.note(f"best so far at step {step}: validation reward {reward:.4f}")
         if self.config.validation_condition is not None:
             tasks = self.spec.tasks(self.config.validation_condition)
             records += from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
@@ -244,10 +244,10 @@ class GrpoLoop:
         if path is None:
             self.folder.truncate(0)
             return
-        found = load_checkpoint(path, self.loaded.model, self.optimizer)
-        self.folder.truncate(found.offset)
+        checkpoint = load_checkpoint(path, self.loaded.model, self.optimizer)
+        self.folder.truncate(checkpoint.offset)
         barrier()
-        self.state = _State(step=found.step, **found.state)
+        self.state = _State(step=checkpoint.step, **checkpoint.state)
         self.alarm.restore(self.state.alarm)
         if (self.schedule is None) != (self.state.schedule is None):
             stored, now = ("none", "one") if self.state.schedule is None else ("one", "none")
@@ -269,14 +269,14 @@ class GrpoLoop:
 
 
 def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:
-    """The frozen model that KL is measured to, loaded only where it is paid for: what the run began with, or a folder."""
+    """The frozen model that KL is measured to, loaded only if kl_coef is not 0: what the run began with, or a folder."""
     if config.kl_coef == 0:
         return None
-    found = load_model(
+    loaded_reference = load_model(
         config.reference or loaded.path,
         dtype=loaded.dtype,
         device=loaded.device,
         attention=config.attention,
         keep_history=True,  # it scores tokens and renders nothing
     )
-    return found.model.requires_grad_(False)
+    return loaded_reference.model.requires_grad_(False)

@@ -25,7 +25,7 @@ from gradus.training.distributed.fsdp import shard
 from gradus.training.distributed.processes import any_of, barrier, from_main, share, total, world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, run_update, share_prefixes
-from gradus.training.engine.optimizers import lr, make_optimizer
+from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
@@ -113,9 +113,9 @@ def train_sft(
     """
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     loaded = prepare_model(model, config)
-    taught, held = _hold_out(episodes, validation, config)
-    sequences = text_sequences(loaded, taught, reasoning=config.reasoning)
-    checks = text_sequences(loaded, held, reasoning=config.reasoning) if held else []
+    training, validation = _hold_out(episodes, validation, config)
+    sequences = text_sequences(loaded, training, reasoning=config.reasoning)
+    checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     trainer = _Trainer(loaded, config, run_folder, sequences, checks)
     if resume:
@@ -167,7 +167,7 @@ class _Trainer:
         checks: Sequence[TrainingSequence],
     ) -> None:
         self.loaded, self.config, self.folder = loaded, config, folder
-        shard(loaded, plays=False)
+        shard(loaded, samples=False)
         self.optimizer = make_optimizer(loaded.model, config)
         self.run = _Run()
         self._by_episode: dict[int, list[TrainingSequence]] = {}
@@ -220,10 +220,10 @@ class _Trainer:
             totals["right"] += float(scores.greedy.sum())
             return part
 
-        rate = lr(self.config, step, self.steps)
+        lr = lr_at(self.config, step, self.steps)
         batches = self._cut([sequences[index] for index in share(len(sequences))])  # this process's
         with precision(self.loaded, self.config):
-            norm, _ = run_update(self.loaded, self.optimizer, batches, loss, self.config, rate)
+            norm, _ = run_update(self.loaded, self.optimizer, batches, loss, self.config, lr)
         seconds = time.perf_counter() - started
         totals["loss"], totals["right"], tokens = total(
             (totals["loss"], totals["right"], sum(microbatch.tokens for microbatch in batches))
@@ -235,7 +235,7 @@ class _Trainer:
             "loss": totals["loss"],
             "accuracy": totals["right"] / n_tokens,
             "grad_norm": norm,
-            "lr": rate,
+            "lr": lr,
             "tokens": int(tokens),
             "seconds": seconds,
             "tokens_per_second": tokens / seconds,
@@ -251,13 +251,13 @@ class _Trainer:
         order = np.random.default_rng(child_seed(self.config.seed, "sft", "epoch", epoch)).permutation(len(numbers))
         size = self.config.batch_size
         chosen = order[batch * size : (batch + 1) * size].tolist()
-        found = [sequence for index in chosen for sequence in self._by_episode[numbers[index]]]
-        found = [self._noisy(one, epoch, batch, number) for number, one in enumerate(found)]
+        sequences = [sequence for index in chosen for sequence in self._by_episode[numbers[index]]]
+        sequences = [self._noisy(one, epoch, batch, number) for number, one in enumerate(sequences)]
         config = self.config
         coin = child_rng(config.seed, "sft", "short", epoch, batch).random()
         if config.short_turns is None or coin >= config.short_turns_share:
-            return found
-        return [short for one in found if (short := short_turns(one, config.short_turns)).actions]
+            return sequences
+        return [short for one in sequences if (short := short_turns(one, config.short_turns)).actions]
 
     def _noisy(self, sequence: TrainingSequence, *key: int | str) -> TrainingSequence:
         """The sequence with noise in the answers that are read, where the settings want it."""
@@ -276,11 +276,11 @@ class _Trainer:
                 loss -= float(scores.logprobs.sum())
                 right += float(scores.greedy.sum())
                 tokens += len(batch.labels.target)
-        found, right = from_main((loss / tokens, right))
-        if self.run.best is None or found < self.run.best:
-            self.run.best = found
+        mean_loss, right = from_main((loss / tokens, right))
+        if self.run.best is None or mean_loss < self.run.best:
+            self.run.best = mean_loss
             self.save("best")
-        return {"validation_loss": found, "validation_accuracy": right / tokens}
+        return {"validation_loss": mean_loss, "validation_accuracy": right / tokens}
 
     def checkpoint(self) -> None:
         """Write down where the run stands."""
@@ -295,9 +295,9 @@ class _Trainer:
         if path is None:
             self.folder.truncate(0)
             return
-        found = load_checkpoint(path, self.loaded.model, self.optimizer)
-        self.folder.truncate(found.offset)
-        self.run = _Run(step=found.step, best=found.state["best"], last=dict(found.state["last"]))
+        checkpoint = load_checkpoint(path, self.loaded.model, self.optimizer)
+        self.folder.truncate(checkpoint.offset)
+        self.run = _Run(step=checkpoint.step, best=checkpoint.state["best"], last=dict(checkpoint.state["last"]))
 
     def finish(self) -> None:
         """Write the final model, and make it the best one where nothing was held out."""

@@ -35,19 +35,19 @@ def text_sequences(
     Where a teacher corrected a turn (``Turn.expert_action``), its answer is learned and the student's stays in the history.
     Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
     """
-    found: list[TrainingSequence] = []
+    sequences: list[TrainingSequence] = []
     for number, episode in enumerate(episodes):
         if episode.stop is not StopReason.FAILED:
-            found.extend(_cut(loaded, episode, number, reasoning))
-    if not found:
+            sequences.extend(_cut(loaded, episode, number, reasoning))
+    if not sequences:
         raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")
-    for sequence in found:
+    for sequence in sequences:
         if loaded.context is not None and len(sequence) > loaded.context:
             raise ContextLengthError(
                 f"episode {sequence.episode} has {len(sequence)} tokens, but the model's context holds {loaded.context}; "
                 "choose a model with a longer context, strip reasoning, or teach shorter episodes"
             )
-    return found
+    return sequences
 
 
 def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSequence]:

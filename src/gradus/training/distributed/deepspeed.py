@@ -1,7 +1,7 @@
-"""The optimizer's memory in parts: DeepSpeed's ZeRO, stages 1 and 2, by accelerate's own configuration.
+"""The optimizer's state sharded: DeepSpeed's ZeRO, stages 1 and 2, by accelerate's own configuration.
 
-``accelerate launch --use_deepspeed --zero_stage 1``: every process holds all weights, and keeps a part of the optimizer's memory and of
-the float32 weights that it updates (stage 2: of the gradients too). So playing, validation and saving are those of data parallel
+``accelerate launch --use_deepspeed --zero_stage 1``: every process holds all weights, and keeps a shard of the optimizer's state and of
+the float32 weights that it updates (stage 2: of the gradients too). So sampling, validation and saving are those of data parallel
 training; only adding up, clipping and the update are DeepSpeed's. Source: arXiv 1910.02054.
 """
 
@@ -58,27 +58,27 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def norm(self) -> float:
         """Norm of the whole gradient of the last step before clipping."""
-        found = self._engine.get_global_grad_norm()
-        return math.nan if found is None else float(found)
+        norm = self._engine.get_global_grad_norm()
+        return math.nan if norm is None else float(norm)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients."""
         self._engine.optimizer.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state, whole. All processes must ask."""
+        """AdamW's full state. All processes must call this."""
         get = _package("deepspeed.utils").safe_get_full_optimizer_state
         steps = [memory["step"] for memory in self._inner.state.values() if memory]
         if steps:
             self._link()
         state: dict[int, dict[str, Tensor]] = {}
         for index, parameter in enumerate(self._trained if steps else ()):
-            whole = {key: get(parameter, key).cpu() for key in ("exp_avg", "exp_avg_sq")}
-            state[index] = {"step": steps[0].cpu().clone(), **whole}  # a tensor of its own: AdamW counts in place
+            full = {key: get(parameter, key).cpu() for key in ("exp_avg", "exp_avg_sq")}
+            state[index] = {"step": steps[0].cpu().clone(), **full}  # a tensor of its own: AdamW counts in place
         return {"state": state, "param_groups": self._layout}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from AdamW's state and from the weights as they are now. All processes must ask."""
+        """Go on from AdamW's state and from the weights as they are now. All processes must call this."""
         put = _package("deepspeed.utils").safe_set_full_optimizer_state
         self._engine.optimizer.refresh_fp32_params()
         if not state_dict["state"]:

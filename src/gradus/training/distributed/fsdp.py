@@ -1,11 +1,11 @@
-"""A model in parts over the processes: torch's FSDP2, by accelerate's own configuration.
+"""A model sharded over the processes: torch's FSDP2, by accelerate's own configuration.
 
 ``accelerate launch --use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP``:
-each process keeps a part of every weight, of its gradient and of the optimizer's memory. A pass gathers the weights layer by layer,
-drops them again, and adds up the gradients of all processes into their parts. Source: arXiv 2304.11277, and torch's ``fully_shard``.
+each process keeps a shard of every weight, of its gradient and of the optimizer's state. A pass gathers the weights layer by layer,
+drops them again, and adds up the gradients of all processes into their shards. Source: arXiv 2304.11277, and torch's ``fully_shard``.
 
 What a pass gathers, all processes must gather at the same time, so all take equally many passes; and whoever samples needs the
-weights for thousands of tokens, so an inference copy of them is kept whole in each process.
+weights for thousands of tokens, so each process keeps a full inference model.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from gradus.training.distributed.processes import full_tensor, gather_full_tenso
 from gradus.training.engine.forward import causal_model, score_tokens, supports_tree
 from gradus.training.engine.optimizers import trainable
 
-__all__ = ["fsdp_settings", "idle_passes", "is_sharded", "refresh", "shard", "whole_state"]
+__all__ = ["fsdp_settings", "full_state_dict", "idle_passes", "is_sharded", "shard", "sync_inference_model"]
 
 LAUNCH = "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
 
 
-def shard(loaded: LoadedModel, *, plays: bool) -> LoadedModel:
-    """Deal out the weights of ``loaded``, in place, where the launcher asks for FSDP, and return the model to play with.
+def shard(loaded: LoadedModel, *, samples: bool) -> LoadedModel:
+    """Shard the weights of ``loaded``, in place, where the launcher asks for FSDP, and return the inference model.
 
-    ``plays``: whether this process samples, and needs a whole copy for it; :func:`refresh` brings it new weights. Without
-    FSDP, or without ``plays``, that is ``loaded`` itself. Raises ConfigError for a configuration that is not supported.
+    ``samples``: whether this process samples, and needs a full copy for it; :func:`sync_inference_model` copies new weights to it. Without
+    FSDP, or without ``samples``, that is ``loaded`` itself. Raises ConfigError for a configuration that is not supported.
     """
     if world().size == 1 or not launched_with("FSDP"):
         return loaded
     settings = fsdp_settings()
-    inference_model = replace(loaded, model=copy.deepcopy(loaded.model)) if plays else loaded
-    _deal_out(causal_model(loaded.model), settings)
+    inference_model = replace(loaded, model=copy.deepcopy(loaded.model)) if samples else loaded
+    _apply_fsdp(causal_model(loaded.model), settings)
     return inference_model
 
 
-def _deal_out(model: Any, settings: Any) -> None:
+def _apply_fsdp(model: Any, settings: Any) -> None:
     """One FSDP unit for each module that accelerate's wrap policy names, and one for the rest."""
     from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
     from torch.distributed.device_mesh import init_device_mesh
@@ -79,20 +79,20 @@ def fsdp_settings() -> Any:
     if os.environ.get("FSDP_VERSION", "1") != "2":
         raise ConfigError(f"FSDP 1 is not supported, torch's fully_shard (FSDP 2) is; launch with {LAUNCH}")
     try:
-        found = FullyShardedDataParallelPlugin()
+        plugin = FullyShardedDataParallelPlugin()
     except (ValueError, ImportError) as error:
         raise ConfigError(f"accelerate's FSDP settings cannot be used: {error}; launch with {LAUNCH}") from error
     for setting, way_out in (
         ("activation_checkpointing", "set gradient_checkpointing in the run instead"),
         ("ignored_modules", "leave it out"),
     ):
-        if getattr(found, setting):
+        if getattr(plugin, setting):
             raise ConfigError(f"fsdp_{setting} is not supported; {way_out}")
     if launched_with("PARALLELISM_CONFIG"):
         raise ConfigError("accelerate's parallelism_config is not supported; leave it out to shard over all processes")
     if os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true":
         raise ConfigError("fsdp_offload_params is not supported; set it to false")
-    return found
+    return plugin
 
 
 def _units(model: nn.Module) -> list[Any]:
@@ -102,7 +102,7 @@ def _units(model: nn.Module) -> list[Any]:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether processes hold parts of the model."""
+    """Whether the model is sharded over processes."""
     return world().size > 1 and bool(_units(model))
 
 
@@ -130,8 +130,8 @@ def _idle_pass(loaded: LoadedModel, backward: Callable[[Tensor], None]) -> None:
 
 
 @torch.no_grad()
-def refresh(inference_model: LoadedModel, loaded: LoadedModel) -> None:
-    """Bring the trained weights to the model that plays, one by one. All processes must ask. Nothing where they are one model."""
+def sync_inference_model(inference_model: LoadedModel, loaded: LoadedModel) -> None:
+    """Copy the trained weights to the inference model, one by one. All processes must call this. Does nothing if they are one model."""
     if inference_model is loaded:
         return
     trained = trainable(loaded.model)
@@ -139,8 +139,8 @@ def refresh(inference_model: LoadedModel, loaded: LoadedModel) -> None:
         parameter.copy_(full_tensor(trained[name]))
 
 
-def whole_state(model: nn.Module) -> dict[str, Tensor] | None:
-    """All weights by name, in process 0's memory, of a model in parts; None where the model is whole. All processes must ask."""
+def full_state_dict(model: nn.Module) -> dict[str, Tensor] | None:
+    """The full state dict in process 0's memory; None if the model is not sharded. All processes must call this."""
     if not is_sharded(model):
         return None
     held = cast(dict[str, Tensor], model.state_dict(keep_vars=True))

@@ -14,7 +14,7 @@ from gradus.core import ConfigError
 from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, shard_like
 
-__all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr", "make_optimizer", "trainable"]
+__all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr_at", "make_optimizer", "trainable"]
 
 
 class OptimizerConfig(BaseModel):
@@ -55,11 +55,11 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def lr(config: OptimizerConfig, step: int, steps: int) -> float:
-    """The rate of optimizer step ``step`` (1 for the first) of ``steps``.
+def lr_at(config: OptimizerConfig, step: int, steps: int) -> float:
+    """The learning rate of optimizer step ``step`` (1 for the first) of ``steps``.
 
     >>> config = OptimizerConfig(lr=1.0, schedule="linear", warmup=0.2)
-    >>> [round(lr(config, step, 10), 3) for step in (1, 2, 3, 10)]
+    >>> [round(lr_at(config, step, 10), 3) for step in (1, 2, 3, 10)]
     [0.5, 1.0, 1.0, 0.125]
     """
     warmup_steps = round(config.warmup * steps)
@@ -101,7 +101,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
 
 
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Let ``state_dict`` give whole tensors where processes hold parts of them, and ``load_state_dict`` take them back."""
+    """Let ``state_dict`` give full tensors where processes hold shards of them, and ``load_state_dict`` take them back."""
 
     def shard_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -129,7 +129,7 @@ def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 class _Muon(torch.optim.Optimizer):
     """torch's Muon (Jordan et al., 2024) on the matrices inside the blocks and AdamW on the rest, as one optimizer.
 
-    Each group's ``scale`` is its rate as a multiple of the schedule's, so that one schedule moves both.
+    Each group's ``scale`` is its lr as a multiple of the schedule's, so that one schedule moves both.
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> None:

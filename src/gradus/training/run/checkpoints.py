@@ -49,7 +49,7 @@ def save_checkpoint(
 
     def fill(aside: Path) -> None:
         save_file(weights, aside / "weights.safetensors")
-        torch.save(memory, aside / "optimizer.pt")
+        torch.save(optimizer_state, aside / "optimizer.pt")
         state = {
             "schema": SCHEMA,
             "step": checkpoint.step,
@@ -60,7 +60,7 @@ def save_checkpoint(
 
     if world().main:
         write_folder(path, fill)
-        for old in _found(folder)[:-keep]:
+        for old in _checkpoints(folder)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
     barrier()
     return path
@@ -68,7 +68,7 @@ def save_checkpoint(
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint of a run folder, or None."""
-    checkpoints = _found(folder)
+    checkpoints = _checkpoints(folder)
     return checkpoints[-1] if checkpoints else None
 
 
@@ -77,7 +77,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     try:
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         weights = load_file(path / "weights.safetensors")
-        memory = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+        optimizer_state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
     except Exception as error:
         raise StorageError(
             f"could not read the checkpoint {path}: {error}; remove it to go on from an earlier one"
@@ -99,7 +99,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 def save_model(path: Path, model: nn.Module, tokenizer: Any) -> None:
     """Write an ordinary Hugging Face folder (a peft folder if the model wears adapters), whole or not at all."""
-    state = whole_state(model)
+    state = full_state_dict(model)
 
     def fill(aside: Path) -> None:
         with quiet_transformers():
@@ -110,5 +110,5 @@ def save_model(path: Path, model: nn.Module, tokenizer: Any) -> None:
         write_folder(path, fill)
 
 
-def _found(folder: Path) -> list[Path]:
+def _checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "checkpoints").glob("step-*") if (path / "state.json").exists())

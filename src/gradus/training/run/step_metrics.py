@@ -84,7 +84,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
 
 
 def _component_variance(groups: Sequence[Group]) -> dict[str, float]:
-    """Share of the within-group variance of the reward that each component's payments carry: its covariance with the reward
+    """Share of the within-group variance of the reward that each component carries: its covariance with the reward
     over the variance of the reward, both pooled within groups. The shares sum to 1; a negative one works against the reward."""
     covariance: dict[str, float] = {}
     variance = 0.0
@@ -92,29 +92,29 @@ def _component_variance(groups: Sequence[Group]) -> dict[str, float]:
         rewards = [episode.reward for episode in group.episodes if episode.reward and episode.reward.value is not None]
         if len(rewards) < 2:
             continue
-        paid = [_payments(reward.terms) for reward in rewards]
+        sums = [_component_sums(reward.terms) for reward in rewards]
         values = np.asarray([reward.value for reward in rewards], dtype=float)
         centered = values - values.mean()
         variance += float(centered @ centered)
-        for name in {name for one in paid for name in one}:
-            carried = float(np.asarray([one.get(name, 0.0) for one in paid]) @ centered)
+        for name in {name for one in sums for name in one}:
+            carried = float(np.asarray([one.get(name, 0.0) for one in sums]) @ centered)
             covariance[name] = covariance.get(name, 0.0) + carried
     return {name: value / variance for name, value in sorted(covariance.items())} if variance > 0 else {}
 
 
-def _payments(terms: Sequence[Sequence[Any]]) -> dict[str, float]:
-    paid: dict[str, float] = {}
+def _component_sums(terms: Sequence[Sequence[Any]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
     for turn in terms:
         for term in turn:
-            paid[term.component] = paid.get(term.component, 0.0) + term.value
-    return paid
+            sums[term.component] = sums.get(term.component, 0.0) + term.value
+    return sums
 
 
 def _means(episodes: Sequence[Episode], read: Callable[[Episode], Any]) -> dict[str, float | None]:
     """Name -> mean over the episodes where it is defined."""
-    found = [read(episode) for episode in episodes]
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: mean_of(one.get(name) for one in found) for name in names}
+    rows = [read(episode) for episode in episodes]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: mean_of(row.get(name) for row in rows) for name in names}
 
 
 def _share(flags: Iterable[bool]) -> float | None:

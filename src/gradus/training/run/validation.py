@@ -1,4 +1,4 @@
-"""Playing held-out tasks with the current weights, sampled and greedily."""
+"""Rolling out held-out tasks with the current weights, sampled and greedily."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def validate(
             grader=grader,
             max_turns=config.max_turns,
         )
-        found = episode_metrics(played.groups)
+        figures = episode_metrics(played.groups)
         episodes = played.episodes
-        whole = sum(episode.stop is not StopReason.FAILED for episode in episodes)
+        completed = sum(episode.stop is not StopReason.FAILED for episode in episodes)
         records.append(
             {
                 "kind": "validation",
                 "step": step,
                 "decoding": decoding,
                 "condition": tasks[0].condition,
-                "reward_mean": found["reward_mean"],
-                "true_reward_mean": found["true_reward_mean"],
-                "components": found["components"],
-                "metrics": found["metrics"],
+                "reward_mean": figures["reward_mean"],
+                "true_reward_mean": figures["true_reward_mean"],
+                "components": figures["components"],
+                "metrics": figures["metrics"],
                 "rewards": [_rounded(episode.reward.value if episode.reward else None) for episode in episodes],
                 "true_rewards": [_rounded(episode.metrics.get("true_reward")) for episode in episodes],
-                "episodes": whole,
+                "episodes": completed,
                 "best": False,
             }
         )
