@@ -55,7 +55,7 @@ def test_metrics_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
 )
 def test_schedules_rise_then_never_rise_again(schedule: str, steps: int, warmup: float, min_lr_ratio: float) -> None:
     config = OptimizerConfig(lr=2.0, schedule=schedule, warmup=warmup, min_lr_ratio=min_lr_ratio)
-    rates = [lr(config, step, steps) for step in range(1, steps + 1)]
+    rates = [lr_at(config, step, steps) for step in range(1, steps + 1)]
     rising = round(warmup * steps)
     assert rates[:rising] == sorted(rates[:rising])
     assert all(later <= earlier + 1e-12 for earlier, later in zip(rates[rising:], rates[rising + 1 :], strict=False))

@@ -143,6 +143,6 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor] | None:
     """The full state dict in process 0's memory; None if the model is not sharded. All processes must call this."""
     if not is_sharded(model):
         return None
-    held = cast(dict[str, Tensor], model.state_dict(keep_vars=True))
-    found = {id(value): gather_full_tensor(value) for value in held.values()}  # tied weights stay one tensor
-    return {name: found[id(value)] for name, value in held.items()}
+    sharded = cast(dict[str, Tensor], model.state_dict(keep_vars=True))
+    full = {id(value): gather_full_tensor(value) for value in sharded.values()}  # tied weights stay one tensor
+    return {name: full[id(value)] for name, value in sharded.items()}

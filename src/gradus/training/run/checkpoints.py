@@ -20,7 +20,7 @@ from torch import nn
 
 from gradus.core import StorageError
 from gradus.policies.local.loading import quiet_transformers
-from gradus.training.distributed.fsdp import whole_state
+from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.optimizers import trainable
 from gradus.training.run.folder import write_folder
@@ -45,7 +45,7 @@ def save_checkpoint(
     """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
     weights = {name: gather_full_tensor(value) for name, value in trainable(model).items()}
-    memory = optimizer.state_dict()
+    optimizer_state = optimizer.state_dict()
 
     def fill(aside: Path) -> None:
         save_file(weights, aside / "weights.safetensors")
@@ -93,7 +93,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(shard_like(weights[name], parameter))
-    optimizer.load_state_dict(memory)
+    optimizer.load_state_dict(optimizer_state)
     return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
 
 
