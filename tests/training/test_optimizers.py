@@ -29,8 +29,8 @@ def gradients(model: nn.Module, seed: int) -> None:
         parameter.grad = torch.randn(parameter.shape, generator=draws)
 
 
-def moved(config: OptimizerConfig, seeds: list[int], *, lr_share: float = 1.0) -> dict[str, Tensor]:
-    """How far the last of some steps moved each parameter; ``lr_share`` is the schedule's as a share of the peak."""
+def moved(config: OptimizerConfig, seeds: list[int], *, rate: float = 1.0) -> dict[str, Tensor]:
+    """How far the last of some steps moved each parameter; ``rate`` is the schedule's as a share of the peak."""
     model = Small()
     optimizer = make_optimizer(model, config)
     before: dict[str, Tensor] = {}
@@ -38,7 +38,7 @@ def moved(config: OptimizerConfig, seeds: list[int], *, lr_share: float = 1.0) -
         before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         gradients(model, seed)
         for group in optimizer.param_groups:
-            group["lr"] = lr_share * config.lr * group.get("scale", 1.0)
+            group["lr"] = rate * config.lr * group.get("scale", 1.0)
         optimizer.step()
     return {name: parameter.detach() - before[name] for name, parameter in model.named_parameters()}
 

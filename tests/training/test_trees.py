@@ -141,7 +141,7 @@ def test_only_sampled_positions_reach_the_head(loaded: LoadedModel) -> None:
 
 
 def test_the_lean_decoder_drops_what_nothing_reads(loaded: LoadedModel) -> None:
-    """After the last layer's attention only positions that predict a sampled token go on; before it all do."""
+    """Behind the last layer's attention only positions that predict a sampled token go on; before it all do."""
     rows: dict[int, int] = {}
     layers = causal_model(loaded.model).base_model.layers
     handles = [
