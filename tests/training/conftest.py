@@ -8,6 +8,7 @@ import pytest
 import torch
 from fakes import echo, lamps
 
+from gradus.core import EnvironmentSpec, Vocabulary
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -16,14 +17,19 @@ torch.set_num_threads(1)
 SMALL = NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=512)
 
 
+def vocabulary(spec: EnvironmentSpec) -> Vocabulary:
+    assert spec.language.vocabulary is not None
+    return spec.language.vocabulary()
+
+
 @pytest.fixture(scope="session")
 def echo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_nano(tmp_path_factory.mktemp("models") / "echo", echo().vocabulary(), SMALL, seed=1)
+    return make_nano(tmp_path_factory.mktemp("models") / "echo", vocabulary(echo()), SMALL, seed=1)
 
 
 @pytest.fixture(scope="session")
 def lamps_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_nano(tmp_path_factory.mktemp("models") / "lamps", lamps().vocabulary(), SMALL, seed=2)
+    return make_nano(tmp_path_factory.mktemp("models") / "lamps", vocabulary(lamps()), SMALL, seed=2)
 
 
 @pytest.fixture
