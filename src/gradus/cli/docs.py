@@ -21,7 +21,14 @@ def command(
     from gradus.core import ConfigError
 
     beside = Path(__file__).resolve().parents[3] / "docs"  # a checkout
-    folder = beside if (beside / "concepts.md").is_file() else Path(sysconfig.get_path("data")) / "share/gradus/docs"
+    places = (
+        beside,
+        Path(__file__).resolve().parents[2] / "share/gradus/docs",  # pip install --target
+        Path(sysconfig.get_path("data")) / "share/gradus/docs",
+    )
+    folder = next((place for place in places if (place / "concepts.md").is_file()), None)
+    if folder is None:
+        raise ConfigError("the documentation was not installed with this package; read it in the repository")
     pages = {path.relative_to(folder).with_suffix("").as_posix().lower(): path for path in sorted(folder.rglob("*.md"))}
     console = Console()
     if topic is None:

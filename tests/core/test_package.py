@@ -1,0 +1,47 @@
+"""A wheel stands alone: the command, the recipes, the report's templates and the documentation are in it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``pip install`` of the built wheel puts into an empty folder."""
+    folder = tmp_path_factory.mktemp("package")
+    kept = shutil.ignore_patterns(".*", "build", "dist", "runs", "*.egg-info", "__pycache__", "tests")
+    shutil.copytree(ROOT, folder / "tree", ignore=kept)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "tree")]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(folder / "site"), str(wheel)], check=True)
+    return folder / "site"
+
+
+def _run(installed: Path, *words: str) -> str:
+    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from gradus.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=installed.parent)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_the_wheel_has_what_the_checkout_has(installed: Path) -> None:
+    package = ROOT / "src" / "gradus"
+    there = {path.relative_to(installed / "gradus") for path in (installed / "gradus").rglob("*") if path.is_file()}
+    wanted = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
+    missing = {path for path in wanted - there if "__pycache__" not in path.parts}
+    assert not missing
+    docs = {path.name for path in (installed / "share" / "gradus" / "docs").glob("*.md")}
+    assert docs == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_installed_command_runs_without_the_checkout(installed: Path) -> None:
+    assert "gradus " in _run(installed, "--version")
+    assert "rhythm" in _run(installed, "envs")
+    assert "zero-variance" in _run(installed, "docs", "concepts")
