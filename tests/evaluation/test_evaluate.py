@@ -46,11 +46,11 @@ def test_pairs_are_differences_on_the_same_seeds(small):
     a, b = (small.episodes["main"][name] for name in ("teacher", "feeder"))
     assert [e.task for e in a] == [e.task for e in b]
     expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b])
-    found = document["pairs"]["teacher - feeder"]["reward"]
+    evaluation = document["pairs"]["teacher - feeder"]["reward"]
     for key in ("mean", "low", "high", "bca_low", "bca_high", "p"):
-        assert found[key] == pytest.approx(getattr(expected, key), abs=1e-6)
-    assert (found["wins"], found["episodes"]) == (expected.wins, 30)
-    assert found["episodes_needed"] >= 2
+        assert evaluation[key] == pytest.approx(getattr(expected, key), abs=1e-6)
+    assert (evaluation["wins"], evaluation["episodes"]) == (expected.wins, 30)
+    assert evaluation["episodes_needed"] >= 2
     assert set(document["pairs"]) == {"feeder - random", "teacher - random", "teacher - feeder"}
 
 
@@ -131,13 +131,13 @@ class _Breaking(Garden):
 
 def test_failed_episodes_are_counted_shown_and_leave_their_pair():
     spec = replace(SPEC, make=_Breaking)
-    found = evaluate(spec, _policies("constant:water", "feeder", spec=spec), conditions=["main"], episodes=20)
-    record = found.to_json()["conditions"]["main"]
+    evaluation = evaluate(spec, _policies("constant:water", "feeder", spec=spec), conditions=["main"], episodes=20)
+    record = evaluation.to_json()["conditions"]["main"]
     feeder = record["policies"]["feeder"]
     assert (feeder["episodes"], feeder["failed"], feeder["failures"]) == (20, 5, {"step: RuntimeError": 5})
     assert record["policies"]["constant:water"]["failed"] == 0
     assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
-    header, rows = policy_rows(found.to_json(), "main")
+    header, rows = policy_rows(evaluation.to_json(), "main")
     assert rows[1][-1] == "20 (5 failed)"
     assert header[0] == "policy"
 
@@ -157,16 +157,20 @@ def test_a_grader_that_cannot_grade_is_counted_not_zero():
 
 
 def test_a_policy_is_shown_under_the_name_it_was_given():
-    found = evaluate(SPEC, {"mine": Scripted("whatever", lambda s, o, m: "5 feed")}, conditions=["main"], episodes=3)
-    assert list(found.to_json()["conditions"]["main"]["policies"]) == ["mine"]
-    assert {e.policy for e in found.episodes["main"]["mine"]} == {"mine"}
+    evaluation = evaluate(
+        SPEC, {"mine": Scripted("whatever", lambda s, o, m: "5 feed")}, conditions=["main"], episodes=3
+    )
+    assert list(evaluation.to_json()["conditions"]["main"]["policies"]) == ["mine"]
+    assert {e.policy for e in evaluation.episodes["main"]["mine"]} == {"mine"}
 
 
 def test_chosen_pairs_and_their_errors():
-    found = evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=5, pairs=[("random", "feeder")])
-    assert list(found.to_json()["conditions"]["main"]["pairs"]) == ["random - feeder"]
+    evaluation = evaluate(
+        SPEC, _policies("random", "feeder"), conditions=["main"], episodes=5, pairs=[("random", "feeder")]
+    )
+    assert list(evaluation.to_json()["conditions"]["main"]["pairs"]) == ["random - feeder"]
     with pytest.raises(ConfigError, match="'teacher' was not played"):
-        compare(SPEC, found.episodes, pairs=[("teacher", "random")])
+        compare(SPEC, evaluation.episodes, pairs=[("teacher", "random")])
     with pytest.raises(ConfigError, match="at least one policy"):
         evaluate(SPEC, {})
     with pytest.raises(ConfigError, match="unknown condition 'mars'"):

@@ -55,12 +55,12 @@ FAULTS = {
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_rule_fires_on_its_fault_and_after_it_began(rule, seed):
     change, severity = FAULTS[rule]
-    found = {each.rule: each for each in diagnose(spoiled(seed, change))}
-    assert rule in found
-    assert found[rule].severity == severity
-    assert found[rule].first_step > 60
-    assert found[rule].remedy
-    assert any(character.isdigit() for character in found[rule].evidence)
+    diagnoses = {each.rule: each for each in diagnose(spoiled(seed, change))}
+    assert rule in diagnoses
+    assert diagnoses[rule].severity == severity
+    assert diagnoses[rule].first_step > 60
+    assert diagnoses[rule].remedy
+    assert any(character.isdigit() for character in diagnoses[rule].evidence)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -72,24 +72,24 @@ def test_a_reward_that_never_moves_is_stuck(seed):
 
 def test_a_plateau_after_a_rise_is_only_said():
     records = healthy(5, 260)
-    found = {each.rule: each for each in diagnose(records)}
-    assert found["reward stuck"].severity == "info"
-    assert "plateau" in found["reward stuck"].evidence
+    diagnoses = {each.rule: each for each in diagnose(records)}
+    assert diagnoses["reward stuck"].severity == "info"
+    assert "plateau" in diagnoses["reward stuck"].evidence
 
 
 def test_overfitting_of_priming():
     losses = [2.0, 1.2, 0.9, 0.8, 0.85, 0.9, 0.95]
     records = [{"kind": "sft", "step": 10 * i, "loss": 2 - 0.2 * i, "validation_loss": v} for i, v in enumerate(losses)]
-    found = diagnose(records)
-    assert [each.rule for each in found] == ["overfitting"]
+    diagnoses = diagnose(records)
+    assert [each.rule for each in diagnoses] == ["overfitting"]
     assert diagnose(records[:5]) == []
 
 
 def test_a_loss_near_zero_is_explained_and_harmless():
     records = spoiled(0, lambda r, i: {"loss": r["loss"] / 1000})
-    found = next(each for each in diagnose(records) if each.rule == "loss near zero")
-    assert found.severity == "info"
-    assert status([found]) == "healthy"
+    diagnoses = next(each for each in diagnose(records) if each.rule == "loss near zero")
+    assert diagnoses.severity == "info"
+    assert status([diagnoses]) == "healthy"
 
 
 def test_every_rule_has_a_test():
@@ -101,9 +101,9 @@ def test_dead_groups_of_solved_tasks_do_not_stop():
     def solved(record, i):
         return {"zero_variance_groups": 0.95, "reward_mean": 0.99, "reward_total_std": 0.01}
 
-    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
-    assert found.severity == "warn"
-    assert "solved" in found.evidence
+    diagnoses = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
+    assert diagnoses.severity == "warn"
+    assert "solved" in diagnoses.evidence
 
 
 def test_a_stage_is_held_to_its_own_beginning():
@@ -137,45 +137,45 @@ def test_lowered_weights_do_not_hide_that_tasks_are_solved():
             "weights": {"a": 0.5},
         }
 
-    found = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
-    assert found.severity == "warn"
-    assert "true reward rose" in found.evidence
+    diagnoses = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
+    assert diagnoses.severity == "warn"
+    assert "true reward rose" in diagnoses.evidence
 
 
 def test_half_dead_groups_are_a_warning():
-    found = {
+    diagnoses = {
         e.rule: e
         for e in diagnose(spoiled(1, lambda r, i: {"zero_variance_groups": 0.55 + r["zero_variance_groups"] / 2}))
     }
-    assert found["zero-variance groups"].severity == "warn"
+    assert diagnoses["zero-variance groups"].severity == "warn"
 
 
 def test_one_spike_is_a_warning_and_says_to_skip_the_step():
-    found = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i == 9 else r["grad_norm"]}))
-    spike = next(each for each in found if each.rule == "gradient spike")
+    diagnoses = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i == 9 else r["grad_norm"]}))
+    spike = next(each for each in diagnoses if each.rule == "gradient spike")
     assert (spike.severity, spike.steps, spike.first_step) == ("warn", 1, 70)
     assert spike.adjust == {"skip_step": True}
 
 
 def test_three_spikes_ask_for_the_best_checkpoint():
-    found = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i in (5, 15, 25) else r["grad_norm"]}))
-    assert next(each for each in found if each.rule == "gradient spike").adjust == {"restore": "best"}
+    diagnoses = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i in (5, 15, 25) else r["grad_norm"]}))
+    assert next(each for each in diagnoses if each.rule == "gradient spike").adjust == {"restore": "best"}
 
 
 def test_kl_that_grows_tenfold_is_seen_before_it_is_large():
     def growing(record, i):
         return {"kl": 0.01 * 1.13**i if i < 24 else 0.19}
 
-    found = next(each for each in diagnose(spoiled(0, growing)) if each.rule == "KL explosion")
-    assert found.severity == "warn"
-    assert "in 20 steps" in found.evidence
+    diagnoses = next(each for each in diagnose(spoiled(0, growing)) if each.rule == "KL explosion")
+    assert diagnoses.severity == "warn"
+    assert "in 20 steps" in diagnoses.evidence
 
 
 def test_a_reward_and_a_yardstick_that_both_rise_are_no_hack():
-    found = diagnose(
+    diagnoses = diagnose(
         spoiled(0, lambda r, i: {"reward_mean": r["reward_mean"] + 0.01 * i, "true_reward_mean": 9 + 0.1 * i})
     )
-    assert "hack suspected" not in {each.rule for each in found}
+    assert "hack suspected" not in {each.rule for each in diagnoses}
 
 
 def test_healthy_runs_are_never_stopped_and_rarely_warned():
@@ -232,9 +232,9 @@ def validations(rise: float, fall: float) -> list[dict[str, object]]:
 
 
 def test_a_hack_shows_task_by_task_where_steps_are_too_noisy_to_show_it():
-    found = [each for each in diagnose(validations(0.06, -1.5)) if each.rule == "hack suspected"]
-    assert [each.severity for each in found] == ["stop"]
-    assert "on the same 32 tasks" in found[0].evidence
+    diagnoses = [each for each in diagnose(validations(0.06, -1.5)) if each.rule == "hack suspected"]
+    assert [each.severity for each in diagnoses] == ["stop"]
+    assert "on the same 32 tasks" in diagnoses[0].evidence
     live = Monitor()
     told = [live(validations(0.06, -1.5)[:count]) for count in (2, 6)]
     assert [len(each) for each in told] == [0, 1]

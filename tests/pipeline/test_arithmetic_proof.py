@@ -18,7 +18,7 @@ SIX_MINUTES = 360.0
 def test_the_recipe_keeps_its_promises(name: str, seed: int, tmp_path: Path) -> None:
     run = run_recipe(load_recipe(None, path=Path(name), seed=seed), out=tmp_path / name)
     results = json.loads((run / "results.json").read_text())
-    kept = {claim["text"]: (claim["met"], claim["value"]) for claim in results["claims"]}
+    kept = {promise["text"]: (promise["met"], promise["value"]) for promise in results["promises"]}
     assert all(met for met, _ in kept.values()), kept
     seconds = sum(stage["seconds"] for stage in json.loads((run / "costs.json").read_text())["stages"])
     assert seconds <= SIX_MINUTES

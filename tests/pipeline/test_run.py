@@ -66,7 +66,7 @@ def test_results_have_the_schema_that_machines_read(run):
         assert {"mean", "low", "high"} <= set(policy["reward"])
         assert {"mean", "low", "high"} <= set(policy["true_reward"])
     assert "v2" in results["graders"]
-    assert {"text", "value", "met"} <= set(results["claims"][0])
+    assert {"text", "value", "met"} <= set(results["promises"][0])
     assert results["quick"] is True
 
 

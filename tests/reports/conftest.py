@@ -10,7 +10,7 @@ import pytest
 from gradus import environments
 from gradus.core import EnvironmentSpec, Group
 from gradus.evaluation import evaluate
-from gradus.reports import about_payload, episodes_payload
+from gradus.reports import environment_words, shown_episodes
 from gradus.rollouts import roll_out
 
 
@@ -37,7 +37,7 @@ def reward_to_go(group: Group) -> list[list[float]]:
 def played() -> StepRollout:
     spec = environments.load("rhythm")
     names = ("random", "heuristic", "heuristic+constant")
-    found = evaluate(
+    evaluation = evaluate(
         spec,
         {name: spec.policy(name) for name in names},
         conditions=["in-distribution", "held-out"],
@@ -49,5 +49,7 @@ def played() -> StepRollout:
         *roll_out(spec, spec.policy("random"), tasks, group_size=3).groups,
         *roll_out(spec, spec.policy("heuristic+constant"), tasks).groups,
     ]
-    payload = episodes_payload(spec, groups, advantages=reward_to_go)
-    return StepRollout(spec=spec, results=found.to_json(), groups=groups, episodes=payload, about=about_payload(spec))
+    payload = shown_episodes(spec, groups, advantages=reward_to_go)
+    return StepRollout(
+        spec=spec, results=evaluation.to_json(), groups=groups, episodes=payload, about=environment_words(spec)
+    )

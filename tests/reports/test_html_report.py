@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from gradus.core import Group, StorageError
-from gradus.reports import episodes_payload, prepare_report, write_eval_report, write_report
+from gradus.reports import prepare_report, shown_episodes, write_eval_report, write_report
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
 
 
 def data_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return json.loads(found.group(1))
+    stored = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert stored is not None
+    return json.loads(stored.group(1))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_its_data_are_the_results_and_the_episodes(played: Any, page: str) -> No
 def test_every_policy_condition_and_grader_is_in_its_tables(played: Any, page: str) -> None:
     for name in ("random", "heuristic", "heuristic+constant"):
         assert f'<th scope="row">{name}</th>' in page
-    for title in ("Grade by condition, v3", "Grade by condition, v2", "Differences, held-out"):
+    for title in ("Reward by condition, v3", "Reward by condition, v2", "Differences, held-out"):
         assert title in page
 
 
@@ -66,7 +66,7 @@ def test_hostile_text_stays_text(played: Any, tmp_path: Path) -> None:
     episode = played.groups[0].episodes[0]
     turn = replace(episode.turns[0], action=HOSTILE, observation=HOSTILE, spans=())
     marked = replace(episode, turns=(turn, *episode.turns[1:]), system_prompt=HOSTILE, policy=HOSTILE)
-    payload = episodes_payload(played.spec, [Group(task=episode.task, episodes=(marked,))])
+    payload = shown_episodes(played.spec, [Group(task=episode.task, episodes=(marked,))])
     results = json.loads(json.dumps(played.results).replace("heuristic", json.dumps(HOSTILE)[1:-1]))
     path = write_eval_report(results, payload, tmp_path / "hostile.html")
     text = path.read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def test_broken_files_are_named_and_the_rest_is_shown(played: Any, tmp_path: Pat
     prepare_report(tmp_path, played.spec, played.groups)
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "(audit.json): cannot be read" in text
-    assert "(costs.json): expected a JSON object, found list" in text
+    assert "(costs.json): expected a JSON object, got list" in text
     assert "(grpo/metrics.jsonl): 1 lines could not be read" in text
     assert data_of(text)["curves"]["grpo"][0]["series"][0]["y"] == [0.5]
     assert len(data_of(text)["episodes"]) == len(played.groups)
@@ -139,10 +139,10 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
 
 
 def test_a_promise_that_was_not_kept_says_so(played: Any, tmp_path: Path) -> None:
-    claim = {"text": "above the moon", "condition": "ood", "figure": "grpo", "value": 0.5, "direction": "above"}
+    promise = {"text": "above the moon", "condition": "ood", "figure": "grpo", "value": 0.5, "direction": "above"}
     results = {
         **played.results,
-        "claims": [{**claim, "threshold": 0.6, "met": False}, {**claim, "threshold": 0.6, "met": None}],
+        "promises": [{**promise, "threshold": 0.6, "met": False}, {**promise, "threshold": 0.6, "met": None}],
     }
     text = write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
     assert '<td class="refuted">no</td>' in text

@@ -80,9 +80,9 @@ def test_a_long_run_is_thinned() -> None:
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60), st.integers(1, 15))
 def test_a_running_mean_stays_within_its_values(values: list[float], window: int) -> None:
-    found = running_mean(values, window)
-    assert len(found) == len(values)
-    assert all(value is not None and min(values) - 1e-6 <= value <= max(values) + 1e-6 for value in found)
+    curves = running_mean(values, window)
+    assert len(curves) == len(values)
+    assert all(value is not None and min(values) - 1e-6 <= value <= max(values) + 1e-6 for value in curves)
 
 
 def test_gaps_are_neither_zero_nor_spread() -> None:

@@ -15,7 +15,7 @@ import pytest
 from gradus.reports import write_eval_report
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    (match for name in ("chromium", "chromium-browser", "google-chrome") if (match := shutil.which(name))), None
 )
 FLAGS = [
     "--headless",
@@ -64,9 +64,9 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
     probe.write_text(PROBE % (json.dumps(source).replace("<", "\\u003c"), list(WIDTHS)), encoding="utf-8")
     command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", probe.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    found = re.search(r'data-seen="([^"]*)"', done.stdout)
-    assert found is not None, done.stderr[-2000:]
-    seen = json.loads(html.unescape(found.group(1)))
+    match = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert match is not None, done.stderr[-2000:]
+    seen = json.loads(html.unescape(match.group(1)))
     assert "CONSOLE" not in done.stderr, done.stderr
     assert len(seen) == len(WIDTHS)
     for frame in seen:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.reports import judge
+from gradus.reports import verdict_on
 from gradus.reports.results import figure, format_interval, format_number, format_signed
 
 numbers = st.floats(min_value=-100, max_value=100)
@@ -40,7 +40,7 @@ def document(
 )
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, turned: bool) -> None:
-    verdict = judge(document(reward, true, turned=turned))
+    verdict = verdict_on(document(reward, true, turned=turned))
     assert words in verdict.headline
     assert "v9 on home" in verdict.headline
 
@@ -48,32 +48,32 @@ def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, 
 @given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
 def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below: float, above: float) -> None:
     low, high = mean - below, mean + above
-    (claim,) = judge(document((mean, low, high), (mean, low, high))).claims["home"]
+    (claim,) = verdict_on(document((mean, low, high), (mean, low, high))).claims["home"]
     expected = "shown" if low > 0 else "refuted" if high < 0 else "open"
     assert claim.state == expected
 
 
 def test_an_undefined_interval_proves_nothing() -> None:
-    found = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
-    pair = found["conditions"]["home"]["pairs"]["grpo - sft"]
+    results = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
+    pair = results["conditions"]["home"]["pairs"]["grpo - sft"]
     pair["reward"] |= {"low": None, "high": None}
-    assert "not proven" in judge(found).headline
-    assert judge(found).claims["home"][0].state == "open"
+    assert "not proven" in verdict_on(results).headline
+    assert verdict_on(results).claims["home"][0].state == "open"
 
 
 def test_without_a_student_the_ladder_is_read_step_by_step(played: Any) -> None:
-    verdict = judge(played.results)
+    verdict = verdict_on(played.results)
     assert "is graded highest on in-distribution" in verdict.headline
     assert len(verdict.claims["in-distribution"]) == 2
     assert not verdict.cautions
 
 
 def test_a_quick_run_says_that_it_proves_nothing(played: Any) -> None:
-    assert any("prove nothing" in caution for caution in judge(played.results, quick=True).cautions)
+    assert any("prove nothing" in caution for caution in verdict_on(played.results, quick=True).cautions)
 
 
 def test_a_trained_checkpoint_is_not_called_a_method() -> None:
-    assert any("five training seeds" in each for each in judge(document((1, 0.5, 1.5), (1, 0.5, 1.5))).cautions)
+    assert any("five training seeds" in each for each in verdict_on(document((1, 0.5, 1.5), (1, 0.5, 1.5))).cautions)
 
 
 @given(numbers)

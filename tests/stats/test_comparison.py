@@ -22,15 +22,15 @@ finite = st.floats(-10, 10, allow_subnormal=False).map(lambda x: round(x, 3))
 
 
 def test_paired_difference_is_the_paired_t_test():
-    found = paired_difference(A, B)
+    result = paired_difference(A, B)
     expected = reference.ttest_rel(A, B)
     bounds = expected.confidence_interval(0.95)
-    assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
-    assert found.t == pytest.approx(expected.statistic, rel=1e-9)
-    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-12)
-    assert (found.wins, found.ties, found.n) == (6, 1, 8)
-    assert found.sd == pytest.approx(np.std(np.subtract(A, B), ddof=1))
-    assert found.bca_low <= found.mean <= found.bca_high
+    assert result.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert result.t == pytest.approx(expected.statistic, rel=1e-9)
+    assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high), abs=1e-12)
+    assert (result.wins, result.ties, result.n) == (6, 1, 8)
+    assert result.sd == pytest.approx(np.std(np.subtract(A, B), ddof=1))
+    assert result.bca_low <= result.mean <= result.bca_high
 
 
 def test_pairing_sees_what_two_separate_intervals_hide():
@@ -43,8 +43,8 @@ def test_pairing_sees_what_two_separate_intervals_hide():
 
 
 def test_a_pair_with_a_missing_side_is_left_out():
-    found = paired_difference([*A, None, 0.9], [*B, 0.1, None])
-    assert found == paired_difference(A, B)
+    result = paired_difference([*A, None, 0.9], [*B, 0.1, None])
+    assert result == paired_difference(A, B)
 
 
 def test_swapping_sides_mirrors_the_result():
@@ -54,8 +54,8 @@ def test_swapping_sides_mirrors_the_result():
 
 
 def test_too_few_pairs_are_undefined():
-    for found in (paired_difference([], []), paired_difference([1.0], [0.5])):
-        assert (found.low, found.bca_low, found.p, found.sd, found.t) == (None, None, None, None, None)
+    for result in (paired_difference([], []), paired_difference([1.0], [0.5])):
+        assert (result.low, result.bca_low, result.p, result.sd, result.t) == (None, None, None, None, None)
     with pytest.raises(ValueError, match="same seeds"):
         paired_difference([1.0], [])
 
@@ -128,8 +128,8 @@ def test_the_large_sample_shortcut_meets_the_exact_search():
 def test_power_is_what_a_simulation_finds():
     rng = np.random.default_rng(8)
     x = rng.normal(0.5, 1.0, size=(4000, 20))
-    found = np.mean(reference.ttest_1samp(x, 0, axis=1).pvalue < 0.05)
-    assert paired_power(0.5, 1.0, 20) == pytest.approx(found, abs=0.025)
+    result = np.mean(reference.ttest_1samp(x, 0, axis=1).pvalue < 0.05)
+    assert paired_power(0.5, 1.0, 20) == pytest.approx(result, abs=0.025)
 
 
 def test_no_episodes_show_no_difference():
@@ -142,11 +142,11 @@ def test_no_episodes_show_no_difference():
 @given(st.lists(st.tuples(finite, finite), min_size=3, max_size=20))
 def test_spearman_is_scipys(pairs):
     x, y = [a for a, _ in pairs], [b for _, b in pairs]
-    found = spearman(x, y)
+    result = spearman(x, y)
     if len(set(x)) == 1 or len(set(y)) == 1:
-        assert found is None
+        assert result is None
     else:
-        assert found == pytest.approx(reference.spearmanr(x, y).statistic, abs=1e-9)
+        assert result == pytest.approx(reference.spearmanr(x, y).statistic, abs=1e-9)
 
 
 def test_spearman_leaves_missing_pairs_out_and_can_be_undefined():

@@ -12,20 +12,20 @@ SKEWED = [1.5, 0.2, 0.3, 4.7, 0.9, 2.2, 0.4, 1.1, 0.6, 3.1, 0.8, 1.9]
 
 
 def test_student_interval_is_scipys():
-    found = mean_interval(SKEWED)
+    result = mean_interval(SKEWED)
     expected = reference.ttest_1samp(SKEWED, 0).confidence_interval(0.95)
-    assert found.mean == pytest.approx(np.mean(SKEWED))
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert result.mean == pytest.approx(np.mean(SKEWED))
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_bca_agrees_with_scipys_bootstrap():
     expected = reference.bootstrap(
         (SKEWED,), np.mean, method="BCa", n_resamples=60_000, rng=np.random.default_rng(1)
     ).confidence_interval
-    found = bca_interval(SKEWED, resamples=60_000)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.02)
+    result = bca_interval(SKEWED, resamples=60_000)
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=0.02)
     # A percentile interval would not do: on skewed data BCa lies further right on both sides.
-    assert found.high - np.mean(SKEWED) > 1.2 * (np.mean(SKEWED) - found.low)
+    assert result.high - np.mean(SKEWED) > 1.2 * (np.mean(SKEWED) - result.low)
 
 
 def test_bca_columns_equal_each_column_alone():
@@ -54,8 +54,8 @@ def test_undefined_is_none_and_missing_values_are_left_out(interval):
 
 @pytest.mark.parametrize("interval", [mean_interval, bca_interval])
 def test_a_constant_has_an_interval_without_width(interval):
-    found = interval([0.25] * 7)
-    assert (found.low, found.high) == (0.25, 0.25)
+    result = interval([0.25] * 7)
+    assert (result.low, result.high) == (0.25, 0.25)
 
 
 # As scipy.stats.binomtest(...).proportion_ci(method="wilson") gives them.
@@ -64,15 +64,15 @@ def test_a_constant_has_an_interval_without_width(interval):
     [(0, 10, 0.0, 0.277533), (3, 10, 0.107789, 0.603222), (57, 100, 0.472154, 0.662667)],
 )
 def test_wilson_known_values(successes, n, low, high):
-    found = wilson(successes, n)
-    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-5)
+    result = wilson(successes, n)
+    assert (result.low, result.high) == pytest.approx((low, high), abs=1e-5)
 
 
 @settings(deadline=None)
 @given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_holds_the_share_and_stays_in_range(case):
-    found = wilson(*case)
-    assert 0 <= found.low <= found.share <= found.high <= 1
+    result = wilson(*case)
+    assert 0 <= result.low <= result.share <= result.high <= 1
 
 
 def test_wilson_refuses_more_successes_than_trials_and_nothing_is_undefined():
@@ -88,8 +88,8 @@ def test_clustered_interval_is_the_sandwich():
     sums = [np.sum(np.array(x)[[i for i, label in enumerate(labels) if label == c]] - mean) for c in "abc"]
     error = np.sqrt(3 / 2 * np.sum(np.square(sums))) / 7
     half = reference.t.ppf(0.975, 2) * error
-    found = mean_interval(x, clusters=labels)
-    assert (found.low, found.high) == pytest.approx((mean - half, mean + half))
+    result = mean_interval(x, clusters=labels)
+    assert (result.low, result.high) == pytest.approx((mean - half, mean + half))
 
 
 def test_one_value_per_cluster_is_no_clustering():

@@ -14,7 +14,7 @@ def command(
     episode: int = typer.Option(0, "--episode", "-k", help="Which one, from 0; negative counts from the end."),
     as_json: bool = typer.Option(False, "--json", help="Print the stored record."),
 ) -> None:
-    """Show one stored episode: what was seen, answered, paid and believed."""
+    """Show one stored episode: what was seen, answered, rewarded and believed."""
     import json
 
     from rich.console import Console
@@ -23,17 +23,17 @@ def command(
     from gradus.reports import show_episode
     from gradus.rollouts import encode, read_episodes
 
-    found = read_episodes(file)
-    for problem in found.problems:
+    stored = read_episodes(file)
+    for problem in stored.problems:
         typer.secho(f"note: {problem}", fg="yellow", err=True)
-    count = len(found.episodes)
+    count = len(stored.episodes)
     if not -count <= episode < count:
         raise ConfigError(f"{file} holds {count} episodes, got --episode {episode}; use 0 to {count - 1}")
-    chosen = found.episodes[episode]
+    chosen = stored.episodes[episode]
     if as_json:
         typer.echo(json.dumps(encode(chosen), ensure_ascii=False, indent=1))
         return
-    Console().print(show_episode(chosen, _view(found.environment, chosen)))
+    Console().print(show_episode(chosen, _view(stored.environment, chosen)))
 
 
 def _view(environment: str, episode):

@@ -1,7 +1,7 @@
 """Policies x conditions x seeds: play on the same seeds, compare pair by pair, say how sure one may be."""
 
 from gradus.evaluation.evaluate import Evaluation, compare, evaluate
-from gradus.evaluation.figures import SCHEMA
+from gradus.evaluation.summary import SCHEMA
 from gradus.evaluation.tables import curve_rows, pair_rows, policy_rows, tables
 
 __all__ = ["SCHEMA", "Evaluation", "compare", "curve_rows", "evaluate", "pair_rows", "policy_rows", "tables"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
-from gradus.evaluation.figures import SCHEMA, Figures, holm_over_conditions, pair_record, policy_record
+from gradus.evaluation.summary import SCHEMA, Figures, holm_over_conditions, pair_record, policy_record
 from gradus.rollouts import regrade, roll_out
 
 __all__ = ["Evaluation", "Progress", "StepRollout", "compare", "evaluate"]
@@ -69,7 +69,7 @@ def evaluate(
     for condition in names:
         played[condition] = {}
         for name, policy in policies.items():
-            found = roll_out(
+            rolled_out = roll_out(
                 spec,
                 policy,
                 tasks[condition],
@@ -79,7 +79,7 @@ def evaluate(
                 max_concurrent=max_concurrent,
                 progress=_labeled(progress, f"{condition} · {name}"),
             )
-            played[condition][name] = [replace(episode, policy=name) for episode in found.episodes]
+            played[condition][name] = [replace(episode, policy=name) for episode in rolled_out.episodes]
     document = compare(spec, played, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True)
     return Evaluation(document={**document, "seed": seed}, episodes=played)
 
@@ -96,7 +96,7 @@ def compare(
 ) -> dict[str, Any]:
     """The document for episodes that are there already; nothing is played.
 
-    ``graded``: the episodes carry the first grader's grades, so only the others have to grade them.
+    ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them.
     """
     chosen = _graders(spec, graders)
     names = list(dict.fromkeys(name for policies in played.values() for name in policies))
@@ -126,12 +126,12 @@ def _conditions(
     spec: EnvironmentSpec, grader: Grader, played: StepRollout, pairs: Sequence[Pair], power: float | None
 ) -> dict[str, Any]:
     """Every condition's record under one grader."""
-    found: dict[str, Any] = {}
+    records: dict[str, Any] = {}
     for condition, policies in played.items():
         declared = spec.conditions.get(condition)
         cluster = declared.cluster if declared else None
         figures = {name: Figures.of(spec, grader, episodes, cluster) for name, episodes in policies.items()}
-        found[condition] = {
+        records[condition] = {
             "episodes": max((len(episodes) for episodes in policies.values()), default=0),
             "summary": declared.summary if declared else "",
             "clustered": cluster is not None,
@@ -142,8 +142,8 @@ def _conditions(
                 if a in figures and b in figures
             },
         }
-    holm_over_conditions(found)
-    return found
+    holm_over_conditions(records)
+    return records
 
 
 def _regraded(spec: EnvironmentSpec, played: StepRollout, grader: Grader) -> StepRollout:

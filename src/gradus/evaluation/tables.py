@@ -53,9 +53,9 @@ def pair_rows(document: Document, condition: str, grader: str | None = None, *, 
 
     ``most``: with more pairs than that, only neighbors and differences to the first policy are kept.
     """
-    found = _condition(document, condition, grader)
-    names = list(found["policies"])
-    pairs: Mapping[str, Any] = found["pairs"]
+    stored = _condition(document, condition, grader)
+    names = list(stored["policies"])
+    pairs: Mapping[str, Any] = stored["pairs"]
     if most is not None and len(pairs) > most:
         kept = {f"{later} - {earlier}" for earlier, later in pairwise(names)}
         kept |= {f"{name} - {names[0]}" for name in names[1:]}
@@ -92,15 +92,15 @@ def tables(document: Document) -> list[Any]:
     """Everything as rich renderables: per grader and condition the policies, the pairs and the curves."""
     shown: list[Any] = []
     for grader in [document["grader"], *document.get("graders", {})]:
-        for condition, found in _conditions(document, grader).items():
-            shown.append(_policy_table(document, condition, grader, found))
+        for condition, stored in _conditions(document, grader).items():
+            shown.append(_policy_table(document, condition, grader, stored))
             rows = component_rows(document, condition, grader)
             if len(rows[0]) > 1:
                 shown.append(_rich(f"components of {grader} · {condition}", rows, "unweighted means"))
-            if found["pairs"]:
-                shown.append(_pair_table(document, condition, grader, found))
-    for condition, found in document["conditions"].items():
-        curves = _union([record["curves"] for record in found["policies"].values()])
+            if stored["pairs"]:
+                shown.append(_pair_table(document, condition, grader, stored))
+    for condition, stored in document["conditions"].items():
+        curves = _union([record["curves"] for record in stored["policies"].values()])
         shown += [
             _rich(f"{curve} · {condition}", curve_rows(document, condition, curve))
             for curve in curves
@@ -109,22 +109,22 @@ def tables(document: Document) -> list[Any]:
     return shown
 
 
-def _policy_table(document: Document, condition: str, grader: str, found: Mapping[str, Any]) -> Any:
-    title = f"{document['environment']} · {condition} · grader {grader} · {found['episodes']} episodes"
+def _policy_table(document: Document, condition: str, grader: str, stored: Mapping[str, Any]) -> Any:
+    title = f"{document['environment']} · {condition} · grader {grader} · {stored['episodes']} episodes"
     caption = "mean and 95 % interval over episodes of these checkpoints"
-    if found.get("clustered"):
+    if stored.get("clustered"):
         caption += ", clustered on the hidden unit that episodes share"
-    failures = {name: record["failures"] for name, record in found["policies"].items() if record["failures"]}
+    failures = {name: record["failures"] for name, record in stored["policies"].items() if record["failures"]}
     if failures:
         told = "; ".join(f"{name} {kind} x {n}" for name, kinds in failures.items() for kind, n in kinds.items())
         caption += f"\nfailed: {told}"
     return _rich(title, policy_rows(document, condition, grader), caption)
 
 
-def _pair_table(document: Document, condition: str, grader: str, found: Mapping[str, Any]) -> Any:
+def _pair_table(document: Document, condition: str, grader: str, stored: Mapping[str, Any]) -> Any:
     rows = pair_rows(document, condition, grader, most=_MOST_PAIRS)
     caption = "same seeds, mean difference and paired 95 % interval; a claim about an algorithm needs 5 training seeds"
-    if left := len(found["pairs"]) - len(rows[1]):
+    if left := len(stored["pairs"]) - len(rows[1]):
         caption += f"\n{left} more pairs are in the JSON"
     return _rich(f"differences · {condition} · grader {grader}", rows, caption)
 

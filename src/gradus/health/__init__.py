@@ -12,7 +12,6 @@ from gradus.health.diagnose import (
     status,
 )
 from gradus.health.rules import RULES, Finding, Rule
-from gradus.health.tables import diagnosis_rows, tables
 
 __all__ = [
     "RULES",
@@ -23,10 +22,8 @@ __all__ = [
     "advice",
     "count_alarms",
     "diagnose",
-    "diagnosis_rows",
     "exit_code",
     "read_metrics",
     "report",
     "status",
-    "tables",
 ]

@@ -46,15 +46,15 @@ class Diagnosis:
 
 def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]:
     """What the rules would have said at every step of a run; worst first, then in order of first appearance."""
-    found: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
     for rule in rules:
         history = History(records, rule.kind)
         fired = [
             (count, finding) for count in range(1, len(history) + 1) if (finding := rule.check(history.before(count)))
         ]
         if fired:
-            found.append(_diagnosis(rule, history, fired))
-    return sorted(found, key=lambda each: (-SEVERITIES.index(each.severity), each.first_step or 0))
+            diagnoses.append(_diagnosis(rule, history, fired))
+    return sorted(diagnoses, key=lambda each: (-SEVERITIES.index(each.severity), each.first_step or 0))
 
 
 def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]]) -> Diagnosis:

@@ -28,7 +28,7 @@ class Trend:
 class History:
     """Records of one kind in order, read as columns; missing and null are NaN. Names may be dotted: ``metrics.play``.
 
-    A new stage of a reward schedule pays something else, so what came before it is no comparison: :meth:`now` leaves it out.
+    A new stage of a reward schedule rewards something else, so what came before it is no comparison: :meth:`now` leaves it out.
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], kind: str = "step") -> None:
@@ -44,11 +44,11 @@ class History:
 
     def before(self, count: int) -> History:
         """The history as it was after ``count`` records, of the stage that the last of them belongs to."""
-        found = History(())
+        earlier = History(())
         stage = self.records[count - 1].get("stage") if count else None
         begin = next((i + 1 for i in range(count - 1, -1, -1) if self.records[i].get("stage") != stage), 0)
-        found.records = self.records[begin:count]
-        return found
+        earlier.records = self.records[begin:count]
+        return earlier
 
     def now(self) -> History:
         """The history of the stage at hand."""
@@ -61,38 +61,38 @@ class History:
 
     def known(self, name: str, last: int | None = None) -> Array:
         """As :meth:`column`, without what is missing."""
-        found = self.column(name, last)
-        return found[~np.isnan(found)]
+        values = self.column(name, last)
+        return values[~np.isnan(values)]
 
     def mean(self, name: str, last: int) -> float | None:
         """Mean over the last so many records; None if fewer than three are known or half of them is missing."""
-        found = self.known(name, last)
-        return float(found.mean()) if len(found) >= 3 and 2 * len(found) >= last else None
+        values = self.known(name, last)
+        return float(values.mean()) if len(values) >= 3 and 2 * len(values) >= last else None
 
     def first_mean(self, name: str, count: int) -> float | None:
         """Mean over the first ``count`` records that have the figure."""
-        found = self.head(name, count)
-        return float(found.mean()) if len(found) >= 3 else None
+        values = self.head(name, count)
+        return float(values.mean()) if len(values) >= 3 else None
 
     def head(self, name: str, count: int) -> Array:
         """The first ``count`` values that are known, (at most count,)."""
-        found: list[float] = []
+        values: list[float] = []
         for record in self.records:
             value = _number(record, name)
             if not np.isnan(value):
-                found.append(value)
-                if len(found) == count:
+                values.append(value)
+                if len(values) == count:
                     break
-        return np.array(found, dtype=np.float64)
+        return np.array(values, dtype=np.float64)
 
     def names(self, parent: str, last: int = 1) -> list[str]:
         """Keys of a nested mapping in the last records."""
-        found: dict[str, None] = {}
+        keys: dict[str, None] = {}
         for record in self.records[-last:]:
             inner = record.get(parent)
             if isinstance(inner, Mapping):
-                found.update(dict.fromkeys(str(key) for key in inner))
-        return list(found)
+                keys.update(dict.fromkeys(str(key) for key in inner))
+        return list(keys)
 
 
 def trend(values: Array) -> Trend | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.health import learning, numbers
+from gradus.health import learning_rules, optimizer_rules
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
@@ -33,7 +33,7 @@ class Rule:
 
 
 _AUDIT_THE_GRADER = (
-    "Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the best grades."
+    "Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the highest rewards."
 )
 
 RULES: tuple[Rule, ...] = (
@@ -42,109 +42,109 @@ RULES: tuple[Rule, ...] = (
         summary="sampler and trainer disagree about log-probabilities before the first update",
         remedy="This is a bug, not a setting: the ratios of the loss are wrong. Check that temperature, top-k and the "
         "grammar are the same on both sides and that the model is in evaluation mode while it samples.",
-        check=numbers.logp_diff_max,
+        check=optimizer_rules.logp_diff_max,
     ),
     Rule(
         name="not a number",
         summary="the loss or the gradient is no longer finite",
         remedy="Restore the last checkpoint, halve the learning rate, and look at the precision (bf16 rather than fp16).",
-        check=numbers.not_a_number,
+        check=optimizer_rules.not_a_number,
     ),
     Rule(
         name="gradient spike",
         summary="a gradient norm above ten times the running median",
         remedy="Skip the step; after three within 50 steps restore the best checkpoint and lower the learning rate.",
-        check=numbers.gradient_spike,
+        check=optimizer_rules.gradient_spike,
         adjust={"skip_step": True},
     ),
     Rule(
         name="KL explosion",
         summary="the policy runs away from its reference",
         remedy="Halve the learning rate, or raise kl_coef.",
-        check=numbers.kl_explosion,
+        check=optimizer_rules.kl_explosion,
         adjust={"lr": 0.5},
     ),
     Rule(
         name="clip storm",
         summary="more than a fifth of the action tokens is clipped",
         remedy="Take fewer passes over each batch, or lower the learning rate.",
-        check=numbers.clip_storm,
+        check=optimizer_rules.clip_storm,
         adjust={"lr": 0.5},
     ),
     Rule(
         name="hack suspected",
         summary="the reward rises while the true reward falls",
         remedy=_AUDIT_THE_GRADER,
-        check=learning.hack_suspected,
+        check=learning_rules.hack_suspected,
     ),
     Rule(
         name="hack suspected",
         summary="on the same held-out tasks the reward has risen and the true reward fallen",
         remedy=_AUDIT_THE_GRADER,
-        check=learning.hack_on_validation,
+        check=learning_rules.hack_on_validation,
         kind="validation",
     ),
     Rule(
         name="zero-variance groups",
         summary="groups whose members all get the same reward teach nothing",
         remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",
-        check=learning.zero_variance_groups,
+        check=learning_rules.zero_variance_groups,
     ),
     Rule(
         name="collapse to one answer",
         summary="less and less variety, and nothing gained by it",
         remedy="Lower the learning rate, add an entropy bonus, or warm-start with more varied examples.",
-        check=learning.collapse,
+        check=learning_rules.collapse,
         adjust={"lr": 0.5},
     ),
     Rule(
         name="template collapse",
         summary="answers no longer depend on what was asked",
         remedy="Lower the learning rate, add an entropy bonus, or warm-start with more varied examples; read a few episodes.",
-        check=learning.template_collapse,
+        check=learning_rules.template_collapse,
         adjust={"lr": 0.5},
     ),
     Rule(
         name="format ignored",
         summary="answers that cannot be understood",
         remedy="Warm-start longer (`gradus sft`), give the format more weight, or sample under the grammar.",
-        check=learning.format_ignored,
+        check=learning_rules.format_ignored,
     ),
     Rule(
         name="truncation",
         summary="episodes hit a budget before they end",
         remedy="Raise the token or turn budget, or shape the length (overlong shaping).",
-        check=learning.truncation,
+        check=learning_rules.truncation,
     ),
     Rule(
         name="failing episodes",
         summary="episodes end in an error and teach nothing",
         remedy="Read the failures with `gradus show`; the environment, the grader or the context length is at fault.",
-        check=learning.failing_episodes,
+        check=learning_rules.failing_episodes,
     ),
     Rule(
         name="length drift",
         summary="answers grow longer and the reward does not",
-        remedy="Use overlong shaping and a token-level loss (dapo or dr_grpo), which do not pay for length.",
-        check=learning.length_drift,
+        remedy="Use overlong shaping and a token-level loss (dapo or dr_grpo), which do not reward length.",
+        check=learning_rules.length_drift,
     ),
     Rule(
         name="reward stuck",
         summary="no trend in the reward for 50 steps although groups are alive",
         remedy="Check the reward on a few episodes by hand, then raise the learning rate or the size of the groups.",
-        check=learning.reward_stuck,
+        check=learning_rules.reward_stuck,
     ),
     Rule(
         name="component dominance",
         summary="one component decides the reward alone",
         remedy="Weigh the components anew, or scale each on its own (gdpo).",
-        check=learning.component_dominance,
+        check=learning_rules.component_dominance,
     ),
     Rule(
         name="overfitting",
         summary="the loss on held-out examples rises while training goes on",
         remedy="Stop SFT earlier (the best checkpoint is kept), or collect more examples.",
-        check=learning.overfitting,
+        check=learning_rules.overfitting,
         kind="sft",
     ),
     Rule(
@@ -152,6 +152,6 @@ RULES: tuple[Rule, ...] = (
         summary="what a GRPO loss of 0.0000 means",
         remedy="Nothing to do: advantages sum to about zero, so an on-policy loss is near zero by construction. Watch the "
         "reward, its spread and the KL instead.",
-        check=numbers.loss_near_zero,
+        check=optimizer_rules.loss_near_zero,
     ),
 )

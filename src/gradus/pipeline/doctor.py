@@ -61,7 +61,7 @@ def read_metrics(run: Path) -> list[Mapping[str, Any]]:
 
 
 def show_diagnoses(document: Mapping[str, Any], console: Console) -> None:
-    """A table of what was found, and the one line to act on."""
+    """A table of the diagnoses, and the one line to act on."""
     from rich.table import Table
 
     diagnoses: Sequence[Mapping[str, Any]] = document["diagnoses"]

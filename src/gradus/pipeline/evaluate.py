@@ -47,7 +47,7 @@ def evaluate_command(
     names = list(_offline(spec)) if policies == "all" else split_names(policies)
     sampling = _sampling(spec, temperature)
     made = {name: make_policy(spec, name, sampling=sampling) for name in names}
-    found = evaluate_policies(
+    evaluation = evaluate_policies(
         spec,
         made,
         conditions=_conditions(spec, conditions),
@@ -58,18 +58,18 @@ def evaluate_command(
         power=power,
     )
     console = Console()
-    for table in found.tables():
+    for table in evaluation.tables():
         console.print(table)
         console.print()
     if json_path is not None:
-        write_json(json_path, found.to_json())
+        write_json(json_path, evaluation.to_json())
         console.print(f"results: {json_path}")
     if episodes_path is not None:
-        _save(spec, found, episodes_path)
+        _save(spec, evaluation, episodes_path)
         console.print(f"episodes: {episodes_path}")
     if report_path is not None:
-        console.print(f"report: {_report(spec, found, report_path)}")
-    return found
+        console.print(f"report: {_report(spec, evaluation, report_path)}")
+    return evaluation
 
 
 def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy], **options: Any) -> Evaluation:
@@ -124,18 +124,18 @@ def _sampling(spec: EnvironmentSpec, temperature: float) -> Any:
     return SamplingConfig(greedy=True) if temperature == 0 else SamplingConfig(temperature=temperature)
 
 
-def _save(spec: EnvironmentSpec, found: Evaluation, path: Path) -> None:
+def _save(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> None:
     from gradus.rollouts import write_episodes
 
     flat: list[Episode] = [
-        episode for policies in found.episodes.values() for played in policies.values() for episode in played
+        episode for policies in evaluation.episodes.values() for played in policies.values() for episode in played
     ]
     write_episodes(path, flat, environment=spec.name, note="gradus eval")
 
 
-def _report(spec: EnvironmentSpec, found: Evaluation, path: Path) -> Path:
-    from gradus.pipeline.payload import shown_groups
-    from gradus.reports import about_payload, episodes_payload, write_eval_report
+def _report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
+    from gradus.pipeline.report_episodes import shown_groups
+    from gradus.reports import environment_words, shown_episodes, write_eval_report
 
-    payload = episodes_payload(spec, shown_groups(found.episodes, 3))
-    return write_eval_report(found.to_json(), payload, path, about=about_payload(spec))
+    payload = shown_episodes(spec, shown_groups(evaluation.episodes, 3))
+    return write_eval_report(evaluation.to_json(), payload, path, about=environment_words(spec))

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
-from gradus.pipeline.claims import Claim
+from gradus.pipeline.promises import Promise
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
 from gradus.training.config import GrpoConfig
@@ -98,7 +98,7 @@ class Recipe(_Section):
     stage: tuple[StageConfig, ...] = ()
     adaptive: AdaptiveConfig | None = None
     eval: EvalSection = EvalSection()
-    claims: tuple[Claim, ...] = ()
+    promises: tuple[Promise, ...] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -15,15 +15,15 @@ from rich.console import Console
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Policy
 from gradus.core.files import read_json, write_json, write_text
 from gradus.pipeline.audit import audit_stage
-from gradus.pipeline.claims import judge
 from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.doctor import diagnose_run
 from gradus.pipeline.evaluate import evaluate_policies, parse_pair
-from gradus.pipeline.payload import write_payload
 from gradus.pipeline.policies import find_model, make_policy, teacher_name
 from gradus.pipeline.progress import progress_bar
+from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.screen import show_claims, show_costs
+from gradus.pipeline.report_episodes import write_report_episodes
+from gradus.pipeline.run_summary import show_costs, show_promises
 from gradus.pipeline.state import RunState
 from gradus.pipeline.teaching import teach
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -104,7 +104,7 @@ def _finish(run: _Run) -> Path:
     report = write_report(run.folder)
     results = read_json(run.folder / "results.json")
     run.console.print(show_results(results, quick=run.recipe.quick))
-    show_claims(run.console, results.get("claims", []))
+    show_promises(run.console, results.get("promises", []))
     show_costs(run.console, run.state.costs())
     run.console.print(f"report: [bold]{report}[/bold]", highlight=False)
     return run.folder
@@ -194,12 +194,12 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
     )
     document = found.to_json()
     by_grader = {run.grader.name: document, **document.get("graders", {})}
-    document["claims"] = judge(run.recipe.claims, by_grader, run.grader.name)
+    document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
     document["quick"] = run.recipe.quick
     write_json(run.folder / "results.json", document)
     flat = [each for by_policy in found.episodes.values() for played in by_policy.values() for each in played]
     write_episodes(run.folder / "eval" / "episodes.jsonl", flat, environment=run.spec.name, note="gradus run")
-    write_payload(
+    write_report_episodes(
         run.folder,
         run.spec,
         run.grader,
@@ -352,5 +352,5 @@ _STAGES: Mapping[str, tuple[Callable[[_Run, dict[str, Any]], None], Callable[[_R
     "sft": (_do_sft, _section("model", "teach", "sft")),
     "grpo": (_do_grpo, _section(*_TRAINED)),
     "doctor": (_do_doctor, _section(*_TRAINED)),
-    "eval": (_do_eval, _section(*_TRAINED, "eval", "claims")),
+    "eval": (_do_eval, _section(*_TRAINED, "eval", "promises")),
 }

@@ -66,13 +66,17 @@ GRPO = (
         "share of turns, and of episodes",
         (("invalid_actions", "not understood"), ("truncated_episodes", "cut")),
     ),
-    ("Sampler gap", "largest difference of log-probs between sampling and training, nats", (("logp_diff_max", "gap"),)),
+    (
+        "Log-prob difference",
+        "largest difference of log-probs between sampling and training, nats",
+        (("logp_diff_max", "largest"),),
+    ),
     ("Speed", "action and context tokens per second", (("tokens_per_second", "tokens/s"),)),
 )
 
 
 def sft_curves(records: Sequence[Json]) -> list[Curve]:
-    """The curves of supervised SFT that have any values."""
+    """The curves of SFT that have any values."""
     steps = [record for record in records if record.get("kind", "sft") == "sft"]
     return _drawn([_keyed(steps, *spec) for spec in SFT])
 
@@ -87,7 +91,7 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
     curves = [
         _with_validation("Reward", "mean reward; dots are validation", steps, "reward_mean", validation, "reward_mean"),
         _with_validation(
-            true_reward or "Yardstick",
+            true_reward or "True reward",
             "the true aim, which no grader may lower",
             steps,
             "true_reward_mean",
@@ -125,11 +129,11 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
     """Centered mean over ``window`` values; missing ones are left out of it."""
     half = window // 2
-    found: list[float | None] = []
+    means: list[float | None] = []
     for index in range(len(values)):
         near = [value for value in values[max(0, index - half) : index + half + 1] if value is not None]
-        found.append(fsum(near) / len(near) if near else None)
-    return found
+        means.append(fsum(near) / len(near) if near else None)
+    return means
 
 
 def _keyed(records: Sequence[Json], title: str, note: str, keys: Sequence[tuple[str, str]]) -> Curve:
@@ -199,10 +203,10 @@ def _stages(steps: Sequence[Json]) -> list[Mark]:
 
 
 def _names(records: Sequence[Json], group: str) -> list[str]:
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for record in records:
-        found.update(dict.fromkeys(record.get(group) or {}))
-    return list(found)
+        names.update(dict.fromkeys(record.get(group) or {}))
+    return list(names)
 
 
 def _series(name: str, records: Sequence[Json], value: Callable[[Json], Any], *, dots: bool = False) -> Series:

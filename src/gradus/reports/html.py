@@ -11,8 +11,8 @@ from typing import Any
 from gradus import __version__
 from gradus.core import StorageError
 from gradus.core.files import write_text
+from gradus.reports.episode_data import json_values
 from gradus.reports.page_data import STATES, page_context
-from gradus.reports.payload import json_values
 from gradus.reports.results import format_number
 from gradus.reports.run_files import RunRecord, read_run
 from gradus.reports.verdict import Claim
@@ -43,7 +43,7 @@ def write_eval_report(
     *,
     about: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the report of an evaluation alone: the document of results.json and what ``episodes_payload`` made (or None)."""
+    """Write the report of an evaluation alone: the document of results.json and what ``shown_episodes`` made (or None)."""
     if episodes is not None and not isinstance(episodes, Mapping):
         episodes = {"entries": list(episodes)}
     record = RunRecord(

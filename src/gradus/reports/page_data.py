@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from gradus.reports.curves import grpo_curves, sft_curves
-from gradus.reports.outcome import audit_points, outcome_curves
+from gradus.reports.evaluation_charts import audit_points, outcome_curves
 from gradus.reports.reference import reference_table
 from gradus.reports.results import figure, format_interval, format_number, main_condition
 from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
-from gradus.reports.verdict import judge
+from gradus.reports.verdict import verdict_on
 
 __all__ = ["page_context"]
 
@@ -39,7 +39,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     context: Json = {
         "title": _title(record),
         "facts": _facts(record),
-        "verdict": judge(results, quick=bool(recipe.get("quick") or (results or {}).get("quick"))),
+        "verdict": verdict_on(results, quick=bool(recipe.get("quick") or (results or {}).get("quick"))),
         "states": STATES,
         "promises": _promises(record),
         "scores": score_tables(results),
@@ -111,18 +111,18 @@ def _recipe(text: str | None) -> Json:
 
 def _promises(record: RunRecord) -> list[Json]:
     """What a recipe promised, as the pipeline judged it."""
-    found: list[Json] = []
-    for claim in record.claims:
-        met = claim.get("met")
-        found.append(
+    rows: list[Json] = []
+    for promise in record.promises:
+        met = promise.get("met")
+        rows.append(
             {
-                **claim,
+                **promise,
                 "kept": "not measured" if met is None else ("yes" if met else "no"),
                 "state": "" if met is None else ("shown" if met else "refuted"),
-                "wanted": f"{claim.get('direction', '')} {format_number(claim.get('threshold'))}",
+                "wanted": f"{promise.get('direction', '')} {format_number(promise.get('threshold'))}",
             }
         )
-    return found
+    return rows
 
 
 def _contents(entries: Sequence[Json]) -> dict[str, bool]:

@@ -50,8 +50,8 @@ def _published(stored: Any) -> Cell:
     if isinstance(stored, Mapping):
         reward = figure(stored.get("reward"))
         return Cell(text=format_number(reward.mean if reward else None), note=_notes(stored))
-    found = figure(stored)
-    return Cell(text=format_number(found.mean if found else None))
+    value = figure(stored)
+    return Cell(text=format_number(value.mean if value else None))
 
 
 def _ours(played: Mapping[str, Any], column: str) -> Cell:
@@ -65,7 +65,7 @@ def _notes(stored: Mapping[str, Any]) -> str:
     for name, value in stored.items():
         if name == "reward" or value is None:
             continue
-        found = figure(value)
-        shown = str(value) if found is None else (f"{value}" if isinstance(value, int) else format_number(found.mean))
+        known = figure(value)
+        shown = str(value) if known is None else (f"{value}" if isinstance(value, int) else format_number(known.mean))
         parts.append(f"{name.replace('_', ' ')} {shown}")
     return ", ".join(parts)

@@ -60,7 +60,7 @@ class Difference:
 
     def reversed(self) -> Difference:
         """``second`` minus ``first``; wins are unknown, because ties are not kept apart here."""
-        turned = {name: None if found is None else found.reversed() for name, found in self.figures.items()}
+        turned = {name: None if value is None else value.reversed() for name, value in self.figures.items()}
         return Difference(first=self.second, second=self.first, figures=turned, episodes=self.episodes, p=self.p)
 
 
@@ -81,11 +81,11 @@ def _number(value: object) -> float | None:
 
 def graders_of(results: Json) -> dict[str, Json]:
     """Grader name -> conditions, the main grader first."""
-    found: dict[str, Json] = {str(results.get("grader", "reward")): results.get("conditions") or {}}
+    graded_by: dict[str, Json] = {str(results.get("grader", "reward")): results.get("conditions") or {}}
     for name, graded in (results.get("graders") or {}).items():
-        if name not in found and isinstance(graded, Mapping):
-            found[name] = graded.get("conditions") or {}
-    return found
+        if name not in graded_by and isinstance(graded, Mapping):
+            graded_by[name] = graded.get("conditions") or {}
+    return graded_by
 
 
 def main_condition(results: Json) -> str | None:
@@ -123,7 +123,7 @@ def ranked(conditions: Json, condition: str, measure: str = "reward") -> list[st
 
 def differences(conditions: Json, condition: str) -> list[Difference]:
     """All stored pairs of a condition, as they were stored."""
-    found: list[Difference] = []
+    pairs_found: list[Difference] = []
     for name, pair in ((conditions.get(condition) or {}).get("pairs") or {}).items():
         first, separator, second = name.partition(" - ")
         if not separator or not isinstance(pair, Mapping):
@@ -132,7 +132,7 @@ def differences(conditions: Json, condition: str) -> list[Difference]:
         reward = reward if isinstance(reward, Mapping) else {}
         figures = {measure: figure(value) for measure, value in pair.items() if measure != "components"}
         p = reward.get("p_holm", reward.get("p"))
-        found.append(
+        pairs_found.append(
             Difference(
                 first=first,
                 second=second,
@@ -142,7 +142,7 @@ def differences(conditions: Json, condition: str) -> list[Difference]:
                 p=p,
             )
         )
-    return found
+    return pairs_found
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
@@ -161,15 +161,15 @@ def format_signed(value: float | None, digits: int = 3) -> str:
     return f"+{text}" if value is not None and value > 0 and float(f"{value:.{digits}f}") != 0 else text
 
 
-def format_interval(found: Figure | None, *, signed: bool = False, digits: int = 3) -> str:
+def format_interval(interval: Figure | None, *, signed: bool = False, digits: int = 3) -> str:
     """``0.463 [0.450, 0.476]``, never broken inside the brackets; without them where the interval is undefined."""
-    if found is None:
+    if interval is None:
         return "–"
     write = format_signed if signed else format_number
-    mean = write(found.mean, digits)
-    if found.low is None or found.high is None:
+    mean = write(interval.mean, digits)
+    if interval.low is None or interval.high is None:
         return mean
-    return f"{mean} [{write(found.low, digits)},\N{NO-BREAK SPACE}{write(found.high, digits)}]"
+    return f"{mean} [{write(interval.low, digits)},\N{NO-BREAK SPACE}{write(interval.high, digits)}]"
 
 
 def format_p(value: float | None) -> str:

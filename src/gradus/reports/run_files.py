@@ -30,9 +30,9 @@ class RunRecord:
     missing: Sequence[str] = field(default=())
 
     @property
-    def claims(self) -> Sequence[Json]:
+    def promises(self) -> Sequence[Json]:
         """What the recipe promised, as the pipeline judged it from the results."""
-        return (self.results or {}).get("claims") or ()
+        return (self.results or {}).get("promises") or ()
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -67,14 +67,14 @@ def read_json(path: Path, what: str, missing: list[str]) -> Json | None:
         missing.append(f"{what}: not stored")
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         missing.append(f"{what}: cannot be read ({error})")
         return None
-    if not isinstance(found, Mapping):
-        missing.append(f"{what}: expected a JSON object, found {type(found).__name__}")
+    if not isinstance(document, Mapping):
+        missing.append(f"{what}: expected a JSON object, got {type(document).__name__}")
         return None
-    return dict(found)
+    return dict(document)
 
 
 def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
@@ -82,7 +82,7 @@ def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
     if not path.is_file():
         missing.append(f"{what}: not stored")
         return []
-    found: list[Json] = []
+    records: list[Json] = []
     broken = 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if not line.strip():
@@ -93,7 +93,7 @@ def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
             broken += 1
             continue
         if isinstance(record, dict):
-            found.append(record)
+            records.append(record)
     if broken:
         missing.append(f"{what}: {broken} lines could not be read and were left out")
-    return found
+    return records

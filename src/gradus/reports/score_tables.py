@@ -71,8 +71,8 @@ def _score_chart(conditions: Mapping[str, Any], condition: str, measure: str) ->
     stored = conditions[condition]
     rows: list[Json] = []
     for name in reversed(ranked(conditions, condition, measure)):
-        found = figure(stored["policies"][name].get(measure))
-        bounds = asdict(found) if found else {"mean": None, "low": None, "high": None}
+        value = figure(stored["policies"][name].get(measure))
+        bounds = asdict(value) if value else {"mean": None, "low": None, "high": None}
         rows.append({"name": name, **bounds, "strong": is_own(name)})
     return {"name": condition, "note": f"{stored.get('episodes', '?')} episodes", "rows": rows}
 
@@ -114,7 +114,7 @@ def _overview(conditions: Mapping[str, Any], grader: str) -> ScoreTable:
         ]
         rows.append(Row(name=name, cells=cells, own=is_own(name)))
     return ScoreTable(
-        title=f"Grade by condition, {grader}",
+        title=f"Reward by condition, {grader}",
         caption="mean reward; 95 % interval below it",
         header=["policy", *conditions],
         rows=rows,
@@ -158,16 +158,16 @@ def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, gr
     )
 
 
-def figure_cell(found: Figure | None, *, signed: bool = False, bounds: bool = True) -> Cell:
+def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = True) -> Cell:
     """A figure with its interval under it; a difference is marked if its interval leaves out 0."""
-    if found is None:
+    if value is None:
         return Cell(text="–")
     write = format_signed if signed else format_number
     note = ""
-    if bounds and found.low is not None and found.high is not None:
-        note = f"{write(found.low)} to {write(found.high)}"
-    state = state_of(found) if signed else ""
-    return Cell(text=write(found.mean), note=note, state="" if state == "open" else state)
+    if bounds and value.low is not None and value.high is not None:
+        note = f"{write(value.low)} to {write(value.high)}"
+    state = state_of(value) if signed else ""
+    return Cell(text=write(value.mean), note=note, state="" if state == "open" else state)
 
 
 def _counted(stored: Mapping[str, Any]) -> str:

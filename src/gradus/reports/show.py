@@ -1,4 +1,4 @@
-"""An episode for a terminal: what was read, answered, paid and believed, turn by turn."""
+"""An episode for a terminal: what was read, answered, rewarded and believed, turn by turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKS = "▁▂▃▄▅▆▇█"
 
 
 def show_episode(episode: Episode, view: EpisodeView | None = None) -> RenderableType:
-    """The transcript with rewards, payments, spans and errors, as a rich renderable; ``view`` adds its pictures in small."""
+    """The transcript with rewards, terms, spans and errors, as a rich renderable; ``view`` adds its pictures in small."""
     from rich.console import Group
     from rich.rule import Rule
 
@@ -73,7 +73,7 @@ def _answer(turn: Turn) -> Text:
 
 
 def _facts(episode: Episode, turn: Turn) -> str:
-    """Reward, payments by component and span, what was understood, and how sure the policy was."""
+    """The environment's reward, reward terms by component and span, what was understood, and how sure the policy was."""
     facts: list[str] = []
     if turn.env_reward is not None:
         facts.append(f"reward {format_signed(turn.env_reward, 2)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradus.core import ConfigError
 from gradus.reports.results import figure, format_interval, graders_of, measures_of, ranked
 from gradus.reports.score_tables import is_own
-from gradus.reports.verdict import judge
+from gradus.reports.verdict import verdict_on
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,8 +38,8 @@ def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader
         table.add_column(f"{condition} ({stored.get('episodes', '?')})", justify="right")
     order = dict.fromkeys(name for condition in conditions for name in reversed(ranked(conditions, condition, measure)))
     for policy in order:
-        found = [figure((stored["policies"].get(policy) or {}).get(measure)) for stored in conditions.values()]
-        cells = [Text(format_interval(each, digits=2 if measure == "true_reward" else 3)) for each in found]
+        figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for stored in conditions.values()]
+        cells = [Text(format_interval(each, digits=2 if measure == "true_reward" else 3)) for each in figures]
         table.add_row(Text(policy), *cells, style="bold" if is_own(policy) else None)
     return table
 
@@ -49,7 +49,7 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
     from rich.console import Group
     from rich.text import Text
 
-    verdict = judge(results, quick=quick)
+    verdict = verdict_on(results, quick=quick)
     parts: list[RenderableType] = [Text(verdict.headline, style="bold"), *(Text(each) for each in verdict.cautions)]
     if results.get("conditions"):
         parts += [summary_table(results, grader=grader) for grader in graders_of(results)]

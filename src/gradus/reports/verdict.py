@@ -9,7 +9,7 @@ from typing import Any
 
 from gradus.reports.results import Difference, Figure, differences, figure, format_interval, main_condition, ranked
 
-__all__ = ["Claim", "Verdict", "judge"]
+__all__ = ["Claim", "Verdict", "verdict_on"]
 
 Json = Mapping[str, Any]
 STUDENTS = ("grpo", "sft")  # a run's own checkpoints, the one to be judged first
@@ -33,7 +33,7 @@ class Verdict:
     cautions: Sequence[str] = ()
 
 
-def judge(results: Json | None, *, quick: bool = False) -> Verdict:
+def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     """The verdict on an evaluation (the document of results.json)."""
     cautions: list[str] = []
     if quick:
@@ -48,15 +48,15 @@ def judge(results: Json | None, *, quick: bool = False) -> Verdict:
     headline = _student_headline(results, condition) or _ranking_headline(results, condition)
     claims = {name: _claims(results, name) for name in results["conditions"]}
     return Verdict(
-        headline=headline, claims={name: found for name, found in claims.items() if found}, cautions=cautions
+        headline=headline, claims={name: listed for name, listed in claims.items() if listed}, cautions=cautions
     )
 
 
-def state_of(found: Figure) -> str:
+def state_of(difference: Figure) -> str:
     """``shown``, ``refuted`` or ``open``."""
-    if not found.certain:
+    if not difference.certain:
         return "open"
-    return "shown" if found.mean > 0 else "refuted"
+    return "shown" if difference.mean > 0 else "refuted"
 
 
 def _student_headline(results: Json, condition: str) -> str | None:
@@ -126,13 +126,13 @@ def _claim(results: Json, pair: Difference) -> Claim | None:
 
 def _against(results: Json, condition: str, subject: str) -> dict[str, Difference]:
     """Other policy -> subject minus it, whichever way round the pair was stored."""
-    found: dict[str, Difference] = {}
+    against: dict[str, Difference] = {}
     for pair in differences(results["conditions"], condition):
         if pair.first == subject:
-            found[pair.second] = pair
+            against[pair.second] = pair
         elif pair.second == subject:
-            found.setdefault(pair.first, pair.reversed())
-    return found
+            against.setdefault(pair.first, pair.reversed())
+    return against
 
 
 def _grader(results: Json) -> str:

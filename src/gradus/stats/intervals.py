@@ -60,8 +60,8 @@ def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = N
 def wilson(successes: float, n: int, *, level: float = 0.95) -> Proportion:
     """Wilson's score interval of a share. Source: Wilson, JASA 22, 1927.
 
-    >>> found = wilson(10, 10)
-    >>> found.share, round(found.low, 4), round(found.high, 4)
+    >>> share_of_ten = wilson(10, 10)
+    >>> share_of_ten.share, round(share_of_ten.low, 4), round(share_of_ten.high, 4)
     (1.0, 0.7225, 1.0)
     """
     if not 0 <= successes <= n:

@@ -63,8 +63,8 @@ def paired_difference(
 ) -> Paired:
     """a - b, pair by pair; a pair where either is None is left out.
 
-    >>> found = paired_difference([1.0, 2.0, 4.0], [0.0, 1.0, 2.0])
-    >>> round(found.mean, 4), found.wins, found.n, round(found.p, 4)
+    >>> paired = paired_difference([1.0, 2.0, 4.0], [0.0, 1.0, 2.0])
+    >>> round(paired.mean, 4), paired.wins, paired.n, round(paired.p, 4)
     (1.3333, 3, 3, 0.0572)
     """
     if len(a) != len(b):
@@ -100,10 +100,10 @@ def _student(
     level: float,
 ) -> tuple[float | None, float | None, float | None, float | None]:
     """Bounds, standard error and two-sided p of the mean difference, all None if undefined."""
-    found = standard_error(difference, index)
-    if found is None:
+    spread = standard_error(difference, index)
+    if spread is None:
         return None, None, None, None
-    error, df = found
+    error, df = spread
     mean = float(difference.mean())
     half = student_quantile(0.5 + level / 2, df) * error
     if error == 0:

@@ -30,8 +30,8 @@ def names(subject: Subject) -> list[Finding]:
     if findings:
         return findings
     section = subject.recipe.eval
-    count = len(section.policies), len(section.conditions or subject.spec.conditions), len(subject.recipe.claims)
-    return [passed("{} policies on {} conditions, {} claims".format(*count))]
+    count = len(section.policies), len(section.conditions or subject.spec.conditions), len(subject.recipe.promises)
+    return [passed("{} policies on {} conditions, {} promises".format(*count))]
 
 
 def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
@@ -43,14 +43,14 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda name=name: _policy(subject, name)
     for text in section.pairs:
         yield lambda text=text: parse_pair(text, section.policies)
-    for name in (*section.graders, *(claim.grader for claim in recipe.claims if claim.grader)):
+    for name in (*section.graders, *(promise.grader for promise in recipe.promises if promise.grader)):
         yield lambda name=name: spec.grader(name)
     for name in section.conditions or spec.conditions:
         yield lambda name=name: spec.tasks(name, section.episodes)
     if recipe.grpo.validation_condition is not None:
         yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
-    for claim in recipe.claims:
-        yield lambda claim=claim: _claim(subject, claim)
+    for promise in recipe.promises:
+        yield lambda promise=promise: _promise(subject, promise)
 
 
 def _policy(subject: Subject, name: str) -> None:
@@ -63,17 +63,21 @@ def _policy(subject: Subject, name: str) -> None:
         raise ConfigError(f"policy {name!r} is no policy of {subject.spec.name} and no folder with a model")
 
 
-def _claim(subject: Subject, claim: Any) -> None:
-    """A claim about what is not measured could never be met."""
+def _promise(subject: Subject, promise: Any) -> None:
+    """A promise about what is not measured could never be met."""
     section = subject.recipe.eval
     compared = section.policies
     pairs = [" - ".join(parse_pair(text, compared)) for text in section.pairs]
-    if claim.policy is not None and compared and claim.policy not in compared:
-        raise ConfigError(f"the claim {claim.text!r} is about {claim.policy!r}, which eval.policies does not name")
-    if claim.pair is not None and claim.pair not in pairs:
-        raise ConfigError(f"the claim {claim.text!r} is about the pair {claim.pair!r}, which eval.pairs does not name")
-    if claim.condition not in (section.conditions or subject.spec.conditions):
-        raise ConfigError(f"the claim {claim.text!r} is about {claim.condition!r}, which is not evaluated")
+    if promise.policy is not None and compared and promise.policy not in compared:
+        raise ConfigError(
+            f"the promise {promise.text!r} is about {promise.policy!r}, which eval.policies does not name"
+        )
+    if promise.pair is not None and promise.pair not in pairs:
+        raise ConfigError(
+            f"the promise {promise.text!r} is about the pair {promise.pair!r}, which eval.pairs does not name"
+        )
+    if promise.condition not in (section.conditions or subject.spec.conditions):
+        raise ConfigError(f"the promise {promise.text!r} is about {promise.condition!r}, which is not evaluated")
 
 
 def schedule(subject: Subject) -> list[Finding]:

@@ -33,24 +33,24 @@ function ticks(low, high, count, whole = false) {
   const power = 10 ** Math.floor(Math.log10(raw || 1));
   let step = [1, 2, 2.5, 5, 10].map((unit) => unit * power).find((unit) => unit >= raw) ?? power;
   if (whole) step = Math.max(1, Math.ceil(step));
-  const found = [];
+  const marks = [];
   const places = step < 1e-4 ? 0 : (String(Number(step.toPrecision(3))).split(".")[1] ?? "").length;
   for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-6; index += 1) {
     const at = index * step;
     const text = step < 1e-4 && index !== 0 ? at.toExponential(1).replace("-", at < 0 ? "−" : "-") : write(at, Math.abs(at) >= 1000 ? null : Math.min(places, 5));
-    found.push({ at, text });
+    marks.push({ at, text });
   }
-  return found;
+  return marks;
 }
 
 function extent(values, limits = null) {
-  const found = values.filter(known);
-  let low = limits ? limits[0] : Math.min(...found);
-  let high = limits ? limits[1] : Math.max(...found);
-  if (!found.length && !limits) [low, high] = [0, 1];
+  const numbers = values.filter(known);
+  let low = limits ? limits[0] : Math.min(...numbers);
+  let high = limits ? limits[1] : Math.max(...numbers);
+  if (!numbers.length && !limits) [low, high] = [0, 1];
   if (limits) {
-    low = Math.min(low, ...found);
-    high = Math.max(high, ...found);
+    low = Math.min(low, ...numbers);
+    high = Math.max(high, ...numbers);
   }
   if (low === high) {
     const pad = Math.abs(low) * 0.1 || 0.5;
@@ -76,8 +76,8 @@ function mount(host, draw) {
 }
 
 // Horizontal lines with their values on the left.
-function levels(picture, frame, found, up) {
-  for (const { at, text } of found) {
+function levels(picture, frame, marks, up) {
+  for (const { at, text } of marks) {
     picture.append(
       svg("line", { class: at === 0 ? "zero" : "grid", x1: frame.left, x2: frame.right, y1: up(at), y2: up(at) }),
       svg("text", { class: "tick", x: frame.left - 7, y: up(at) + 3.5, "text-anchor": "end" }, text),
@@ -136,8 +136,8 @@ function lineChart(host, spec) {
   const read = (x) => {
     at = x;
     spec.series.forEach((series, index) => {
-      const found = x === null ? lastKnown(series.y) : series.y[nearest(series.x, x)];
-      readings[index].textContent = write(found);
+      const value = x === null ? lastKnown(series.y) : series.y[nearest(series.x, x)];
+      readings[index].textContent = write(value);
     });
     place.textContent = x === null ? "" : `${spec.xName ?? "step"} ${write(x)}`;
     if (cursor && scale) {

@@ -142,23 +142,23 @@ function episode(entry, member, link, graderName) {
     for (const panel of view?.panels ?? []) {
       if (panel.kind !== "text" || !said.has((panel.body ?? "").trim())) parts.push(drawPanel(panel, mine, count));
     }
-    if (count > 1) parts.push(...payments(member, mine, graderName));
+    if (count > 1) parts.push(...turnBars(member, mine, graderName));
   }
   const rewards = Object.entries(reward?.components ?? {});
-  if (rewards.length) parts.push(html("details", {}, html("summary", {}, `What ${reward.grader} paid`), componentTable(member)));
+  if (rewards.length) parts.push(html("details", {}, html("summary", {}, `The reward of ${reward.grader} by component`), componentTable(member)));
   if (entry.system_prompt) parts.push(html("details", {}, html("summary", {}, "The rules it was given"), html("pre", {}, entry.system_prompt)));
   return parts;
 }
 
 function componentTable(member) {
-  const paid = {};
-  for (const turn of member.turns) for (const [component, value] of turn.terms) paid[component] = (paid[component] ?? 0) + value;
+  const sums = {};
+  for (const turn of member.turns) for (const [component, value] of turn.terms) sums[component] = (sums[component] ?? 0) + value;
   const rows = Object.entries(member.reward.components).map(([name, value]) =>
-    html("tr", {}, html("th", { scope: "row" }, name.replaceAll("_", " ")), html("td", {}, write(value, 3)), html("td", {}, write(paid[name], 3, true))));
-  return html("div", { class: "scroll" }, html("table", {}, html("thead", {}, html("tr", {}, ["component", "value", "paid"].map((name) => html("th", { scope: "col" }, name)))), html("tbody", {}, rows)));
+    html("tr", {}, html("th", { scope: "row" }, name.replaceAll("_", " ")), html("td", {}, write(value, 3)), html("td", {}, write(sums[name], 3, true))));
+  return html("div", { class: "scroll" }, html("table", {}, html("thead", {}, html("tr", {}, ["component", "value", "sum of terms"].map((name) => html("th", { scope: "col" }, name)))), html("tbody", {}, rows)));
 }
 
-function payments(member, link, graderName) {
+function turnBars(member, link, graderName) {
   const charts = [];
   const add = (values, label) => {
     if (!values.some(known)) return;
@@ -169,7 +169,7 @@ function payments(member, link, graderName) {
   const rewards = member.turns.map((turn) => turn.env_reward);
   const drawn = (member.view?.panels ?? []).some((panel) => Object.values(panel.series ?? {}).some((values) => values.length === rewards.length && values.every((value, index) => Math.abs(value - rewards[index]) < 1e-5)));
   if (!drawn) add(rewards, "Reward of the turn");
-  add(member.turns.map((turn) => (turn.terms.length ? turn.terms.reduce((sum, [, value]) => sum + value, 0) : null)), `Paid by ${member.reward?.grader ?? graderName}`);
+  add(member.turns.map((turn) => (turn.terms.length ? turn.terms.reduce((sum, [, value]) => sum + value, 0) : null)), `Terms of ${member.reward?.grader ?? graderName}`);
   if (member.advantages) add(member.turns.map((_, index) => member.advantages[index]), "Advantage within the group");
   return charts;
 }
@@ -209,7 +209,7 @@ function turnText(member, link) {
         turn.error ? html("p", { class: "warn" }, `Not understood: ${turn.error}`) : null,
         turn.cut ? html("p", { class: "warn" }, "Cut by the token budget.") : null,
         turn.tokens ? tokens(turn.tokens) : null,
-        turn.terms.length ? html("p", { class: "small soft" }, "paid: ", turn.terms.map(([component, value, span]) => `${component.replaceAll("_", " ")}${span ? ` (${span})` : ""} ${write(value, 4, true)}`).join(" · ")) : null),
+        turn.terms.length ? html("p", { class: "small soft" }, "terms: ", turn.terms.map(([component, value, span]) => `${component.replaceAll("_", " ")}${span ? ` (${span})` : ""} ${write(value, 4, true)}`).join(" · ")) : null),
     );
   });
   return box;

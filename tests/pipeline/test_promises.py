@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from gradus.pipeline.claims import Claim, judge
+from gradus.pipeline.promises import Promise, check_promises
 
 RESULTS = {
     "v3": {
@@ -18,7 +18,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize(
-    ("claim", "met"),
+    ("promise", "met"),
     [
         ({"policy": "grpo", "above": 0.65}, True),
         ({"policy": "grpo", "bound": "low", "above": 0.65}, False),
@@ -28,12 +28,12 @@ RESULTS = {
         ({"policy": "grpo", "grader": "v9", "above": 0}, None),
     ],
 )
-def test_judging(claim, met):
-    found = judge([Claim(text="t", condition="main", **claim)], RESULTS, "v3")
+def test_judging(promise, met):
+    found = check_promises([Promise(text="t", condition="main", **promise)], RESULTS, "v3")
     assert found[0]["met"] is met
 
 
 @pytest.mark.parametrize("wrong", [{}, {"policy": "a", "pair": "a - b", "above": 0}, {"policy": "a"}])
 def test_a_claim_that_says_nothing_is_refused(wrong):
     with pytest.raises(ValidationError):
-        Claim(text="t", condition="c", **wrong)
+        Promise(text="t", condition="c", **wrong)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, StorageError
 from gradus.reports.curves import Curve, grpo_curves
-from gradus.reports.outcome import audit_points, outcome_curves
+from gradus.reports.evaluation_charts import audit_points, outcome_curves
 from gradus.reports.results import figure, main_condition, measures_of, ranked
 from gradus.reports.score_tables import is_own
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["audit_figure", "grpo_figure", "outcome_figure", "scores_figure", "view_figure"]
 
 # Okabe and Ito's colors (2008), which can be told apart with any common color blindness; dashes tell them apart in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A87900", "#56B4E9", "#555555")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A87900", "#56B4E9", "#555555")
 DASHES = ("-", "--", ":", "-.", (0, (4, 1)), (0, (1, 2)), (0, (8, 3)))
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
@@ -75,7 +75,7 @@ def outcome_figure(results: Mapping[str, Any], path: Path, *, condition: str | N
 
 
 def view_figure(view: Mapping[str, Any], path: Path) -> Path:
-    """The pictures of an episode (``view_payload``): its lines with the truth they should reach, and its strips."""
+    """The pictures of an episode (``shown_view``): its lines with the truth they should reach, and its strips."""
     panels = [panel for panel in view["panels"] if panel["kind"] in ("lines", "strip")]
     if not panels:
         raise ConfigError("this episode's view has no lines and no strips to draw")
@@ -93,7 +93,7 @@ def view_figure(view: Mapping[str, Any], path: Path) -> Path:
 
 
 def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_reward") -> Path:
-    """Grade against the true aim over all policies of an audit: a sound grader's points rise from left to right."""
+    """Reward against the true aim over all policies of an audit: a sound grader's points rise from left to right."""
     points = audit_points(audit)
     if not points:
         raise ConfigError("the audit holds no policies with both a reward and a true reward")
@@ -102,7 +102,7 @@ def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_rewar
         axis = canvas.subplots()
         for point in points:
             axis.plot(
-                point["x"], point["y"], "D" if point["strong"] else "o", color=COLOURS[point["strong"]], markersize=5
+                point["x"], point["y"], "D" if point["strong"] else "o", color=COLORS[point["strong"]], markersize=5
             )
         axis.set_xlabel(f"reward {audit.get('grader', '')}".strip())
         axis.set_ylabel(aim)
@@ -117,10 +117,10 @@ def grpo_figure(
     records: Sequence[Mapping[str, Any]], path: Path, *, titles: Sequence[str] = (), true_reward: str | None = None
 ) -> Path:
     """Curves of a GRPO run from its metrics' lines; ``titles`` choose among them, the first six otherwise."""
-    found = grpo_curves(records, true_reward)
-    curves = [curve for curve in found if curve.title in titles] if titles else found[:6]
+    drawn = grpo_curves(records, true_reward)
+    curves = [curve for curve in drawn if curve.title in titles] if titles else drawn[:6]
     if not curves:
-        raise ConfigError(f"no such curves; the metrics have {', '.join(curve.title for curve in found) or 'none'}")
+        raise ConfigError(f"no such curves; the metrics have {', '.join(curve.title for curve in drawn) or 'none'}")
     columns = min(3, len(curves))
     rows = -(-len(curves) // columns)
 
@@ -129,10 +129,10 @@ def grpo_figure(
         for axis, curve in zip(axes, curves, strict=False):
             for index, series in enumerate(curve.series):
                 if series.dots:
-                    axis.plot(series.x, series.y, "o", color=COLOURS[index % 7], markersize=4, label=series.name)
+                    axis.plot(series.x, series.y, "o", color=COLORS[index % 7], markersize=4, label=series.name)
                     continue
                 if series.smooth:
-                    axis.plot(series.x, _gaps(series.y), color=COLOURS[index % 7], linewidth=0.8, alpha=0.3)
+                    axis.plot(series.x, _gaps(series.y), color=COLORS[index % 7], linewidth=0.8, alpha=0.3)
                 _line(axis, index, series.x, series.smooth or series.y, series.name)
             _marks(axis, curve)
             axis.set_title(curve.title)
@@ -191,39 +191,39 @@ def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
 
 def _dots(axis: Axes, policies: Mapping[str, Any], order: Sequence[str], measure: str) -> None:
     for place, name in enumerate(order):
-        found = figure(policies[name].get(measure))
-        if found is None:
+        value = figure(policies[name].get(measure))
+        if value is None:
             continue
-        color = COLOURS[is_own(name)]
-        if found.low is not None and found.high is not None:
-            axis.plot([found.low, found.high], [place, place], color=color, linewidth=1.6, alpha=0.6)
-        axis.plot(found.mean, place, "D" if is_own(name) else "o", color=color, markersize=5)
+        color = COLORS[is_own(name)]
+        if value.low is not None and value.high is not None:
+            axis.plot([value.low, value.high], [place, place], color=color, linewidth=1.6, alpha=0.6)
+        axis.plot(value.mean, place, "D" if is_own(name) else "o", color=color, markersize=5)
     axis.set_yticks(range(len(order)), order)
     axis.grid(visible=False, axis="y")
 
 
 def _line(axis: Axes, index: int, x: Sequence[float], y: Sequence[float | None], name: str) -> None:
-    axis.plot(x, _gaps(y), color=COLOURS[index % 7], linestyle=DASHES[index % 7], linewidth=1.5, label=name)
+    axis.plot(x, _gaps(y), color=COLORS[index % 7], linestyle=DASHES[index % 7], linewidth=1.5, label=name)
 
 
 def _marks(axis: Axes, curve: Curve) -> None:
     """Upright lines where something begins."""
     for place, mark in enumerate(curve.marks):  # names of short stages stand below each other
-        axis.axvline(mark.x, color=COLOURS[-1], linewidth=0.8, linestyle=":")
+        axis.axvline(mark.x, color=COLORS[-1], linewidth=0.8, linestyle=":")
         at: Any = {
             "xy": (mark.x, 1),
             "xycoords": ("data", "axes fraction"),
             "xytext": (2, -8 - 9 * (place % 3)),
             "textcoords": "offset points",
         }
-        axis.annotate(mark.name, **at, fontsize=7, color=COLOURS[-1])
+        axis.annotate(mark.name, **at, fontsize=7, color=COLORS[-1])
 
 
 def _lines(axis: Axes, panel: Mapping[str, Any]) -> None:
     for index, (name, values) in enumerate((panel.get("series") or {}).items()):
         _line(axis, index, range(1, len(values) + 1), values, name)
         if (truth := (panel.get("truth") or {}).get(name)) is not None:
-            axis.axhline(truth, color=COLOURS[index % 7], linewidth=1, alpha=0.5)
+            axis.axhline(truth, color=COLORS[index % 7], linewidth=1, alpha=0.5)
     if limits := panel.get("limits"):
         axis.set_ylim(*limits)
     axis.set_xlim(0.5, _length(panel) + 0.5)
@@ -236,8 +236,8 @@ def _strip(axis: Axes, panel: Mapping[str, Any]) -> None:
     kinds = sorted(set(labels))
     for place, kind in enumerate(kinds):
         at = [index + 1 for index, label in enumerate(labels) if label == kind]
-        hatch = "////" if place >= len(COLOURS) else None
-        axis.bar(at, 1, width=0.92, color=COLOURS[place % 7], hatch=hatch, edgecolor="white", linewidth=0, label=kind)
+        hatch = "////" if place >= len(COLORS) else None
+        axis.bar(at, 1, width=0.92, color=COLORS[place % 7], hatch=hatch, edgecolor="white", linewidth=0, label=kind)
     axis.set_yticks([])
     axis.grid(visible=False)
     axis.legend(fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.0, 1.4))

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["show_claims", "show_costs"]
+__all__ = ["show_costs", "show_promises"]
 
 _MET = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "[dim]not measured[/dim]"}
 
 
-def show_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
+def show_promises(console: Console, promises: Sequence[Mapping[str, Any]]) -> None:
     """What the recipe promised, and what came."""
-    if not claims:
+    if not promises:
         return
     table = Table(title="what the recipe promises", box=None, pad_edge=False, title_justify="left")
     table.add_column("promise", overflow="fold")
@@ -24,10 +24,10 @@ def show_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
     table.add_column("came", justify="right")
     table.add_column("wanted", justify="right")
     table.add_column("")
-    for claim in claims:
-        value = "–" if claim["value"] is None else f"{claim['value']:.3f}"
-        wanted = f"{claim['direction']} {claim['threshold']:g}"
-        table.add_row(claim["text"], claim["condition"], claim["figure"], value, wanted, _MET[claim["met"]])
+    for promise in promises:
+        value = "–" if promise["value"] is None else f"{promise['value']:.3f}"
+        wanted = f"{promise['direction']} {promise['threshold']:g}"
+        table.add_row(promise["text"], promise["condition"], promise["figure"], value, wanted, _MET[promise["met"]])
     console.print(table)
 
 

@@ -73,12 +73,14 @@ def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode | None]) -> dict[s
         return {}
     each = [spec.presentation.curves(episode) if episode else {} for episode in episodes]
     names = dict.fromkeys(name for curves in each for name in curves)
-    found: dict[str, list[Values]] = {}
+    curves_by_point: dict[str, list[Values]] = {}
     for name in names:
         rows = [list(curves.get(name, ())) for curves in each]
         length = max(len(row) for row in rows)
-        found[name] = [[_number(row[point]) if point < len(row) else None for row in rows] for point in range(length)]
-    return found
+        curves_by_point[name] = [
+            [_number(row[point]) if point < len(row) else None for row in rows] for point in range(length)
+        ]
+    return curves_by_point
 
 
 def policy_record(figures: Figures) -> dict[str, Any]:
@@ -125,10 +127,10 @@ def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
 
     record: dict[str, Any] = {}
     for name in dict.fromkeys([*a.plain, *b.plain]):
-        found = difference(a.plain.get(name), b.plain.get(name))
-        record[name] = _pair(found)
+        paired = difference(a.plain.get(name), b.plain.get(name))
+        record[name] = _pair(paired)
         if name == "reward" and power is not None:
-            record[name]["episodes_needed"] = episodes_needed(power, found.sd) if found.sd is not None else None
+            record[name]["episodes_needed"] = episodes_needed(power, paired.sd) if paired.sd is not None else None
     record["components"] = {
         name: _pair(difference(a.components.get(name), b.components.get(name)))
         for name in dict.fromkeys([*a.components, *b.components])
@@ -153,23 +155,23 @@ def holm_over_conditions(conditions: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _mean(values: Values, figures: Figures) -> dict[str, float | None]:
-    found = mean_interval(values, clusters=figures.clusters)
-    return {"mean": _rounded(found.mean), "low": _rounded(found.low), "high": _rounded(found.high)}
+    interval = mean_interval(values, clusters=figures.clusters)
+    return {"mean": _rounded(interval.mean), "low": _rounded(interval.low), "high": _rounded(interval.high)}
 
 
-def _pair(found: Paired) -> dict[str, Any]:
+def _pair(paired: Paired) -> dict[str, Any]:
     return {
-        "mean": _rounded(found.mean),
-        "low": _rounded(found.low),
-        "high": _rounded(found.high),
-        "bca_low": _rounded(found.bca_low),
-        "bca_high": _rounded(found.bca_high),
-        "wins": found.wins,
-        "ties": found.ties,
-        "win_low": _rounded(found.win_low),
-        "win_high": _rounded(found.win_high),
-        "episodes": found.n,
-        "p": _rounded(found.p),
+        "mean": _rounded(paired.mean),
+        "low": _rounded(paired.low),
+        "high": _rounded(paired.high),
+        "bca_low": _rounded(paired.bca_low),
+        "bca_high": _rounded(paired.bca_high),
+        "wins": paired.wins,
+        "ties": paired.ties,
+        "win_low": _rounded(paired.win_low),
+        "win_high": _rounded(paired.win_high),
+        "episodes": paired.n,
+        "p": _rounded(paired.p),
     }
 
 

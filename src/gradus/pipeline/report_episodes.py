@@ -13,7 +13,7 @@ from gradus.rollouts import roll_out
 if TYPE_CHECKING:
     from gradus.training.config import GrpoConfig
 
-__all__ = ["shown_groups", "write_payload"]
+__all__ = ["shown_groups", "write_report_episodes"]
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
@@ -28,7 +28,7 @@ def shown_groups(episodes: Mapping[str, Mapping[str, Sequence[Episode]]], each: 
     ]
 
 
-def write_payload(
+def write_report_episodes(
     folder: Path,
     spec: EnvironmentSpec,
     grader: Grader,
@@ -48,8 +48,10 @@ def write_payload(
     if isinstance(trained, LocalPolicy):
         advantages = _advantages(config, trained.loaded.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
-        found = roll_out(spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader)
-        groups = [*found.groups, *groups]
+        rolled_out = roll_out(
+            spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader
+        )
+        groups = [*rolled_out.groups, *groups]
     pieces = {
         name: _pieces(policy.loaded.tokenizer) for name, policy in policies.items() if isinstance(policy, LocalPolicy)
     }

@@ -1,4 +1,4 @@
-"""Rules about the numbers of the optimizer: gaps, spikes, ratios and KL."""
+"""Rules about the optimizer: log-prob differences, spikes, ratios and KL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradus.health.history import History
 
 __all__ = ["clip_storm", "gradient_spike", "kl_explosion", "logp_diff_max", "loss_near_zero", "not_a_number"]
 
-_GAP_WARN, _GAP_STOP = 1e-4, 1e-3  # nats
+_LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
@@ -18,12 +18,12 @@ _ZERO = 1e-3
 
 def logp_diff_max(history: History) -> Finding | None:
     """Log-probabilities must agree to 1e-4 in process; above 1e-3 something is computed differently."""
-    gap = history.column("logp_diff_max", 1)[-1]
-    if not gap > _GAP_WARN:
+    diff = history.column("logp_diff_max", 1)[-1]
+    if not diff > _LOGP_DIFF_WARN:
         return None
-    stop = gap > _GAP_STOP
-    limit = _GAP_STOP if stop else _GAP_WARN
-    evidence = f"largest gap of sampler and trainer log-probs {gap:.1e} nats, above {limit:.0e}"
+    stop = diff > _LOGP_DIFF_STOP
+    limit = _LOGP_DIFF_STOP if stop else _LOGP_DIFF_WARN
+    evidence = f"sampler and trainer log-probs differ by up to {diff:.1e} nats, above {limit:.0e}"
     return Finding(severity="stop" if stop else "warn", evidence=evidence)
 
 

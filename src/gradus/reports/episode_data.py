@@ -15,7 +15,7 @@ from typing import Any
 from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Turn
 from gradus.core.files import write_text
 
-__all__ = ["SCHEMA", "about_payload", "episodes_payload", "prepare_report", "view_payload"]
+__all__ = ["SCHEMA", "environment_words", "prepare_report", "shown_episodes", "shown_view"]
 
 SCHEMA = 1
 
@@ -26,7 +26,7 @@ Pieces = Callable[[Sequence[int]], Sequence[str]]
 """Token ids -> the text of each, as long as the ids."""
 
 
-def about_payload(spec: EnvironmentSpec) -> dict[str, Any]:
+def environment_words(spec: EnvironmentSpec) -> dict[str, Any]:
     """The words of an environment: its summary, true reward, graders with weights, conditions, and published figures."""
     graders = {
         name: {"summary": grader.summary, "weights": dict(grader.weights), "per_turn": grader.per_turn}
@@ -44,7 +44,7 @@ def about_payload(spec: EnvironmentSpec) -> dict[str, Any]:
     }
 
 
-def episodes_payload(
+def shown_episodes(
     spec: EnvironmentSpec,
     groups: Sequence[Group],
     *,
@@ -63,7 +63,7 @@ def episodes_payload(
     return {"schema": SCHEMA, "environment": spec.name, "entries": entries}
 
 
-def view_payload(view: EpisodeView) -> dict[str, Any]:
+def shown_view(view: EpisodeView) -> dict[str, Any]:
     """An episode's pictures as JSON values; fields that a panel leaves empty are left out."""
     panels = [
         {key: value for key, value in asdict(panel).items() if value not in (None, (), [], {}, "")}
@@ -82,8 +82,8 @@ def prepare_report(
 ) -> Path:
     """Write ``report/about.json`` and ``report/episodes.json`` of a run. Returns their folder."""
     folder = run_folder / "report"
-    write_text(folder / "about.json", json.dumps(about_payload(spec), ensure_ascii=False, indent=1))
-    episodes = episodes_payload(spec, groups, advantages=advantages, pieces=pieces)
+    write_text(folder / "about.json", json.dumps(environment_words(spec), ensure_ascii=False, indent=1))
+    episodes = shown_episodes(spec, groups, advantages=advantages, pieces=pieces)
     write_text(folder / "episodes.json", json.dumps(episodes, ensure_ascii=False))
     return folder
 
@@ -108,9 +108,9 @@ def _policy(group: Group) -> str:
 
 
 def _entry(spec: EnvironmentSpec, group: Group, advantages: Advantages | None, pieces: Pieces | None) -> dict[str, Any]:
-    paid = advantages(group) if advantages is not None and len(group.episodes) > 1 else None
+    by_turn = advantages(group) if advantages is not None and len(group.episodes) > 1 else None
     members = [
-        _member(spec, episode, [round(value, 9) for value in paid[index]] if paid is not None else None, pieces)
+        _member(spec, episode, [round(value, 9) for value in by_turn[index]] if by_turn is not None else None, pieces)
         for index, episode in enumerate(group.episodes)
     ]
     first = next(iter(group.episodes))
@@ -127,7 +127,7 @@ def _member(
     spec: EnvironmentSpec, episode: Episode, advantages: list[float] | None, pieces: Pieces | None
 ) -> dict[str, Any]:
     view = (
-        view_payload(spec.presentation.view(episode))
+        shown_view(spec.presentation.view(episode))
         if spec.presentation.view is not None and episode.turns and episode.failure is None
         else None
     )
@@ -158,7 +158,7 @@ def _member(
 
 def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> dict[str, Any]:
     terms = dict(enumerate(episode.reward.terms)) if episode.reward else {}
-    found: dict[str, Any] = {
+    stored: dict[str, Any] = {
         "observation": turn.observation,
         "action": turn.action,
         "env_reward": turn.env_reward,
@@ -166,13 +166,13 @@ def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> dict[str, Any]
         "spans": [[span.name, span.start, span.end] for span in turn.spans],
     }
     if not turn.valid:
-        found["error"] = turn.error or "not understood"
+        stored["error"] = turn.error or "not understood"
     if turn.restart:
-        found["restart"] = True
+        stored["restart"] = True
     if turn.cut:
-        found["cut"] = True
+        stored["cut"] = True
     if turn.tokens is not None:
         ids = turn.tokens.action_ids
         texts = list(pieces(ids)) if pieces is not None else [f"#{token}" for token in ids]
-        found["tokens"] = [[text, logprob] for text, logprob in zip(texts, turn.tokens.logprobs, strict=True)]
-    return found
+        stored["tokens"] = [[text, logprob] for text, logprob in zip(texts, turn.tokens.logprobs, strict=True)]
+    return stored

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradus.core import Group, TurnTokens
-from gradus.reports import episodes_payload
+from gradus.reports import shown_episodes
 
 
 def test_it_is_json_and_holds_every_member_and_turn(played: Any) -> None:
@@ -41,7 +41,7 @@ def test_tokens_keep_their_order_texts_and_log_probs(played: Any) -> None:
     tokens = TurnTokens(context_ids=(1, 2), action_ids=(7, 8), logprobs=(-0.5, -1.5), restart=True)
     marked = replace(episode, turns=(replace(episode.turns[0], tokens=tokens), *episode.turns[1:]))
     group = [Group(task=episode.task, episodes=(marked,))]
-    named = episodes_payload(played.spec, group, pieces={episode.policy: lambda ids: [f"<{each}>" for each in ids]})
+    named = shown_episodes(played.spec, group, pieces={episode.policy: lambda ids: [f"<{each}>" for each in ids]})
     assert named["entries"][0]["members"][0]["turns"][0]["tokens"] == [["<7>", -0.5], ["<8>", -1.5]]
-    unnamed = episodes_payload(played.spec, group)
+    unnamed = shown_episodes(played.spec, group)
     assert unnamed["entries"][0]["members"][0]["turns"][0]["tokens"] == [["#7", -0.5], ["#8", -1.5]]

@@ -27,7 +27,7 @@ def outcome_curves(results: Mapping[str, Any] | None, condition: str | None = No
     lines: dict[str, list[Json]] = {}
     for policy, stored in (results["conditions"][condition].get("policies") or {}).items():
         for name, points in (stored.get("curves") or {}).items():
-            y = [found.mean if (found := figure(point)) else None for point in points]
+            y = [value.mean if (value := figure(point)) else None for point in points]
             if any(value is not None for value in y):
                 lines.setdefault(name, []).append({"name": policy, "x": list(range(1, len(y) + 1)), "y": y})
     charts: list[Json] = []
@@ -59,13 +59,13 @@ def _fewest(series: Sequence[Json]) -> list[Json]:
 
 
 def audit_points(audit: Mapping[str, Any] | None) -> list[Json]:
-    """Grade (x) and true reward (y) of each policy of an audit; ``strong`` marks exploits and what the search found."""
+    """Reward (x) and true reward (y) of each policy of an audit; ``strong`` marks exploits and the plans of the search."""
     points: list[Json] = []
     for stored in (audit or {}).get("points") or ():
         reward, true_reward = figure(stored.get("reward")), figure(stored.get("true_reward"))
         if reward and true_reward:
             strong = stored.get("role") in ("exploit", "search")
             name = str(stored.get("policy"))
-            short = name.partition(": ")[0] if len(name) > LONGEST_NAME else name  # a found plan is a paragraph
+            short = name.partition(": ")[0] if len(name) > LONGEST_NAME else name  # the plan of a search is a paragraph
             points.append({"name": short, "x": reward.mean, "y": true_reward.mean, "strong": strong})
     return points

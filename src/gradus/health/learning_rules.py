@@ -28,7 +28,7 @@ __all__ = [
 
 _WINDOW = 10
 _PAIRS = 8  # tasks below which a comparison says nothing
-_DEAD_WARN, _DEAD_STOP = 0.5, 0.8
+_ZERO_VARIANCE_WARN, _ZERO_VARIANCE_STOP = 0.5, 0.8
 _SHORT = 20  # steps of a stage below which it is not stopped: a short one ends by itself
 _LEFT = 0.6  # of the spread over episodes at the start, below which tasks count as solved
 _HALF = 0.5  # of what spread and variety were at the start
@@ -47,12 +47,12 @@ _OVERFIT = 1.05
 
 
 def zero_variance_groups(history: History) -> Finding | None:
-    """More than half dead is a warning, more than four fifths a stop, unless the reward says that the tasks are solved."""
+    """More than half without variance is a warning, more than four fifths a stop, unless the reward says that the tasks are solved."""
     share = history.mean("zero_variance_groups", 5)
-    if share is None or share <= _DEAD_WARN:
+    if share is None or share <= _ZERO_VARIANCE_WARN:
         return None
     evidence = f"{share:.0%} of groups without reward variance over the last 5 steps"
-    if share <= _DEAD_STOP:
+    if share <= _ZERO_VARIANCE_STOP:
         return Finding(severity="warn", evidence=evidence)
     if solved := _solved(history):
         return Finding(severity="warn", evidence=evidence + solved)
@@ -162,8 +162,8 @@ def length_drift(history: History) -> Finding | None:
 
 def reward_stuck(history: History) -> Finding | None:
     """No slope beyond noise for 50 steps with live groups; after a real rise that is a plateau, which is only said."""
-    dead = history.mean("zero_variance_groups", _STUCK)
-    if len(history) < _STUCK or (dead is not None and dead > _DEAD_WARN):
+    share = history.mean("zero_variance_groups", _STUCK)
+    if len(history) < _STUCK or (share is not None and share > _ZERO_VARIANCE_WARN):
         return None
     rewards, first = history.column("reward_mean", _STUCK), history.head("reward_mean", _WINDOW)
     flat = trend(rewards)
@@ -244,8 +244,8 @@ def _moved(first: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Paire
     earlier, later = first.get(name), now.get(name)
     if earlier is None or later is None or len(earlier) != len(later):
         return None
-    found = paired_difference(later, earlier)
-    return found if found.n >= _PAIRS else None
+    moved = paired_difference(later, earlier)
+    return moved if moved.n >= _PAIRS else None
 
 
 def _against_start(history: History, name: str) -> float | None:

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-__all__ = ["Claim", "judge"]
+__all__ = ["Promise", "check_promises"]
 
 
-class Claim(BaseModel):
+class Promise(BaseModel):
     """One promise: a bound of a figure of a policy or a pair, on a condition under a grader, above or below a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -26,45 +26,47 @@ class Claim(BaseModel):
     below: float | None = None
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> Claim:
+    def _one_of_each(self) -> Promise:
         if (self.policy is None) == (self.pair is None):
-            raise ValueError("a claim is about a policy or a pair, exactly one of them")
+            raise ValueError("a promise is about a policy or a pair, exactly one of them")
         if (self.above is None) == (self.below is None):
-            raise ValueError("a claim has either above or below")
+            raise ValueError("a promise has either above or below")
         return self
 
 
-def judge(claims: Sequence[Claim], results: Mapping[str, Mapping[str, Any]], main: str) -> list[dict[str, Any]]:
-    """Hold claims against results by grader (``main`` where a claim names none).
+def check_promises(
+    promises: Sequence[Promise], results: Mapping[str, Mapping[str, Any]], main: str
+) -> list[dict[str, Any]]:
+    """Hold promises against results by grader (``main`` where a promise names none).
 
     Each answer has text, value, threshold, direction and met; met is None where the figure is not there.
     """
     judged: list[dict[str, Any]] = []
-    for claim in claims:
-        value = _value(claim, results.get(claim.grader or main, {}))
+    for promise in promises:
+        value = _value(promise, results.get(promise.grader or main, {}))
         met: bool | None = None
         if value is not None:
-            met = value > claim.above if claim.above is not None else value <= (claim.below or 0.0)
+            met = value > promise.above if promise.above is not None else value <= (promise.below or 0.0)
         judged.append(
             {
-                "text": claim.text,
-                "condition": claim.condition,
-                "figure": f"{claim.policy or claim.pair}: {claim.grader or main} {claim.figure} {claim.bound}",
+                "text": promise.text,
+                "condition": promise.condition,
+                "figure": f"{promise.policy or promise.pair}: {promise.grader or main} {promise.figure} {promise.bound}",
                 "value": value,
-                "direction": "above" if claim.above is not None else "at most",
-                "threshold": claim.above if claim.above is not None else claim.below,
+                "direction": "above" if promise.above is not None else "at most",
+                "threshold": promise.above if promise.above is not None else promise.below,
                 "met": met,
             }
         )
     return judged
 
 
-def _value(claim: Claim, results: Mapping[str, Any]) -> float | None:
-    condition = results.get("conditions", {}).get(claim.condition, {})
-    kind, name = ("pairs", claim.pair) if claim.pair else ("policies", claim.policy)
+def _value(promise: Promise, results: Mapping[str, Any]) -> float | None:
+    condition = results.get("conditions", {}).get(promise.condition, {})
+    kind, name = ("pairs", promise.pair) if promise.pair else ("policies", promise.policy)
     entry: Any = condition.get(kind, {}).get(name, {})
-    for part in claim.figure.split("."):
+    for part in promise.figure.split("."):
         entry = entry.get(part) if isinstance(entry, Mapping) else None
         if entry is None:
             return None
-    return entry.get(claim.bound) if isinstance(entry, Mapping) else entry
+    return entry.get(promise.bound) if isinstance(entry, Mapping) else entry
