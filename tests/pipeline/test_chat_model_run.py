@@ -12,7 +12,11 @@ from transformers import AutoTokenizer
 
 from gradus.core import ConfigError
 from gradus.pipeline import load_recipe, run_recipe
+from gradus.pipeline.policies import make_policy
+from gradus.policies.local.export import export_model
 from gradus.policies.local.loading import load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.settings import read_settings
 
 EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 SMALL = [
@@ -47,14 +51,26 @@ def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> Non
     run = run_recipe(recipe, out=tmp_path / "run")
     results = json.loads((run / "results.json").read_text())
     policies = results["conditions"]["held-out"]["policies"]
-    assert set(policies) == {"sft", "grpo", "grpo-greedy", "gold"}
+    assert list(policies) == ["base", "sft", "grpo", "grpo-greedy", "gold"]  # base: the model as it was given
+    stored = read_settings(run / "grpo" / "best")
+    assert stored is not None
+    assert stored == read_settings(run / "sft" / "best")
+    assert (stored.environment, stored.sampling) == (recipe.environment, recipe.grpo.sampling)
+    assert stored.system_prompt.startswith("Answer the question.")
+    spec = recipe.spec()
+    policy = make_policy(spec, str(run))
+    assert isinstance(policy, LocalPolicy)
+    assert policy.sampling == recipe.grpo.sampling  # 64 tokens in the first edition, whatever the student was given
+    exported = export_model(run / "grpo" / "best", tmp_path / "out")
+    config = json.loads((exported.path / "generation_config.json").read_text())
+    assert config["max_new_tokens"] == 8
+    assert read_settings(exported.path) == stored
     assert policies["gold"]["true_reward"]["mean"] == 1.0
     assert "grpo - sft" in results["conditions"]["held-out"]["pairs"]
     assert (run / "grpo" / "best" / "adapter_config.json").is_file()
     assert "<svg" in (run / "report.html").read_text()
     if not remembers:  # what was trained so is loaded so, without being told again
-        loaded = load_model(run / "grpo" / "best")
-        assert loaded.tokenizer.init_kwargs["gradus"]["keep_history"]
+        assert load_model(run / "grpo" / "best").settings.keep_history
 
 
 def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwen: Path, tmp_path: Path) -> None:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import typer
 
+from gradus.cli.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
+
 __all__ = ["command"]
 
 
 def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),
-    system: str = typer.Option("", "--system", help="System prompt."),
-    temperature: float = typer.Option(1.0, "--temperature", help="0 is greedy."),
-    max_new_tokens: int = typer.Option(256, "--max-new-tokens", help="Longest answer."),
+    system: str | None = typer.Option(None, "--system", help="System prompt. Without it: as the model was trained."),
+    temperature: float | None = TEMPERATURE,
+    max_new_tokens: int | None = MAX_NEW_TOKENS,
+    keep_history: bool | None = KEEP_HISTORY,
     seed: int = typer.Option(0, "--seed", help="Seed of sampling."),
 ) -> None:
     """Chat with a checkpoint; an empty line ends it."""
     from gradus.interop.serving.chat import chat_loop
     from gradus.pipeline.policies import find_model
     from gradus.policies.local.loading import load_model
-    from gradus.policies.local.sampling import SamplingConfig
+    from gradus.policies.local.settings import free_sampling
 
-    loaded = load_model(str(find_model(model) or model))
-    if temperature == 0:
-        sampling = SamplingConfig(greedy=True, max_new_tokens=max_new_tokens)
-    else:
-        sampling = SamplingConfig(temperature=temperature, max_new_tokens=max_new_tokens)
+    loaded = load_model(str(find_model(model) or model), keep_history=keep_history)
+    sampling = free_sampling(loaded.settings).changed(temperature=temperature, max_new_tokens=max_new_tokens)
 
     def ask() -> str | None:
         try:
@@ -37,7 +37,7 @@ def command(
         loaded,
         ask=ask,
         show=lambda piece: typer.echo(piece, nl=False),
-        system_prompt=system,
+        system_prompt=loaded.settings.system_prompt if system is None else system,
         sampling=sampling,
         seed=seed,
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
+
 __all__ = ["command"]
 
 
@@ -24,7 +26,9 @@ def command(
         None, "--pairs", help="Pairs to compare, as a-b, by commas; every pair otherwise."
     ),
     power: float | None = typer.Option(None, "--power", help="Say how many episodes a difference of this size needs."),
-    temperature: float = typer.Option(1.0, "--temperature", help="For model folders; 0 is greedy."),
+    temperature: float | None = TEMPERATURE,
+    max_new_tokens: int | None = MAX_NEW_TOKENS,
+    keep_history: bool | None = KEEP_HISTORY,
     out: Path | None = typer.Option(None, "--json", help="Write results.json here."),
     save: Path | None = typer.Option(None, "--save", help="Write the played episodes (JSON lines) here."),
     report: Path | None = typer.Option(None, "--report", help="Write an HTML report here."),
@@ -42,6 +46,8 @@ def command(
         pairs=pairs,
         power=power,
         temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        keep_history=keep_history,
         json_path=out,
         episodes_path=save,
         report_path=report,

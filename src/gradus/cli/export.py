@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import MAX_NEW_TOKENS, TEMPERATURE
+
 __all__ = ["command"]
 
 
@@ -14,15 +16,23 @@ def command(
     out: Path = typer.Argument(..., help="Folder to write; must be empty or not there."),
     merge: bool = typer.Option(True, "--merge/--no-merge", help="Merge adapters into the weights."),
     dtype: str = typer.Option("auto", "--dtype", help="float32, bfloat16, float16, or auto: that of the base model."),
+    temperature: float | None = TEMPERATURE,
+    max_new_tokens: int | None = MAX_NEW_TOKENS,
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace what is there."),
 ) -> None:
     """Write model, tokenizer, generation config and a model card with the evaluation table."""
     from gradus.core.files import read_json
     from gradus.pipeline.policies import existing_model
     from gradus.policies.local.export import export_model
+    from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings
 
     results = read_json(run / "results.json") if (run / "results.json").is_file() else None
-    found = export_model(existing_model(str(run)), out, merge=merge, dtype=dtype, results=results, overwrite=overwrite)
+    source = existing_model(str(run))
+    sampling = None
+    if temperature is not None or max_new_tokens is not None:
+        stored = free_sampling(read_settings(source) or ModelSettings())
+        sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+    found = export_model(source, out, merge=merge, dtype=dtype, sampling=sampling, results=results, overwrite=overwrite)
     merged = "" if found.gap is None else f", merged (largest gap {found.gap:.1e} nats)"
     typer.echo(f"{found.path}: {found.parameters:,} parameters in {found.dtype}{merged}")
     typer.echo(f"use it: gradus chat {found.path}   or   transformers.pipeline('text-generation', '{found.path}')")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from gradus.cli.options import KEEP_HISTORY
+
 __all__ = ["command"]
 
 
@@ -12,6 +14,7 @@ def command(
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
     port: int = typer.Option(8000, "--port", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     rows: int = typer.Option(32, "--rows", help="Requests that are computed at once; more wait."),
+    keep_history: bool | None = KEEP_HISTORY,
     seed: int = typer.Option(0, "--seed", help="Seed of sampling where a request names none."),
 ) -> None:
     """Serve chat completions and completions, streaming or not, with token ids and log-probs."""
@@ -23,7 +26,7 @@ def command(
     from gradus.policies.local.loading import load_model
 
     with listen(host, port) as listener:
-        loaded = load_model(str(find_model(model) or model))
+        loaded = load_model(str(find_model(model) or model), keep_history=keep_history)
         name = Path(model).name or model
         listener.listen()  # from here on clients wait instead of being refused
         typer.echo(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops", err=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
+
 __all__ = ["command"]
 
 
@@ -16,6 +18,9 @@ def command(
     grader: str | None = typer.Option(None, "--grader", help="Grader; the environment's default otherwise."),
     workers: int = typer.Option(1, "--workers", help="Processes that play, for the environment's own policies."),
     seed: int = typer.Option(0, "--seed", help="Seed of the teacher's own randomness."),
+    temperature: float | None = TEMPERATURE,
+    max_new_tokens: int | None = MAX_NEW_TOKENS,
+    keep_history: bool | None = KEEP_HISTORY,
     out: Path = typer.Option(Path("teacher.jsonl"), "--out", "-o", help="Where the episodes go."),
 ) -> None:
     """Play training tasks with a teacher and store the episodes as JSON lines."""
@@ -28,7 +33,9 @@ def command(
         from gradus.core import ConfigError
 
         raise ConfigError(f"{environment} has no teacher of its own; name one with --policy, for example remote:MODEL")
-    teacher = make_policy(spec, name)
+    teacher = make_policy(
+        spec, name, temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history
+    )
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         summary = teach(
             spec,

@@ -35,7 +35,9 @@ def evaluate_command(
     seed: int = 0,
     pairs: str | None = None,
     power: float | None = None,
-    temperature: float = 1.0,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
+    keep_history: bool | None = None,
     json_path: Path | None = None,
     episodes_path: Path | None = None,
     report_path: Path | None = None,
@@ -45,8 +47,8 @@ def evaluate_command(
 
     spec = environments.load(environment)
     names = list(_offline(spec)) if policies == "all" else split_names(policies)
-    sampling = _sampling(spec, temperature)
-    made = {name: make_policy(spec, name, sampling=sampling) for name in names}
+    changes: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens, "keep_history": keep_history}
+    made = {name: make_policy(spec, name, **changes) for name in names}
     evaluation = evaluate_policies(
         spec,
         made,
@@ -111,17 +113,6 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
             if text.replace(" ", "") == f"{left}-{right}".replace(" ", ""):
                 return left, right
     raise ConfigError(f"--pairs takes two of the played policies as a-b, got {text!r}; played are {', '.join(names)}")
-
-
-def _sampling(spec: EnvironmentSpec, temperature: float) -> Any:
-    """Sampling for model folders, or None before torch is needed."""
-    if temperature == 1.0:
-        return None
-    from gradus.policies.local.sampling import SamplingConfig
-
-    if temperature < 0:
-        raise ConfigError(f"temperature must be at least 0, got {temperature:g}")
-    return SamplingConfig(greedy=True) if temperature == 0 else SamplingConfig(temperature=temperature)
 
 
 def _save(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> None:

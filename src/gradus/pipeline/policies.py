@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 
-if TYPE_CHECKING:
-    from gradus.policies.local.sampling import SamplingConfig
-
-__all__ = ["existing_model", "find_model", "make_policy", "teacher_name"]
+__all__ = ["existing_model", "find_model", "is_hub_name", "make_policy", "teacher_name"]
 
 _RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
 
@@ -30,10 +26,16 @@ def make_policy(
     spec: EnvironmentSpec,
     name: str,
     *,
-    sampling: SamplingConfig | None = None,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
+    keep_history: bool | None = None,
     label: str | None = None,
 ) -> Policy:
-    """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder or a run folder."""
+    """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
+
+    A model answers as it was trained (sampling, template, history); ``temperature`` (0 is greedy), ``max_new_tokens`` and
+    ``keep_history`` change that. A model that was never trained here samples as the environment's recipe would train it.
+    """
     head, _, argument = name.partition(":")
     if head in spec.policies:
         return spec.policy(name)
@@ -46,12 +48,27 @@ def make_policy(
             )
         return RemotePolicy(argument)
     folder = find_model(name)
-    if folder is None:
+    if folder is None and not is_hub_name(name):
         known = ", ".join(spec.policies)
         raise ConfigError(
-            f"unknown policy {name!r} for {spec.name}: it is none of {known}, not remote:MODEL, and no folder with a model"
+            f"unknown policy {name!r} for {spec.name}: it is none of {known}, not remote:MODEL, no folder with a model, and no "
+            "hub name (owner/name)"
         )
-    return _local(spec, folder, sampling, label or name)
+    from gradus.pipeline.recipe import sampling_of
+    from gradus.policies.local.loading import load_model
+    from gradus.policies.local.policy import LocalPolicy
+
+    # Episodes of one turn have no earlier answers that a chat template could rewrite.
+    loaded = load_model(str(folder or name), keep_history=True if spec.max_turns == 1 else keep_history)
+    sampling = loaded.settings.sampling or sampling_of(spec)
+    sampling = sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+    return LocalPolicy(loaded, sampling, name=label or name, grammar=spec.language.grammar)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether ``name`` has the form owner/name and is nothing on this disk."""
+    path = Path(name).expanduser()
+    return name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
 
 
 def find_model(name: str) -> Path | None:
@@ -78,15 +95,3 @@ def existing_model(name: str) -> Path:
             f"no model in {name!r}: it has no config.json or adapter_config.json, nor has {', '.join(_RUN_MODELS)} in it"
         )
     return found
-
-
-def _local(spec: EnvironmentSpec, folder: Path, sampling: SamplingConfig | None, label: str) -> Policy:
-    from gradus.policies.local.loading import load_model
-    from gradus.policies.local.policy import LocalPolicy
-    from gradus.policies.local.sampling import SamplingConfig
-
-    config = sampling or SamplingConfig(max_new_tokens=64)
-    # Episodes of one turn have no earlier answers that a chat template could rewrite.
-    return LocalPolicy(
-        load_model(str(folder), keep_history=spec.max_turns == 1), config, name=label, grammar=spec.language.grammar
-    )

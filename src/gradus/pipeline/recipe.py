@@ -19,12 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
 from gradus.pipeline.promises import Promise
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
 from gradus.training.config import GrpoConfig
 from gradus.training.sft import SftConfig
 
-__all__ = ["AuditSection", "EvalSection", "ModelSection", "Recipe", "TeachSection", "load_recipe", "own_recipes"]
+__all__ = ["AuditSection", "EvalSection", "ModelSection", "Recipe", "TeachSection", "load_recipe", "own_recipes", "sampling_of"]
 
 
 class _Section(BaseModel):
@@ -148,7 +149,7 @@ class Recipe(_Section):
     def template(self) -> dict[str, Any]:
         """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
         keep = self.model.keep_history or (self.model.path is not None and self.spec().max_turns == 1)
-        return {"keep_history": keep, "template_options": self.model.template_options or None}
+        return {"keep_history": keep or None, "template_options": self.model.template_options or None}
 
     def schedule(self, grader: Grader) -> RewardSchedule | None:
         """What changes from step to step in what is paid, None where nothing does. Raises ConfigError.
@@ -210,6 +211,14 @@ def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], 
         return {"environment": environment}, f"the defaults for {environment}"
     text = resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8")
     return tomllib.loads(text), f"the recipe of {environment}"
+
+
+def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
+    """How the environment's own recipe samples from a language model."""
+    table: dict[str, Any] = {}
+    if spec.recipe is not None:
+        table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
+    return SamplingConfig.model_validate(table.get("grpo", {}).get("sampling", {}))
 
 
 def own_recipes() -> list[str]:

@@ -42,6 +42,8 @@ __all__ = ["CHECKPOINTS", "grpo_alone", "remaining", "run_recipe", "sft_alone"]
 C = TypeVar("C", SftConfig, GrpoConfig)
 
 CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
+    "base": ("model", False),
+    "base-greedy": ("model", True),
     "sft": ("sft", False),
     "sft-greedy": ("sft", True),
     "grpo": ("grpo", False),
@@ -67,9 +69,9 @@ class _Run:
         path = self.recipe.model.path
         return str(self.folder / "model") if path is None else str(find_model(path) or path)
 
-    def checkpoint(self, stage: str) -> Path:
-        """The best checkpoint of a training stage."""
-        return self.folder / stage / "best"
+    def checkpoint(self, stage: str) -> str:
+        """The best checkpoint of a training stage, or the model before any."""
+        return self.base if stage == "model" else str(self.folder / stage / "best")
 
 
 def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, console: Console | None = None) -> Path:
@@ -179,8 +181,9 @@ def _do_doctor(run: _Run, cost: dict[str, Any]) -> None:
 def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
     section = run.recipe.eval
     names = section.policies or ("random", "sft", "grpo", "grpo-greedy")
+    names = names if "base" in names else ("base", *names)  # what training began with is in every table
     graders = list(dict.fromkeys([run.grader.name, *section.graders]))
-    policies = {name: _policy(run, name) for name in names}
+    policies = _policies(run, names)
     pairs = [parse_pair(text, list(names)) for text in section.pairs] or None
     found = evaluate_policies(
         run.spec,
@@ -212,16 +215,22 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
     cost.update(episodes=len(flat))
 
 
-def _policy(run: _Run, name: str) -> Policy:
-    """A policy of the evaluation: one of the run's checkpoints, or whatever the name means elsewhere."""
-    if name not in CHECKPOINTS:
-        return make_policy(run.spec, name)
-    stage, greedy = CHECKPOINTS[name]
+def _policies(run: _Run, names: Sequence[str]) -> dict[str, Policy]:
+    """The policies of the evaluation: the run's checkpoints, each loaded once, and whatever a name means elsewhere."""
     sampling = run.recipe.grpo.sampling
-    loaded = load_model(str(run.checkpoint(stage)))
-    return LocalPolicy(
-        loaded, sampling.as_greedy() if greedy else sampling, name=name, grammar=run.spec.language.grammar
-    )
+    loaded: dict[str, LoadedModel] = {}
+    policies: dict[str, Policy] = {}
+    for name in names:
+        if name not in CHECKPOINTS:
+            policies[name] = make_policy(run.spec, name)
+            continue
+        stage, greedy = CHECKPOINTS[name]
+        if stage not in loaded:
+            options = run.recipe.template() if stage == "model" else {}
+            loaded[stage] = load_model(run.checkpoint(stage), attention=run.recipe.grpo.attention, **options)
+        chosen = sampling.as_greedy() if greedy else sampling
+        policies[name] = LocalPolicy(loaded[stage], chosen, name=name, grammar=run.spec.language.grammar)
+    return policies
 
 
 def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
@@ -289,14 +298,26 @@ def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader,
         )
 
 
-def _loaded(recipe: Recipe, model: str, config: TrainerConfig) -> str | LoadedModel:
-    """The model, loaded here where the recipe says how its template is used; what is saved later remembers it."""
-    options = recipe.template()
-    if not any(options.values()):
-        return model
+def _loaded(recipe: Recipe, model: str, config: TrainerConfig) -> LoadedModel:
+    """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
     device = world().device or config.device if config.device == "auto" else config.device
     dtype = "float32" if config.autocast else config.dtype
-    return load_model(model, dtype=dtype, device=device, attention=config.attention, **options)
+    loaded = load_model(model, dtype=dtype, device=device, attention=config.attention, **recipe.template())
+    return loaded.with_settings(
+        environment=recipe.environment, system_prompt=_system_prompt(recipe), sampling=recipe.grpo.sampling
+    )
+
+
+def _system_prompt(recipe: Recipe) -> str:
+    """What the environment says first in the first training task."""
+    spec = recipe.spec()
+    task = spec.train_task(recipe.grpo.first_task)
+    environment = spec.make()
+    try:
+        environment.reset(seed=task.seed, **task.options)
+        return environment.system_prompt
+    finally:
+        environment.close()
 
 
 def _seeded(config: C, recipe: Recipe) -> C:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from gradus.core.thoughts import without_thoughts
 from gradus.rewards.numbers import NumberReading, plain_text, read_number
 
 __all__ = ["AnswerReading", "gold_answer", "read_answer", "same_answer"]
@@ -40,8 +41,10 @@ def read_answer(completion: str) -> AnswerReading:
     '18'
     >>> read_answer("<reasoning>it is 18</reasoning>").problem
     'no answer is marked'
+    >>> read_answer("<think>perhaps <answer>17</answer></think><answer>18</answer>").text
+    '18'
     """
-    outside = _REASONING.sub(" ", completion)
+    outside = _REASONING.sub(" ", without_thoughts(completion))
     marked = _ANSWER.findall(outside) or _boxed(outside) or _HASHES.findall(outside)
     answers = [answer.strip() for answer in marked]
     if not answers:

@@ -90,6 +90,7 @@ def train_grpo(
     if config.validation_condition is not None:
         spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
     loaded = prepare_model(model, config)
+    loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
     context = {"model": str(loaded.path), "environment": spec.name, "grader": judge.name}
     run_folder.open(config, resume=resume, context=context)
     alarm = Alarm(monitor, on_alert)

@@ -265,7 +265,8 @@ class GrpoLoop:
 
     def save(self, name: str) -> None:
         """Write the weights as they are to a folder of the run."""
-        save_model(self.folder.path / name, self.inference_model.model, self.inference_model.tokenizer)
+        inference = self.inference_model
+        save_model(self.folder.path / name, inference.model, inference.tokenizer, self.loaded.settings)
 
 
 def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:

@@ -107,7 +107,7 @@ class Answer:
         return None if self.digits is None else [digit / 9 for digit in self.digits]
 
 
-_REASONING = re.compile(r"\s*(<reasoning>.*?</reasoning>)", re.IGNORECASE | re.DOTALL)
+_REASONING = re.compile(r"\s*(<(reasoning|think)>.*?</\2>)", re.IGNORECASE | re.DOTALL)
 _DIGITS_FIRST = re.compile(r"\s*([0-9]\s+[0-9]\s+[0-9])\s+([a-z_]+)\s*", re.IGNORECASE)
 _ACTION_FIRST = re.compile(r"\s*([a-z_]+)(?:\s+([0-9]\s+[0-9]\s+[0-9]))?\s*", re.IGNORECASE)
 _EXPECTED = "expected three digits 0-9 and an action, like '5 5 5 sleep'"

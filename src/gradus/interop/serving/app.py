@@ -28,6 +28,7 @@ from gradus.interop.serving.openai_schema import ApiError, ChatRequest, Completi
 from gradus.interop.serving.reload import reload_route
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import free_sampling
 
 __all__ = ["make_app", "serve"]
 
@@ -44,10 +45,10 @@ def make_app(
 ) -> Starlette:
     """A starlette app that serves ``loaded`` as model ``name``.
 
-    ``sampling`` is used where a request names nothing else; ``rows`` requests are answered at once. Requests without a seed
+    ``sampling`` (None for what the model was trained with) is used where a request names nothing else; ``rows`` requests are answered at once. Requests without a seed
     draw from ``seed`` and their number. ``app.state.batch`` is the running :class:`ContinuousBatch`.
     """
-    server = _Server(loaded, name, sampling or SamplingConfig(max_new_tokens=256), rows, seed)
+    server = _Server(loaded, name, sampling or free_sampling(loaded.settings), rows, seed)
 
     @contextlib.asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:

@@ -10,6 +10,7 @@ from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import free_sampling
 
 __all__ = ["chat_loop"]
 
@@ -41,7 +42,7 @@ def chat_loop(
             messages.append({"role": "user", "content": said})
             answer = ""
             for piece in _answer(
-                batch, messages, sampling or SamplingConfig(max_new_tokens=256), child_seed(seed, turn)
+                batch, messages, sampling or free_sampling(loaded.settings), child_seed(seed, turn)
             ):
                 show(piece)
                 answer += piece

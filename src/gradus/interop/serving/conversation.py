@@ -14,12 +14,14 @@ __all__ = ["conversation_ids"]
 
 
 def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Ids of the whole conversation, up to where the model speaks.
+    """Ids of the whole conversation, up to where the model speaks. Without a system message it gets the one it was trained with.
 
     System, user and assistant in turn are put together by the renderer, which is what rollouts and training do; any other order
     is left to the chat template. Raises ApiError for what neither can render.
     """
     said = [(_role(message), _content(message)) for message in messages]
+    if said[0][0] != "system" and loaded.settings.system_prompt:
+        said.insert(0, ("system", loaded.settings.system_prompt))  # what the model was trained with
     system = said[0][1] if said[0][0] == "system" else ""
     turns = said[1:] if said[0][0] == "system" else said
     roles = [role for role, _ in turns]

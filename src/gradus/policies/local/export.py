@@ -17,6 +17,7 @@ from gradus.core import ConfigError, PolicyError, StorageError
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.model_card import model_card
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 
 __all__ = ["ExportResult", "export_model", "logp_diff"]
 
@@ -48,7 +49,7 @@ def export_model(
     """Write the model in ``folder`` (plain, or a LoRA folder) to ``out``, whole or not at all.
 
     Adapters are merged in float32, compared with the unmerged model there, and rounded to ``dtype`` afterwards (``auto``: that
-    of the base model). ``sampling`` goes to the generation config, ``results`` (a run's results.json) to the model card.
+    of the base model). ``sampling`` (None for what the model was trained with) goes to the generation config, ``results`` (a run's results.json) to the model card.
 
     Raises:
         ConfigError: no model in ``folder``, or ``out`` is not empty and ``overwrite`` is not set.
@@ -67,7 +68,9 @@ def export_model(
         model, gap = _merge(loaded)
     chosen = stored if dtype == "auto" else dtype
     model.to(getattr(torch, chosen))
-    _set_generation(model, loaded, sampling)
+    settings = read_settings(source) or ModelSettings()  # of the model that is exported: loading keeps history in any case
+    settings = settings if sampling is None else settings.model_copy(update={"sampling": sampling})
+    _set_generation(model, loaded, free_sampling(settings))
     tokenizer = _own_tokenizer(source) or loaded.tokenizer
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
@@ -80,7 +83,7 @@ def export_model(
         gap=gap,
         results=results,
     )
-    _write(target, model, tokenizer, card)
+    _write(target, model, tokenizer, card, settings)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
 
 
@@ -126,11 +129,10 @@ def _merge(loaded: LoadedModel) -> tuple[Any, float]:
     return merged, gap
 
 
-def _set_generation(model: Any, loaded: LoadedModel, sampling: SamplingConfig | None) -> None:
+def _set_generation(model: Any, loaded: LoadedModel, config: SamplingConfig) -> None:
     """A generation config that stops where the policy stopped and draws as it drew."""
     from transformers import GenerationConfig
 
-    config = sampling or SamplingConfig()
     values: dict[str, Any] = {
         "eos_token_id": sorted(loaded.renderer.stop_ids),
         "pad_token_id": loaded.tokenizer.pad_token_id
@@ -156,7 +158,7 @@ def _own_tokenizer(source: Path) -> Any | None:
     return AutoTokenizer.from_pretrained(source)
 
 
-def _write(target: Path, model: Any, tokenizer: Any, card: str) -> None:
+def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -166,6 +168,7 @@ def _write(target: Path, model: Any, tokenizer: Any, card: str) -> None:
             tokenizer.save_pretrained(aside)
             base = model.get_base_model() if hasattr(model, "get_base_model") else model
             base.generation_config.save_pretrained(aside)
+            write_settings(aside, settings)
             (aside / "README.md").write_text(card, encoding="utf-8")
             aside.chmod(0o755)
             _replace(aside, target)

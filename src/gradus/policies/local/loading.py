@@ -7,22 +7,26 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
 
 from gradus.core import ConfigError
 from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.settings import ModelSettings, read_settings
 
 __all__ = ["LoadedModel", "context_length", "is_model_folder", "load_model", "quiet_transformers"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model on its device, with what turns text into its tokens. ``path`` is the folder or hub name it came from."""
+    """A model on its device, with what turns text into its tokens. ``path`` is the folder or hub name it came from.
+
+    ``settings``: what it was trained with, or what training now stores beside it.
+    """
 
     model: Any
     tokenizer: Any
@@ -30,6 +34,11 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     path: str
+    settings: ModelSettings = ModelSettings()
+
+    def with_settings(self, **changes: Any) -> LoadedModel:
+        """The same model, which is saved with other settings."""
+        return replace(self, settings=self.settings.model_copy(update=changes))
 
     @property
     def context(self) -> int | None:
@@ -42,9 +51,9 @@ def load_model(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
-    attention: str | None = None,
+    attention: Literal["sdpa", "eager"] | None = None,
     adapter: str | os.PathLike[str] | None = None,
-    keep_history: bool = False,
+    keep_history: bool | None = None,
     template_options: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
     """Load a causal language model from a folder or by its hub name.
@@ -53,10 +62,10 @@ def load_model(
         path_or_name: a Hugging Face folder, or a name on the hub (downloaded only because it was asked for by name).
         dtype: ``auto`` is float32 on a CPU and bfloat16 on a GPU.
         device: ``auto`` is the first GPU if there is one.
-        attention: ``sdpa`` (default) or ``eager``.
+        attention: ``sdpa`` or ``eager``. None: what the model was trained with, else sdpa if the architecture has it.
         adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
-        keep_history, template_options: see :class:`~gradus.policies.local.renderers.ChatRenderer`. They are saved with the
-            tokenizer, so that a trained model is loaded as it was trained.
+        keep_history, template_options: see :class:`~gradus.policies.local.renderers.ChatRenderer`. None: as the model was
+            trained.
 
     Raises:
         ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
@@ -64,10 +73,12 @@ def load_model(
     name = os.fspath(path_or_name)
     base, adapter = _base_and_adapter(name, adapter)
     _check_source(base)
+    stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
+    given = {"attention": attention, "keep_history": keep_history, "template_options": template_options}
+    settings = stored.model_copy(update={key: value for key, value in given.items() if value is not None})
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     number = _dtype(dtype, place)
-    tokenizer, model = _load_parts(base, number, attention or "sdpa")
-    said = _said_before(tokenizer, adapter, keep_history, template_options)
+    tokenizer, model = _load_parts(base, number, settings.attention)
     if adapter is not None:
         model = _with_adapter(model, os.fspath(adapter))
     _check_vocabulary(tokenizer, model, name)
@@ -76,38 +87,27 @@ def load_model(
     renderer = ChatRenderer(
         tokenizer,
         stop_ids=[stops] if isinstance(stops, int) else stops or (),
-        **said,
+        keep_history=settings.keep_history,
+        template_options=settings.template_options,
+        date=settings.date,
     )
     model.to(place).eval()
-    return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer, device=place, dtype=number, path=name)
-
-
-def _said_before(
-    tokenizer: Any, adapter: str | os.PathLike[str] | None, keep_history: bool, options: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The renderer's settings: as asked, or as the tokenizer was saved with; the tokenizer will be saved with them again.
-
-    A LoRA folder has a tokenizer of its own beside the adapters, which knows how they were trained.
-    """
-    beside = Path(adapter or "") / "tokenizer_config.json"
-    known = json.loads(beside.read_text(encoding="utf-8")) if adapter and beside.is_file() else tokenizer.init_kwargs
-    stored = known.get(_STORED, {})
-    chosen = {
-        "keep_history": keep_history or stored.get("keep_history", False),
-        "template_options": dict(stored.get("template_options", {}) if options is None else options),
-    }
-    if any(chosen.values()):
-        tokenizer.init_kwargs[_STORED] = chosen
-    return chosen
-
-
-_STORED = "gradus"  # the key in tokenizer_config.json
+    parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}
+    return LoadedModel(**parts, path=name, settings=settings)
 
 
 def context_length(model: Any) -> int | None:
-    """The longest sequence of ``model`` in tokens; None if its config names none."""
+    """The longest sequence of ``model`` in tokens; None if its config names none.
+
+    Two kinds of rotary positions change at all places once a sequence passes the original length, also at those that a cache
+    holds already. Only up to there is the model one function of its tokens.
+    """
     config = model.config.get_text_config(decoder=True)
-    return getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    longest = getattr(config, "max_position_embeddings", None)
+    if rope.get("rope_type") not in ("longrope", "dynamic"):
+        return longest
+    return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", longest)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def is_model_folder(folder: Path) -> bool:
         return False
 
 
-def _load_parts(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
+def _load_parts(name: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:

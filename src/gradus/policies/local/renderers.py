@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date as Date
 from functools import lru_cache
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError
+from gradus.policies.local.thinking import channels_from_text, close_thought, open_thought, text_from_channels
 
 __all__ = ["PLAIN_TEMPLATE", "ChatRenderer"]
 
@@ -42,8 +44,11 @@ class ChatRenderer:
         keep_history: take a template that rewrites earlier answers (strips their reasoning), and keep them as sampled
             all the same. Without it such a template is an error.
         template_options: passed to the template (``{"enable_thinking": False}``).
+        date: what a template is told if it asks for today's date, as year-month-day.
 
-    A template without a system role gets the system prompt in front of the first observation, an empty line between.
+    A template without a system role, or one that moves the system prompt as the conversation grows, gets the system prompt in
+    front of the first observation, an empty line between. Thoughts are ``<think>`` blocks in texts, however the template writes
+    them: behind a prompt that leaves a thought open, an answer without one closes it first.
 
     Raises:
         ConfigError: the template rewrites history, ends answers with no token of its own, or cannot render a
@@ -57,10 +62,13 @@ class ChatRenderer:
         stop_ids: Iterable[int] = (),
         keep_history: bool = False,
         template_options: Mapping[str, Any] | None = None,
+        date: str = "2026-01-01",
     ) -> None:
         self.tokenizer = tokenizer
         self.plain = tokenizer.chat_template is None
         self._options = dict(template_options or {})
+        template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
+        self._template = _dated(template, Date.fromisoformat(date))
         self._encode_text = _encoder(tokenizer)
         self._special = _special_pattern(tokenizer)
         if self.plain and tokenizer.eos_token_id is None:
@@ -70,10 +78,10 @@ class ChatRenderer:
             )
         self.has_system_role = self._accepts_system()
         tail = self._tail(keep_history)
-        self.stop_id, stop_text = self._stop_token(tail)
-        self._stop_text = stop_text
+        self._stop_text = self._stop_token(tail)[1]
+        self.stop_id = self._last_stop(tail)
         self._stops = frozenset({self.stop_id, *stop_ids, *_as_ids(tokenizer.eos_token_id)})
-        before, after = tail[len(stop_text) :].split(_SECOND)
+        before, after = tail[len(self._stop_text) :].split(_SECOND)
         self._before, self._after = before, after
         self._clean = self._content_rule()
         self._check_third_turn()
@@ -95,14 +103,19 @@ class ChatRenderer:
 
     def encode_answer(self, text: str) -> tuple[int, ...]:
         """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""
-        return (*self._encode_around(self._lead + text, [text]), self.stop_id)
+        if self._opened:
+            text = close_thought(self._opened, text)
+        elif self._channels:
+            return (*self._encode_answer(channels_from_text(text, self._lead, self._prompt_end)), self.stop_id)
+        return (*self._encode_answer(self._lead + text, len(self._lead)), self.stop_id)
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """The text of an action, stop token left out. Other special tokens stay visible."""
+        """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
         ids = list(action_ids)
         while ids and ids[-1] in self._stops:
             ids.pop()
-        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text_from_channels(text) if self._channels else self._opened + text
 
     # -- how the pieces are cut -----------------------------------------------------------------------------------
 
@@ -117,15 +130,15 @@ class ChatRenderer:
         return turns
 
     def _render(self, messages: list[dict[str, str]], *, speak: bool = True) -> str:
-        template = PLAIN_TEMPLATE if self.plain else None
         return self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=speak, chat_template=template, **self._options
+            messages, tokenize=False, add_generation_prompt=speak, chat_template=self._template, **self._options
         )
 
     def _accepts_system(self) -> bool:
         self.has_system_role = True
         try:
-            return _SYSTEM in self._render(self._messages(_SYSTEM, _FIRST))
+            whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
+            return _SYSTEM in whole.split(_ANSWER)[0]  # some templates write it in front of the newest message
         except TemplateError:  # Gemma's way of saying that it has no system role
             return False
 
@@ -146,16 +159,22 @@ class ChatRenderer:
                     "give the tokenizer another chat template"
                 )
         spoken, thought = _behind(whole, prompt), _behind(reasoned, prompt)
-        exact = spoken.lstrip().startswith(_ANSWER) and thought.lstrip().startswith(_THOUGHT + _ANSWER)
-        if not exact and not keep_history:
+        lead = spoken.split(_ANSWER)[0] if _ANSWER in spoken else ""
+        self._channels = "<|channel|>" in lead
+        self._opened = open_thought(prompt)
+        self._prompt_end = prompt.split(_FIRST)[1]
+        exact = bool(spoken) and thought.startswith(lead + _THOUGHT + _ANSWER)
+        if not (exact or self._channels) and not keep_history:
             raise ConfigError(
                 "the chat template rewrites history: an earlier answer is not written as it was spoken (many templates "
                 "strip reasoning), so a later prompt would not extend the sampled tokens; keep answers as sampled with "
                 "keep_history=True (model.keep_history = true in a recipe), or give the tokenizer a template that leaves them "
                 "alone"
             )
-        # Some templates write a space in front of an answer that is not part of the prompt: the model speaks it.
-        self._lead = spoken[: len(spoken) - len(spoken.lstrip())] if exact else ""
+        # Some templates write something in front of an answer that is not part of the prompt, a space or the name of a
+        # channel: the model says it.
+        self._lead = lead
+        self._frame = whole
         return whole.split(_ANSWER, 1)[1]
 
     def _stop_token(self, tail: str) -> tuple[int, str]:
@@ -163,12 +182,18 @@ class ChatRenderer:
         ids = self._encode_text(tail)
         known = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
         text = self.tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        if not ids or ids[0] not in known or not tail.startswith(text):
+        if not ids or ids[0] not in known or not text or not tail.startswith(text):
             raise ConfigError(
                 f"the chat template ends an answer with {tail[:20]!r}, which is not a special token of the tokenizer, so "
                 "the model could not say that it is done; end assistant turns with eos_token in the template"
             )
         return ids[0], text
+
+    def _last_stop(self, tail: str) -> int:
+        """The token that ends the newest answer; gpt-oss replaces it by another once the conversation goes on."""
+        last = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER), speak=False).rpartition(_ANSWER)[2]
+        self._frame += last
+        return self._stop_token(last if last.strip() else tail)[0]
 
     def _content_rule(self) -> Callable[[str], str] | None:
         """How the template writes an observation: as it is, stripped, or in a way that only the template knows (None)."""
@@ -205,6 +230,21 @@ class ChatRenderer:
         # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
         return tuple(self._encode_around(text, [observation])[1:])
 
+    def _encode_answer(self, text: str, lead: int = 0) -> list[int]:
+        """Encode what an assistant says. Tokens of the frame that it spells out stay letters; tools' and thoughts' are tokens."""
+        if self._special is None or self._channels:
+            return self._encode_text(text)
+        frame = [match for match in self._special.finditer(text, lead) if match[0] in self._frame]
+        if not frame:
+            return self._encode_text(text)
+        ids: list[int] = []
+        start = 0
+        for match in frame:
+            ids += self._encode_text(text[start : match.start()]) if match.start() > start else []
+            ids += _encode_letters(self.tokenizer, match[0])
+            start = match.end()
+        return ids + (self._encode_text(text[start:]) if start < len(text) else [])
+
     def _encode_around(self, text: str, contents: Sequence[str]) -> list[int]:
         """Encode a rendered text. Special tokens spelled out inside ``contents`` stay letters: content is no frame."""
         if self._special is None or not any(self._special.search(part) for part in contents):
@@ -215,6 +255,13 @@ class ChatRenderer:
             ids += self._encode_text(head)
             ids += _encode_letters(self.tokenizer, content)
         return ids + self._encode_text(text)
+
+
+def _dated(template: str, day: Date) -> str:
+    """The template with a fixed day where it would ask the clock: a run that is resumed tomorrow reads the same prompts."""
+    return re.sub(
+        r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""", lambda match: match[1] + day.strftime(match[2]) + match[1], template
+    )
 
 
 def _behind(text: str, prompt: str) -> str:

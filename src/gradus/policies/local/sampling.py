@@ -44,6 +44,16 @@ class SamplingConfig(BaseModel):
             )
         return self
 
+    def changed(self, *, temperature: float | None = None, max_new_tokens: int | None = None) -> SamplingConfig:
+        """These settings with another temperature (0 is greedy) or another limit; None leaves them as they are."""
+        budget = self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        if temperature == 0:
+            return SamplingConfig(max_new_tokens=budget, grammar=self.grammar, greedy=True)
+        if temperature is None:
+            return SamplingConfig(**{**self.model_dump(), "max_new_tokens": budget})
+        others = self.model_dump(include={"top_k", "top_p", "grammar"})
+        return SamplingConfig(**others, temperature=temperature, max_new_tokens=budget)
+
     def as_greedy(self) -> SamplingConfig:
         """The same budget and grammar, decoded greedily."""
         return SamplingConfig(max_new_tokens=self.max_new_tokens, grammar=self.grammar, greedy=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
+from gradus.core.thoughts import without_thoughts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSequence
 
@@ -17,12 +18,12 @@ _REASONING = re.compile(r"<reasoning>.*?</reasoning>\s*", re.DOTALL | re.IGNOREC
 
 
 def strip_reasoning(action: str) -> str:
-    """Leave out ``<reasoning>...</reasoning>``.
+    """Leave out ``<reasoning>...</reasoning>`` and ``<think>...</think>``.
 
     >>> strip_reasoning("<reasoning>looks tired</reasoning> 4 5 6 sleep")
     '4 5 6 sleep'
     """
-    return _REASONING.sub("", action).strip()
+    return _REASONING.sub("", without_thoughts(action)).strip()
 
 
 def text_sequences(

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,8 +96,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if config.gradient_checkpointing:
         checkpoint_activations(model)
     trainable(model)
-    fields = {name: getattr(loaded, name) for name in ("tokenizer", "renderer", "device", "dtype", "path")}
-    return LoadedModel(model=model, **fields)
+    return replace(loaded, model=model)
 
 
 def checkpoint_activations(model: Any) -> None:

@@ -20,6 +20,7 @@ from torch import nn
 
 from gradus.core import StorageError
 from gradus.policies.local.loading import quiet_transformers
+from gradus.policies.local.settings import ModelSettings, write_settings
 from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.optimizers import trainable
@@ -97,14 +98,19 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
 
 
-def save_model(path: Path, model: nn.Module, tokenizer: Any) -> None:
-    """Write an ordinary Hugging Face folder (a peft folder if the model wears adapters), whole or not at all."""
+def save_model(path: Path, model: nn.Module, tokenizer: Any, settings: ModelSettings | None = None) -> None:
+    """Write an ordinary Hugging Face folder (a peft folder if the model wears adapters), whole or not at all.
+
+    ``settings``: what the model was trained with, stored beside it.
+    """
     state = full_state_dict(model)
 
     def fill(aside: Path) -> None:
         with quiet_transformers():
             model.save_pretrained(aside, state_dict=state)  # type: ignore[operator]
             tokenizer.save_pretrained(aside)
+        if settings is not None:
+            write_settings(aside, settings)
 
     if world().main:
         write_folder(path, fill)

@@ -1,0 +1,79 @@
+"""What a model was trained with is stored beside it and used wherever it answers; what is asked for changes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes import echo
+
+from gradus.core import ConfigError
+from gradus.interop.serving.chat import chat_loop
+from gradus.interop.serving.conversation import conversation_ids
+from gradus.pipeline.policies import is_hub_name, make_policy
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import SETTINGS_FILE, ModelSettings, read_settings, write_settings
+
+TRAINED = ModelSettings(
+    environment="echo", system_prompt="w7 w8 w9", sampling=SamplingConfig(temperature=0.8, max_new_tokens=100)
+)
+
+
+@pytest.fixture
+def folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+    copy = Path(shutil.copytree(model_folder("llama"), tmp_path / "model"))
+    write_settings(copy, TRAINED)
+    return copy
+
+
+def sampling(name: Path, **changes: float) -> SamplingConfig:
+    policy = make_policy(echo(), str(name), **changes)
+    assert isinstance(policy, LocalPolicy)
+    return policy.sampling
+
+
+def test_a_model_samples_as_it_was_trained(folder: Path):
+    """Evaluation and teaching cut every model at 64 tokens, whatever it was trained with, and nothing could change it."""
+    assert sampling(folder) == TRAINED.sampling
+    assert sampling(folder, max_new_tokens=7) == SamplingConfig(temperature=0.8, max_new_tokens=7)
+    assert sampling(folder, temperature=0) == SamplingConfig(greedy=True, max_new_tokens=100)
+    assert sampling(folder, temperature=0.5, max_new_tokens=9) == SamplingConfig(temperature=0.5, max_new_tokens=9)
+
+
+def test_a_conversation_begins_with_the_system_prompt_of_training(folder: Path):
+    loaded = load_model(folder)
+    asked = [{"role": "user", "content": "w1"}]
+    told = [{"role": "system", "content": "w7 w8 w9"}, *asked]
+    assert conversation_ids(loaded, asked) == conversation_ids(loaded, told)
+    own = [{"role": "system", "content": "w5"}, *asked]
+    assert conversation_ids(loaded, own) != conversation_ids(loaded, told), "one's own system prompt stays"
+
+
+def test_chat_answers_with_the_sampling_of_training(folder: Path):
+    write_settings(folder, TRAINED.model_copy(update={"sampling": SamplingConfig(max_new_tokens=2, grammar=True)}))
+    loaded = load_model(folder)
+    questions = iter(["w30 w31", None])
+    said = chat_loop(loaded, ask=lambda: next(questions), show=lambda _: None, seed=3)
+    words = loaded.tokenizer.encode(said[-1]["content"], add_special_tokens=False)
+    assert len(words) <= 3
+
+
+def test_settings_that_cannot_be_read_are_named(folder: Path):
+    (folder / SETTINGS_FILE).write_text(json.dumps({"sampling": {"max_new_tokens": 0}}))
+    with pytest.raises(ConfigError, match=r"gradus\.json does not say how the model was trained"):
+        load_model(folder)
+    (folder / SETTINGS_FILE).unlink()
+    assert read_settings(folder) is None
+    assert load_model(folder).settings == ModelSettings()
+
+
+def test_a_hub_name_is_a_policy_and_anything_else_is_not(tmp_path: Path):
+    assert is_hub_name("somebody/some-model")
+    assert not any(is_hub_name(name) for name in ("gold", "./a/b", "a/b/c", str(tmp_path), "src/gradus"))
+    with pytest.raises(ConfigError, match="no hub name"):
+        make_policy(echo(), "golden")
