@@ -33,9 +33,7 @@ def command(
         from gradus.core import ConfigError
 
         raise ConfigError(f"{environment} has no teacher of its own; name one with --policy, for example remote:MODEL")
-    teacher = make_policy(
-        spec, name, temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history
-    )
+    teacher = make_policy(spec, name, temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history)
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         summary = teach(
             spec,

@@ -47,7 +47,11 @@ def evaluate_command(
 
     spec = environments.load(environment)
     names = list(_offline(spec)) if policies == "all" else split_names(policies)
-    changes: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens, "keep_history": keep_history}
+    changes: dict[str, Any] = {
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
+        "keep_history": keep_history,
+    }
     made = {name: make_policy(spec, name, **changes) for name in names}
     evaluation = evaluate_policies(
         spec,

@@ -68,7 +68,9 @@ def make_policy(
 def is_hub_name(name: str) -> bool:
     """Whether ``name`` has the form owner/name and is nothing on this disk."""
     path = Path(name).expanduser()
-    return name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
+    return (
+        name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
+    )
 
 
 def find_model(name: str) -> Path | None:

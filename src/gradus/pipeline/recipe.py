@@ -25,7 +25,16 @@ from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageCo
 from gradus.training.config import GrpoConfig
 from gradus.training.sft import SftConfig
 
-__all__ = ["AuditSection", "EvalSection", "ModelSection", "Recipe", "TeachSection", "load_recipe", "own_recipes", "sampling_of"]
+__all__ = [
+    "AuditSection",
+    "EvalSection",
+    "ModelSection",
+    "Recipe",
+    "TeachSection",
+    "load_recipe",
+    "own_recipes",
+    "sampling_of",
+]
 
 
 class _Section(BaseModel):

@@ -41,9 +41,7 @@ def chat_loop(
                 continue
             messages.append({"role": "user", "content": said})
             answer = ""
-            for piece in _answer(
-                batch, messages, sampling or free_sampling(loaded.settings), child_seed(seed, turn)
-            ):
+            for piece in _answer(batch, messages, sampling or free_sampling(loaded.settings), child_seed(seed, turn)):
                 show(piece)
                 answer += piece
             show("\n")

@@ -68,7 +68,9 @@ def export_model(
         model, gap = _merge(loaded)
     chosen = stored if dtype == "auto" else dtype
     model.to(getattr(torch, chosen))
-    settings = read_settings(source) or ModelSettings()  # of the model that is exported: loading keeps history in any case
+    settings = (
+        read_settings(source) or ModelSettings()
+    )  # of the model that is exported: loading keeps history in any case
     settings = settings if sampling is None else settings.model_copy(update={"sampling": sampling})
     _set_generation(model, loaded, free_sampling(settings))
     tokenizer = _own_tokenizer(source) or loaded.tokenizer

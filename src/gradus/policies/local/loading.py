@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     path: str
-    settings: ModelSettings = ModelSettings()
+    settings: ModelSettings = field(default_factory=ModelSettings)
 
     def with_settings(self, **changes: Any) -> LoadedModel:
         """The same model, which is saved with other settings."""
