@@ -24,7 +24,7 @@ from gradus.core import child_rng
 from gradus.environments.memory import NINE_BANKS, DurableMemory
 from gradus.environments.memory.text import index_tokens
 
-ENTRIES, PROBES = 100_000, 2_500  # probes cross the sealing of at least two segments of 1,024
+ENTRIES, PROBES = 100_000, 2_500
 WORDS = [f"{a}{b}{c}" for a in "bdgklmnprs" for b in ("ana", "eli", "oro", "ubi") for c in range(500)]
 NAMES = WORDS[:5000]
 BANKS = list(NINE_BANKS.banks)

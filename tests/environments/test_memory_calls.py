@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.environments.memory import Memory, run_calls
-from gradus.environments.memory.calls import MAX_CALLS, BrokenCall, ParsedCall, parse_calls
-from gradus.environments.memory.writing import write_core, write_delete, write_insert, write_update
+from gradus.environments.memory.tools.parsing import MAX_CALLS, BrokenCall, ParsedCall, parse_calls
+from gradus.environments.memory.tools.writing import write_core, write_delete, write_insert, write_update
 
 
 def insert(content: str, category: str = "values", **more: object) -> str:

@@ -11,8 +11,8 @@ import pytest
 from gradus.core import EnvironmentFault, EpisodeStart, Request
 from gradus.environments import load
 from gradus.environments.memory.graders import balanced_accuracy, smallness
+from gradus.environments.memory.tools.writing import NOOP, random_answer, write_delete, write_insert, write_update
 from gradus.environments.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
-from gradus.environments.memory.writing import NOOP, random_answer, write_delete, write_insert, write_update
 from gradus.rollouts import roll_out
 
 SPEC = load("memory")
@@ -298,7 +298,7 @@ def test_the_picture_of_a_long_episode_grows_with_its_length() -> None:
 
 
 def test_random_answers_are_legal_calls() -> None:
-    from gradus.environments.memory.calls import ParsedCall, parse_calls
+    from gradus.environments.memory.tools.parsing import ParsedCall, parse_calls
 
     assert all(isinstance(call, ParsedCall) for seed in range(50) for call in parse_calls(random_answer(seed)))
     assert random_answer(3) == random_answer(3)

@@ -14,7 +14,7 @@ import pytest
 from gradus.core import ConfigError, EnvironmentFault, StopReason
 from gradus.environments import load
 from gradus.environments.memory import Memory, RemoteReader
-from gradus.environments.memory.remote import remote_chat
+from gradus.environments.memory.readers.remote import remote_chat
 from gradus.environments.memory.worlds.records import Question
 from gradus.rollouts import roll_out
 

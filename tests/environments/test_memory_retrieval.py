@@ -1,5 +1,8 @@
 """Retrieval over a memory that changes gives what one fresh index would give, and the readers keep their rules."""
 
+import tempfile
+from pathlib import Path
+
 import bm25s
 import numpy as np
 import pytest
@@ -7,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.environments.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
-from gradus.environments.memory import index as index_module
-from gradus.environments.memory.claims import claim_of
-from gradus.environments.memory.index import BANK_B, K1, EntryIndex
+from gradus.environments.memory.readers.claims import claim_of
+from gradus.environments.memory.store.entries import Entry
+from gradus.environments.memory.store.ranking import BANK_B, K1, rank_banks, rank_entries
+from gradus.environments.memory.store.shelf import Shelf
+from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
 from gradus.environments.memory.text import exact_match, index_tokens, substring_match, token_f1
 from gradus.environments.memory.worlds.records import Hop, Question, Slot
 
@@ -28,39 +33,42 @@ def fresh_scores(documents: list[list[str]], query: list[str], b: float) -> np.n
     return reference.get_scores(sorted(set(query)))
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
 @settings(max_examples=40, deadline=None)
-@given(STEPS, st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), st.integers(1, 6))
-def test_segments_score_like_one_fresh_index(steps, query, n) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "SEGMENT_SIZE", 5)
-        found = EntryIndex(BANKS)
+@given(steps=STEPS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), n=st.integers(1, 6))
+def test_a_memory_that_changes_scores_like_one_fresh_index(on_disk: bool, steps, query, n) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shelf = SqliteShelf(Path(folder) / "m.sqlite") if on_disk else Shelf()
         live: dict[int, tuple[str, list[str]]] = {}
         for number, (what, bank, tokens) in enumerate(steps):
             if what == 0 and live:
                 gone = next(iter(live))
-                found.remove(gone)
+                shelf.drop(gone)
                 del live[gone]
             else:
-                found.add(number, bank, tokens)
-                live[number] = (bank, tokens)
+                shelf.put(Entry(id=number, bank=bank, content=f"{' '.join(tokens)} the{number}"))
+                live[number] = (bank, [*tokens, f"the{number}"])
+        matches = shelf.matches(query, BANKS)
         if not live:
-            assert found.rank_entries(query, n) == []
+            assert rank_entries(matches, n) == []
             return
         scores = fresh_scores([tokens for _, tokens in live.values()], query, 0.0)
         expected = {i: float(s) for i, s in zip(live, scores, strict=True) if s > 0}
-        ranked = found.rank_entries(query, n)
+        ranked = rank_entries(matches, n)
         assert len(ranked) == min(n, len(expected))
         for entry_id, score in ranked:
             assert score == pytest.approx(expected[entry_id], abs=2e-5)
         best = sorted(expected.values(), reverse=True)[:n]
         assert [score for _, score in ranked] == pytest.approx(best, abs=2e-5)
-        only = found.rank_entries(query, 50, {"two"})
+        only = rank_entries(matches, 50, {"two"})
         assert {entry_id for entry_id, _ in only} == {i for i in expected if live[i][0] == "two"}
         used = [bank for bank in BANKS if any(own == bank for own, _ in live.values())]
         texts = [[token for own, tokens in live.values() if own == bank for token in tokens] for bank in used]
         bank_scores = fresh_scores(texts, query, BANK_B)
         wanted = {bank: float(score) for bank, score in zip(used, bank_scores, strict=True) if score > 0}
-        assert dict(found.rank_banks(query, 3)) == pytest.approx(wanted, abs=2e-5)
+        assert dict(rank_banks(matches, 3)) == pytest.approx(wanted, abs=2e-5)
+        if isinstance(shelf, SqliteShelf):
+            shelf.close()
 
 
 def test_what_shares_no_word_is_never_returned() -> None:

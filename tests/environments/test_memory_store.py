@@ -6,8 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -151,25 +154,68 @@ def test_what_was_written_is_there_when_reopened(tmp_path: Path) -> None:
         assert memory.insert("values", "Bob cause bees").id == 3
 
 
-def test_a_torn_last_line_is_dropped_and_damage_before_it_is_not(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_a_memory_is_noticed_and_nothing_is_dropped(tmp_path: Path) -> None:
     with DurableMemory(tmp_path / "m") as memory:
         for i in range(3):
             memory.insert("values", f"Ann fact {i}")
-    log = tmp_path / "m" / "operations.jsonl"
-    whole = log.read_bytes()
-    last = whole.rstrip(b"\n").rfind(b"\n") + 1
-    for cut in range(last, len(whole)):  # killed at every byte of the last line
-        log.write_bytes(whole[:cut])
-        with DurableMemory(tmp_path / "m") as memory:
-            assert len(memory.entries) == 2
-        assert log.read_bytes() == whole[:last]
-    log.write_bytes(whole.replace(b"fact 1", b"fact 7"))
-    with pytest.raises(StorageError, match=r"line 2 of .* is damaged"):
-        DurableMemory(tmp_path / "m")
+    file = tmp_path / "m" / "memory.sqlite"
+    whole = file.read_bytes()
+    rng = Random(0)
+    places = [whole.index(b"fact 2"), whole.rindex(b"fact 2"), *(rng.randrange(len(whole)) for _ in range(40))]
+    for place in places:
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        damaged = file.read_bytes()
+        with pytest.raises(StorageError, match="is damaged"):
+            DurableMemory(tmp_path / "m", create=False)
+        assert file.read_bytes() == damaged, "opening changed a damaged file"
+    file.write_bytes(whole)
+    with DurableMemory(tmp_path / "m", create=False) as memory:
+        assert len(memory.entries) == 3
+
+
+def test_after_a_kill_rows_are_checked(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "Ann fact 0")
+    folder = tmp_path / "m"
+    (folder / "memory.sha256").unlink()  # as after a kill
+    file = folder / "memory.sqlite"
+    file.write_bytes(file.read_bytes().replace(b"Ann fact 0", b"Ann fact 7"))
+    with pytest.raises(StorageError, match="is damaged"):
+        DurableMemory(folder)
+
+
+def test_reading_changes_no_file(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "Ann cause rivers")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir() if file.name != ".lock"}
+    with DurableMemory(tmp_path / "m", create=False) as memory:
+        assert memory.search("Ann")
+        assert memory.state()["entries"]
+    assert {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir() if file.name != ".lock"} == before
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(CALL, max_size=15), st.text(max_size=40))
+def test_a_memory_on_disk_is_the_memory_in_the_process(calls: list[str], query: str) -> None:
+    memory = Memory(clock=lambda: "1 May")
+    with tempfile.TemporaryDirectory() as folder, DurableMemory(folder, clock=lambda: "1 May") as durable:
+        for call in calls:
+            assert run_calls(durable, call) == run_calls(memory, call)
+        assert durable.to_json() == memory.to_json()
+        for text in (query, "Ann city", "Bob fear dogs Rome"):
+            assert durable.search(text) == memory.search(text)
+            assert durable.related(text) == memory.related(text)
+
+
+def test_half_a_character_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        with pytest.raises(RefusedCall, match="half a character"):
+            memory.insert("values", "Ann \ud800")
+        assert memory.insert("values", "Ann cause seas").id == 1
 
 
 def test_a_memory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "m"), pytest.raises(StorageError, match="in use by another process"):
+    with DurableMemory(tmp_path / "m"), pytest.raises(StorageError, match=r"in use by process \d+"):
         DurableMemory(tmp_path / "m")
     with pytest.raises(StorageError, match="has schema 'nine-banks'"):
         DurableMemory(tmp_path / "m", PAPER)
@@ -221,8 +267,10 @@ def test_a_batch_is_written_as_a_whole(tmp_path: Path) -> None:
         with memory.batch():
             for i in range(50):
                 memory.insert("values", f"fact {i}")
-            assert (tmp_path / "m" / "operations.jsonl").read_bytes() == b""
         state = memory.state()
+        with suppress(KeyboardInterrupt), memory.batch():
+            memory.insert("values", "half a batch")
+            raise KeyboardInterrupt
     with DurableMemory(tmp_path / "m") as memory:
         assert memory.state() == state
 

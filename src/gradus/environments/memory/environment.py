@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradus.core import EnvironmentFault, Observation, Span
-from gradus.environments.memory.entries import Entry
 from gradus.environments.memory.facts import facts_right, grounded
 from gradus.environments.memory.graders import balanced_accuracy
-from gradus.environments.memory.readers import READERS, Reader, Reading
-from gradus.environments.memory.store import Hit, Memory
+from gradus.environments.memory.readers.reading import READERS, Reader, Reading
+from gradus.environments.memory.store.entries import Entry
+from gradus.environments.memory.store.memory import Hit, Memory
 from gradus.environments.memory.text import content_words, count_words
-from gradus.environments.memory.tools import CallResult, run_calls
+from gradus.environments.memory.tools.running import CallResult, run_calls
+from gradus.environments.memory.tools.writing import observation_text, system_prompt
 from gradus.environments.memory.worlds.records import Question, Source, World
-from gradus.environments.memory.writing import observation_text, system_prompt
 
 __all__ = ["MemoryEnvironment"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gradus.environments.memory.claims import claim_of
-from gradus.environments.memory.entries import Entry
+from gradus.environments.memory.readers.claims import claim_of
+from gradus.environments.memory.store.entries import Entry
 from gradus.environments.memory.text import index_tokens, substring_match
-from gradus.environments.memory.tools import CallResult
+from gradus.environments.memory.tools.running import CallResult
 from gradus.environments.memory.worlds.records import Fact, Slot
 
 __all__ = ["facts_right", "grounded"]

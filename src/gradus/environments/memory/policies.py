@@ -8,8 +8,8 @@ from typing import Any
 
 from gradus.core import Policy
 from gradus.environments.memory.text import count_words
+from gradus.environments.memory.tools.writing import NOOP, write_insert
 from gradus.environments.memory.worlds.records import Source
-from gradus.environments.memory.writing import NOOP, write_insert
 from gradus.policies.scripted import Answer, policy_factory
 
 __all__ = ["scripted_policies"]

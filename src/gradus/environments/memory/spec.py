@@ -11,13 +11,13 @@ from gradus.environments.memory.environment import MemoryEnvironment
 from gradus.environments.memory.graders import GRADERS, reader_accuracy
 from gradus.environments.memory.measures import curves, metrics
 from gradus.environments.memory.policies import scripted_policies
-from gradus.environments.memory.readers import READERS, Reader, RemoteReader
-from gradus.environments.memory.remote import remote_chat
-from gradus.environments.memory.schema import NINE_BANKS
+from gradus.environments.memory.readers.reading import READERS, Reader, RemoteReader
+from gradus.environments.memory.readers.remote import remote_chat
+from gradus.environments.memory.store.schema import NINE_BANKS
+from gradus.environments.memory.tools.writing import fragments, random_answer, system_prompt
 from gradus.environments.memory.view import view
 from gradus.environments.memory.worlds.records import Source
 from gradus.environments.memory.worlds.source_synthetic import synthetic_source
-from gradus.environments.memory.writing import fragments, random_answer, system_prompt
 
 __all__ = ["load", "make_spec"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.environments.memory.writing import write_delete, write_insert, write_update
+from gradus.environments.memory.tools.writing import write_delete, write_insert, write_update
 
 __all__ = ["Statement", "append_only", "note_of", "teach"]
 

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
-from bm25s.stopwords import STOPWORDS_EN
-
 __all__ = [
     "contains",
     "content_words",
@@ -27,7 +25,10 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 _ARTICLES = frozenset({"a", "an", "the"})
 _QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "whom", "how", "why", "did", "does", "do", "has")
 _PRONOUNS = ("i", "me", "my", "you", "your", "he", "she", "him", "her", "his", "we", "our", "us", "they", "them", "s")
-_STOPWORDS = frozenset((*STOPWORDS_EN, *_QUESTION_WORDS, *_PRONOUNS, "had", "have", "were", "been", "from", "am", "m"))
+_STOPWORDS_EN = "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with"  # Lucene's
+_STOPWORDS = frozenset(
+    (*_STOPWORDS_EN.split(), *_QUESTION_WORDS, *_PRONOUNS, "had", "have", "were", "been", "from", "am", "m")
+)
 
 
 @lru_cache(maxsize=1 << 15)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradus.environments.memory.tools.writing import write_insert, write_update
 from gradus.environments.memory.worlds.records import Evidence, Fact, Hop, Question, Slot
-from gradus.environments.memory.writing import write_insert, write_update
 
 __all__ = ["append_facts", "question", "sentence_facts", "teach_story"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.core import Condition, Vocabulary
-from gradus.environments.memory.schema import NINE_BANKS, Schema
+from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 
 __all__ = ["NOTHING", "UNKNOWN", "Chunk", "Evidence", "Fact", "Hop", "Question", "Slot", "Source", "World"]
 

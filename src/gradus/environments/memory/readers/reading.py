@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradus.environments.memory.claims import claim_of
-from gradus.environments.memory.store import Memory
+from gradus.environments.memory.readers.claims import claim_of
+from gradus.environments.memory.store.memory import Memory
 from gradus.environments.memory.text import (
     content_words,
     count_words,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
-from gradus.environments.memory.durable import DurableMemory
-from gradus.environments.memory.entries import RefusedCall
-from gradus.environments.memory.store import Memory
+from gradus.environments.memory.store.durable import DurableMemory
+from gradus.environments.memory.store.entries import RefusedCall
+from gradus.environments.memory.store.memory import Memory
 
 __all__ = ["ImportSummary", "import_file"]
 
@@ -34,7 +34,7 @@ def import_file(memory: DurableMemory, path: str | os.PathLike[str]) -> ImportSu
         StorageError: the file cannot be read as either.
     """
     rows, whole = _read(Path(path))
-    if whole is not None and not memory.operations and whole.schema == memory.schema:
+    if whole is not None and not memory.changes and whole.schema == memory.schema:
         memory.take_over(whole)
         return ImportSummary(inserted=len(whole.entries), duplicates=0)
     if whole is not None:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
-from gradus.environments.memory.entries import Entry, Operation, RefusedCall
-from gradus.environments.memory.index import EntryIndex
-from gradus.environments.memory.schema import NINE_BANKS, SCHEMAS, Schema
+from gradus.core.files import write_text
+from gradus.environments.memory.store.entries import Entry, Operation, RefusedCall
+from gradus.environments.memory.store.ranking import Matches, rank_banks, rank_entries
+from gradus.environments.memory.store.schema import NINE_BANKS, SCHEMAS, Schema
+from gradus.environments.memory.store.shelf import Shelf
+from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
 from gradus.environments.memory.text import count_tokens, count_words, index_tokens
 
-__all__ = ["Hit", "Memory"]
+__all__ = ["Hit", "Memory", "schema_from"]
 
 Clock = Callable[[], str | None]
 
@@ -36,35 +39,36 @@ class Memory:
     breaks a rule raises :class:`RefusedCall` and leaves everything as it was.
     """
 
-    def __init__(self, schema: Schema = NINE_BANKS, *, first_id: int = 1, clock: Clock | None = None) -> None:
+    def __init__(
+        self, schema: Schema = NINE_BANKS, *, first_id: int = 1, clock: Clock | None = None, shelf: Shelf | SqliteShelf | None = None
+    ) -> None:
         self.schema = schema
         self.first_id = first_id
         self._clock: Clock = clock or (lambda: None)
-        self._core = ""
-        self._entries: dict[int, Entry] = {}
-        self._by_content: dict[tuple[str, str], int] = {}
-        self._next_id = first_id
-        self._sequence = 0
-        self._operations: list[Operation] = []
-        self._index = EntryIndex(schema.banks)
+        self._shelf = shelf or Shelf(next_id=first_id)
 
     @property
     def core(self) -> str:
-        return self._core
+        return self._shelf.core
 
     @property
     def entries(self) -> Mapping[int, Entry]:
         """Live entries by id, in the order in which they were inserted."""
-        return self._entries
+        return self._shelf.entries
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return tuple(self._operations)
+        return tuple(self._shelf.operations)
+
+    @property
+    def changes(self) -> int:
+        """How many operations there were."""
+        return self._shelf.sequence
 
     @property
     def words(self) -> int:
         """Words in the core and all live entries."""
-        return count_words(self._core) + sum(count_words(entry.content) for entry in self._entries.values())
+        return count_words(self.core) + sum(count_words(entry.content) for entry in self.entries.values())
 
     def insert(
         self,
@@ -82,12 +86,12 @@ class Memory:
         if not 0 <= importance <= 1:  # false for NaN, too
             raise RefusedCall("importance-range", f"importance must be from 0 to 1, got {importance}")
         if timestamp is not None:
-            timestamp = " ".join(timestamp.split())
+            timestamp = _plain(timestamp)
             if len(timestamp) > 64:
                 raise RefusedCall("timestamp-long", f"a timestamp has at most 64 characters, got {len(timestamp)}")
         at = self._clock()
         entry = Entry(
-            id=self._next_id,
+            id=self._shelf.next_id,
             bank=bank,
             content=content,
             timestamp=timestamp or at,
@@ -96,7 +100,7 @@ class Memory:
             created=at,
             updated=at,
         )
-        self._commit(Operation(sequence=self._sequence + 1, kind="insert", at=at, entry=entry))
+        self._commit(Operation(sequence=self.changes + 1, kind="insert", at=at, entry=entry))
         return entry
 
     def update(self, bank: str, entry_id: int, content: str, *, source: int | None = None) -> Entry:
@@ -114,18 +118,18 @@ class Memory:
             timestamp=at or entry.timestamp,
             source=entry.source if source is None else source,
         )
-        self._commit(Operation(sequence=self._sequence + 1, kind="update", at=at, entry=changed))
+        self._commit(Operation(sequence=self.changes + 1, kind="update", at=at, entry=changed))
         return changed
 
     def delete(self, bank: str, entry_id: int) -> Entry:
         """Forget an entry and return what it was."""
         entry = self._found(bank, entry_id)
-        self._commit(Operation(sequence=self._sequence + 1, kind="delete", at=self._clock(), entry=entry))
+        self._commit(Operation(sequence=self.changes + 1, kind="delete", at=self._clock(), entry=entry))
         return entry
 
     def set_core(self, content: str) -> str:
         """Write the core anew; an empty text clears it."""
-        content = " ".join(content.split())
+        content = _plain(content)
         tokens = count_tokens(content)
         if tokens > self.schema.core_tokens:
             raise RefusedCall("core-long", f"the core has at most {self.schema.core_tokens} tokens, got {tokens}")
@@ -133,43 +137,52 @@ class Memory:
             raise RefusedCall(
                 "core-long", f"the core has at most {self.schema.core_characters} characters, got {len(content)}"
             )
-        if content == self._core:
+        if content == self.core:
             raise RefusedCall("unchanged", "the core says exactly that already")
-        self._commit(Operation(sequence=self._sequence + 1, kind="core", at=self._clock(), core=content))
+        self._commit(Operation(sequence=self.changes + 1, kind="core", at=self._clock(), core=content))
         return content
 
     def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:
         """Two layers of BM25: the ``banks`` best banks, then the ``entries`` best entries within them, best first."""
-        tokens = index_tokens(query)
-        ranked = dict(self._index.rank_banks(tokens, banks))
-        found = self._index.rank_entries(tokens, entries, ranked)
-        hits = [(self._entries[entry_id], score) for entry_id, score in found]
+        matches = self._matches(query)
+        ranked = dict(rank_banks(matches, banks))
+        hits = [(self._entry(entry_id), score) for entry_id, score in rank_entries(matches, entries, ranked)]
         return [Hit(entry=entry, score=score, bank_score=ranked[entry.bank]) for entry, score in hits]
 
     def related(self, text: str, *, entries: int = 5) -> list[Hit]:
         """The entries of any bank that a text is about, best first: what one may want to change after reading it."""
-        found = self._index.rank_entries(index_tokens(text), entries)
-        return [Hit(entry=self._entries[entry_id], score=score) for entry_id, score in found]
+        ranked = rank_entries(self._matches(text), entries)
+        return [Hit(entry=self._entry(entry_id), score=score) for entry_id, score in ranked]
+
+    def _matches(self, text: str) -> Matches:
+        return self._shelf.matches(index_tokens(text), tuple(self.schema.banks))
+
+    def _entry(self, entry_id: int) -> Entry:
+        entry = self._shelf.get(entry_id)
+        assert entry is not None, f"entry {entry_id} is indexed and not there"
+        return entry
 
     def apply(self, operation: Operation) -> None:
         """Carry out one operation of a log. A StorageError names the operation that does not fit what came before."""
         entry, kind = operation.entry, operation.kind
-        if operation.sequence != self._sequence + 1:
-            raise StorageError(f"expected operation {self._sequence + 1} of the log, got {operation.sequence}")
+        if operation.sequence != self.changes + 1:
+            raise StorageError(f"expected operation {self.changes + 1} of the log, got {operation.sequence}")
         if kind == "core" and operation.core is not None:
-            self._core = operation.core
-        elif kind in _ENTRY_CHANGES and entry is not None:
-            there = entry.id in self._entries
-            fits = entry.id >= self._next_id if kind == "insert" else there
+            self._shelf.core = operation.core
+        elif kind in ("insert", "update", "delete") and entry is not None:
+            there = self._shelf.get(entry.id) is not None
+            fits = entry.id >= self._shelf.next_id if kind == "insert" else there
             if not fits or entry.bank not in self.schema.banks:
                 raise StorageError(
                     f"operation {operation.sequence} ({kind} of entry {entry.id}) does not fit the log before"
                 )
-            _ENTRY_CHANGES[kind](self, entry)
+            if kind == "delete":
+                self._shelf.drop(entry.id)
+            else:
+                self._shelf.put(entry)
         else:
             raise StorageError(f"operation {operation.sequence} of kind {kind!r} cannot be carried out")
-        self._sequence = operation.sequence
-        self._operations.append(operation)
+        self._shelf.log(operation)
 
     @classmethod
     def replay(cls, operations: Iterable[Operation], schema: Schema = NINE_BANKS, *, first_id: int = 1) -> Memory:
@@ -181,7 +194,7 @@ class Memory:
 
     def state(self) -> dict[str, Any]:
         """Core and live entries as JSON values, without the log."""
-        return {"core": self._core, "entries": [entry.to_json() for entry in self._entries.values()]}
+        return {"core": self.core, "entries": [entry.to_json() for entry in self.entries.values()]}
 
     def to_json(self) -> dict[str, Any]:
         """Everything, the log included: ``schema``, ``core``, ``entries``, ``next_id``, ``operations``."""
@@ -189,9 +202,9 @@ class Memory:
             "format": "gradus-memory/1",
             "schema": asdict(self.schema),
             "first_id": self.first_id,
-            "next_id": self._next_id,
+            "next_id": self._shelf.next_id,
             **self.state(),
-            "operations": [operation.to_json() for operation in self._operations],
+            "operations": [operation.to_json() for operation in self.operations],
         }
 
     @classmethod
@@ -200,26 +213,19 @@ class Memory:
         if not isinstance(data, Mapping) or data.get("format") != "gradus-memory/1":
             raise StorageError("expected a memory saved by Gradus (format gradus-memory/1)")
         try:
-            schema = _schema_from(data["schema"])
+            schema = schema_from(data["schema"])
             operations = [Operation.from_json(line) for line in data["operations"]]
             memory = cls.replay(operations, schema, first_id=data["first_id"])
             same = memory.state() == {"core": data["core"], "entries": list(data["entries"])}
         except (KeyError, TypeError) as error:
             raise StorageError(f"a saved memory lacks or garbles {error}") from error
-        if not same or memory._next_id != data["next_id"]:
+        if not same or memory._shelf.next_id != data["next_id"]:
             raise StorageError("a saved memory's entries differ from what its log rebuilds; one of the two was edited")
         return memory
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory as JSON, aside first, so that a reader never sees half of it."""
-        target = Path(path)
-        aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            aside.write_text(json.dumps(self.to_json()) + "\n", encoding="utf-8")
-            os.replace(aside, target)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise StorageError(f"the memory could not be written to {target}: {error}") from error
+        """Write the memory as JSON, so that a reader never sees half of it."""
+        write_text(Path(path), json.dumps(self.to_json()) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
@@ -233,21 +239,6 @@ class Memory:
         """Make an operation part of the memory. A durable memory writes it to disk before."""
         self.apply(operation)
 
-    def _put(self, entry: Entry) -> None:
-        if entry.id in self._entries:
-            self._drop(entry, keep_place=True)
-        self._entries[entry.id] = entry
-        self._by_content[_content_key(entry)] = entry.id
-        self._index.add(entry.id, entry.bank, index_tokens(entry.content))
-        self._next_id = max(self._next_id, entry.id + 1)
-
-    def _drop(self, entry: Entry, *, keep_place: bool = False) -> None:
-        old = self._entries[entry.id]
-        self._by_content.pop(_content_key(old), None)
-        self._index.remove(entry.id)
-        if not keep_place:
-            del self._entries[entry.id]
-
     def _check_bank(self, bank: str) -> None:
         if bank not in self.schema.banks:
             raise RefusedCall(
@@ -256,9 +247,9 @@ class Memory:
 
     def _found(self, bank: str, entry_id: int) -> Entry:
         self._check_bank(bank)
-        entry = self._entries.get(entry_id)
+        entry = self._shelf.get(entry_id)
         if entry is None:
-            if self.first_id <= entry_id < self._next_id:
+            if self.first_id <= entry_id < self._shelf.next_id:
                 raise RefusedCall("deleted-id", f"entry {entry_id} was deleted")
             raise RefusedCall("unknown-id", f"there is no entry {entry_id}")
         if entry.bank != bank:
@@ -266,7 +257,7 @@ class Memory:
         return entry
 
     def _checked_content(self, content: str) -> str:
-        content = " ".join(content.split())
+        content = _plain(content)
         if not content:
             raise RefusedCall("empty-content", "content is empty")
         words = count_words(content)
@@ -279,26 +270,24 @@ class Memory:
         return content
 
     def _check_not_there(self, bank: str, content: str, *, but: int | None = None) -> None:
-        there = self._by_content.get((bank, content.casefold()))
+        there = self._shelf.id_of((bank, content.casefold()))
         if there is not None and there != but:
             raise RefusedCall("duplicate", f"entry {there} says that already")
 
 
-_ENTRY_CHANGES: Mapping[str, Callable[[Memory, Entry], None]] = {
-    "insert": Memory._put,
-    "update": Memory._put,
-    "delete": Memory._drop,
-}
-
-
-def _content_key(entry: Entry) -> tuple[str, str]:
-    return entry.bank, entry.content.casefold()
-
-
-def _schema_from(data: Mapping[str, Any]) -> Schema:
+def schema_from(data: Mapping[str, Any]) -> Schema:
     schema = Schema(**data)
     return next((known for known in SCHEMAS.values() if known == schema), schema)
 
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else text[:40] + "..."
+
+
+def _plain(text: str) -> str:
+    """A text with its white space evened out. JSON can spell half a character, which no file takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RefusedCall("not-text", "the text holds half a character") from error
+    return " ".join(text.split())

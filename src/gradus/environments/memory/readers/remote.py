@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gradus.core import EnvironmentFault
-from gradus.environments.memory.readers import Chat
+from gradus.environments.memory.readers.reading import Chat
 
 __all__ = ["remote_chat"]
 

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from gradus.core import child_rng
-from gradus.environments.memory.schema import NINE_BANKS, Schema
-from gradus.environments.memory.store import Hit
+from gradus.environments.memory.store.memory import Hit
+from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 
 __all__ = [
     "NOOP",

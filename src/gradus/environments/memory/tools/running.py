@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.environments.memory.calls import BrokenCall, ParsedCall, parse_calls
-from gradus.environments.memory.entries import Entry, RefusedCall
-from gradus.environments.memory.store import Memory
+from gradus.environments.memory.store.entries import Entry, RefusedCall
+from gradus.environments.memory.store.memory import Memory
+from gradus.environments.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
 
 __all__ = ["TOOLS", "CallResult", "Tool", "run_calls"]
 

@@ -1,0 +1,1 @@
+"""Frozen readers, which answer questions from a memory."""
