@@ -40,7 +40,12 @@ class Memory:
     """
 
     def __init__(
-        self, schema: Schema = NINE_BANKS, *, first_id: int = 1, clock: Clock | None = None, shelf: Shelf | SqliteShelf | None = None
+        self,
+        schema: Schema = NINE_BANKS,
+        *,
+        first_id: int = 1,
+        clock: Clock | None = None,
+        shelf: Shelf | SqliteShelf | None = None,
     ) -> None:
         self.schema = schema
         self.first_id = first_id
