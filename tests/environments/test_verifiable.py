@@ -252,8 +252,8 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     ]
     train, test = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", questions(5, 20))
     tasks = read_tasks(parse_source("jsonl", f"{train}?question=prompt&answer=target&test={test}"))
-    found = {problem.check: problem for problem in check_tasks(tasks, prompt_limit=100)}
-    assert set(found) == {
+    problems = {problem.check: problem for problem in check_tasks(tasks, prompt_limit=100)}
+    assert set(problems) == {
         "empty answers",
         "empty questions",
         "gold answers",
@@ -262,9 +262,9 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         "contradictions",
         "overlap",
     }
-    assert found["contradictions"].message == "questions that have different answers in different rows: 1"
-    assert found["duplicates"].severity == "warning"
-    assert [problem.severity for problem in found.values()].count("error") == 6
+    assert problems["contradictions"].message == "questions that have different answers in different rows: 1"
+    assert problems["duplicates"].severity == "warning"
+    assert [problem.severity for problem in problems.values()].count("error") == 6
     by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
 

@@ -133,7 +133,7 @@ def test_a_schedule_that_cannot_be_used_says_why(changes: list[str], says: str, 
     ("change", "says"),
     [
         ("stage.0.weights={tone=1.0}", "component 'tone'; the grader has correct, format, incremental_format"),
-        ("stage.0.weights={format=0.0}", "stage 'form' pays nothing"),
+        ("stage.0.weights={format=0.0}", "stage 'form' has no reward"),
         ("stage.1.name=form", "stages need different names, got form, form"),
         ('stage.0={name="form"}', "stage 'form' has no steps; only the last"),
         ('adaptive.components=["tone"]', "component 'tone'"),

@@ -81,7 +81,7 @@ def test_wrong_use_is_refused() -> None:
         RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig(components=("tone",)))
     with pytest.raises(ConfigError, match="different names"):
         RewardSchedule(WEIGHTS, stages=[STAGES[0], STAGES[0]])
-    with pytest.raises(ConfigError, match="'sums' pays nothing"):
+    with pytest.raises(ConfigError, match="'sums' has no reward"):
         RewardSchedule(WEIGHTS, stages=[StageConfig(name="sums", weights={"correct": 0.0})])
     with pytest.raises(ConfigError, match="'open' has no steps"):
         RewardSchedule(WEIGHTS, stages=[StageConfig(name="open"), *STAGES])

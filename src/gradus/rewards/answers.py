@@ -73,8 +73,8 @@ def same_answer(given: str, gold: str) -> bool:
     """
     expected = _read_gold(gold)
     if expected.value is not None:
-        found = read_number(given)
-        return found.value is not None and _equal_numbers(found, expected)
+        reading = read_number(given)
+        return reading.value is not None and _equal_numbers(reading, expected)
     if _words(given) == _words(gold) and _words(gold):
         return True
     return _looks_mathematical(gold) and _verify(given, gold)
@@ -93,31 +93,31 @@ def _read_gold(gold: str) -> NumberReading:
     return read_number(text)
 
 
-def _equal_numbers(found: NumberReading, expected: NumberReading) -> bool:
-    assert found.value is not None
+def _equal_numbers(given: NumberReading, expected: NumberReading) -> bool:
+    assert given.value is not None
     assert expected.value is not None
-    values = {found.value}
-    if found.percent and not expected.percent:
-        values.add(found.value / 100)
-    if expected.percent and not found.percent:
-        values.add(found.value * 100)
+    values = {given.value}
+    if given.percent and not expected.percent:
+        values.add(given.value / 100)
+    if expected.percent and not given.percent:
+        values.add(given.value * 100)
     allowed = _TOLERANCE * max(abs(expected.value), 1)
-    if found.value.denominator == 1 and expected.value.denominator == 1 and not found.percent and not expected.percent:
-        return found.value == expected.value
+    if given.value.denominator == 1 and expected.value.denominator == 1 and not given.percent and not expected.percent:
+        return given.value == expected.value
     return any(abs(value - expected.value) <= allowed for value in values)
 
 
 def _boxed(text: str) -> list[str]:
     r"""Contents of every ``\boxed{...}``, braces balanced."""
-    found = []
+    contents = []
     for match in re.finditer(r"\\boxed\s*\{", text):
         depth, end = 1, match.end()
         while end < len(text) and depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
         if not depth:
-            found.append(text[match.end() : end - 1])
-    return found
+            contents.append(text[match.end() : end - 1])
+    return contents
 
 
 def _words(text: str) -> str:
@@ -151,9 +151,9 @@ def _verify(given: str, gold: str) -> bool:
     _load_math_verify()
     seconds = _LIMIT if on_main else None
     expected = parse(_delimited(gold), parsing_timeout=seconds)  # pyright: ignore[reportArgumentType]
-    for text in (_delimited(given), given):  # an answer in a sentence is found only as it stands
-        found = parse(text, parsing_timeout=seconds)  # pyright: ignore[reportArgumentType]
-        if expected and found and verify(expected, found, timeout_seconds=seconds):
+    for text in (_delimited(given), given):  # an answer in a sentence is read only as it stands
+        stated = parse(text, parsing_timeout=seconds)  # pyright: ignore[reportArgumentType]
+        if expected and stated and verify(expected, stated, timeout_seconds=seconds):
             return True
     return False
 
@@ -163,8 +163,8 @@ def _load_math_verify() -> None:
     """Judge once without a limit: the first call loads grammars, which takes seconds on a busy machine."""
     from math_verify import parse, verify
 
-    found = parse("$x+1$", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-    verify(found, found, timeout_seconds=None)
+    expression = parse("$x+1$", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    verify(expression, expression, timeout_seconds=None)
 
 
 def _delimited(text: str) -> str:

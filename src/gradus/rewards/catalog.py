@@ -88,11 +88,10 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
     module, _, attribute = name.rpartition(":")
     if not module:
         raise ConfigError(f"unknown reward {name!r}; known are {', '.join(BUILT_IN)}, or give module:function")
-    found: Any = getattr(_module(module), attribute, None)
-    if not callable(found):
+    function: Any = getattr(_module(module), attribute, None)
+    if not callable(function):
         raise ConfigError(f"{module} has no function {attribute!r}")
-    function: Any = found(**settings) if settings else found
-    return function
+    return function(**settings) if settings else function
 
 
 def _module(path: str) -> Any:

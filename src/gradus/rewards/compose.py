@@ -39,14 +39,14 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCompletion:
-    """``components`` are unweighted, None where a function does not apply or failed; ``payments`` weighted, only what counts.
+    """``components`` are unweighted, None where a function does not apply or failed; ``terms`` weighted, only those that apply.
 
-    ``value`` is the sum of the payments; None if a function failed or none applied, and ``error`` says which and why.
+    ``value`` is the sum of the terms; None if a function failed or none applied, and ``error`` says which and why.
     """
 
     value: float | None
     components: Mapping[str, float | None]
-    payments: Mapping[str, float]
+    terms: Mapping[str, float]
     error: str | None = None
 
 
@@ -102,33 +102,33 @@ class Rewards:
         self.extras, self.metrics = {}, {}
         outcomes = self._ask_all(list(completions))
         return [
-            self._combine({name: found[row] for name, found in outcomes.items()}) for row in range(len(completions))
+            self._combine({name: each[row] for name, each in outcomes.items()}) for row in range(len(completions))
         ]
 
-    def _combine(self, found: Mapping[str, _Outcome]) -> ScoredCompletion:
-        components = {name: outcome.value for name, outcome in found.items()}
-        failures = [f"reward {name!r} {outcome.error}" for name, outcome in found.items() if outcome.error]
-        payments = {name: self.weights[name] * value for name, value in components.items() if value is not None}
+    def _combine(self, outcomes: Mapping[str, _Outcome]) -> ScoredCompletion:
+        components = {name: outcome.value for name, outcome in outcomes.items()}
+        failures = [f"reward {name!r} {outcome.error}" for name, outcome in outcomes.items() if outcome.error]
+        terms = {name: self.weights[name] * value for name, value in components.items() if value is not None}
         if failures:
-            return ScoredCompletion(value=None, components=components, payments={}, error="; ".join(failures))
-        if not payments:
-            return ScoredCompletion(value=None, components=components, payments={}, error="no reward function applies")
-        return ScoredCompletion(value=math.fsum(payments.values()), components=components, payments=payments)
+            return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(failures))
+        if not terms:
+            return ScoredCompletion(value=None, components=components, terms={}, error="no reward function applies")
+        return ScoredCompletion(value=math.fsum(terms.values()), components=components, terms=terms)
 
     def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
-        found = {
+        outcomes = {
             name: self._ask(name, rows)
             for name, function in self._functions.items()
             if not inspect.iscoroutinefunction(_unwrapped(function))
         }
-        waiting = [name for name in self._functions if name not in found]
+        waiting = [name for name in self._functions if name not in outcomes]
         if waiting:
 
             async def together() -> list[list[_Outcome]]:
                 return list(await asyncio.gather(*(self._ask_async(name, rows) for name in waiting)))
 
-            found.update(zip(waiting, _run(together), strict=True))
-        return {name: found[name] for name in self._functions}
+            outcomes.update(zip(waiting, _run(together), strict=True))
+        return {name: outcomes[name] for name in self._functions}
 
     def _ask(self, name: str, rows: list[Completion]) -> list[_Outcome]:
         function = self._functions[name]

@@ -52,8 +52,8 @@ def _correct(text: str, gold: Any) -> float | None:
     expected = "" if gold is None else gold_answer(str(gold))
     if not expected:
         return None
-    found = read_answer(text)
-    return float(found.text is not None and same_answer(found.text, expected))
+    reading = read_answer(text)
+    return float(reading.text is not None and same_answer(reading.text, expected))
 
 
 @_named("format")
@@ -124,7 +124,7 @@ def _repeated_share(words: Sequence[str], ngram: int) -> float:
 
 
 def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: float = 0.0) -> RewardFunction:
-    """``present`` if the regular expression is found in the completion, else ``absent``. Raises ConfigError on a bad pattern."""
+    """``present`` if the regular expression matches in the completion, else ``absent``. Raises ConfigError on a bad pattern."""
     try:
         compiled = re.compile(pattern, re.DOTALL | re.MULTILINE)
     except re.error as error:
@@ -171,7 +171,7 @@ def _is_valid(text: str, validator: Any) -> bool:
 
 @_named("debug")
 def debug(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-    """Print the first prompt, completion and columns of each call, and pay 1 to all."""
+    """Print the first prompt, completion and columns of each call, and give 1 to all."""
     told = {key: value[0] for key, value in columns.items() if isinstance(value, list) and value}
     print(
         f"prompt: {completion_text(prompts[0])}\ncompletion: {completion_text(completions[0])}\ncolumns: {told}",

@@ -13,7 +13,7 @@ __all__ = ["grader_of", "reweigh", "tell_step"]
 
 
 def grader_of(rewards: Rewards, *, name: str, summary: str = "", range: tuple[float, float] | None = None) -> Grader:
-    """A grader that pays what ``rewards`` say of each episode's one answer.
+    """A grader that gives what ``rewards`` say of each episode's one answer.
 
     The columns come from ``episode.outcome["columns"]``, or from the outcome itself where it has none. An episode without
     an answer, or with more than one, is an error of that episode.
@@ -49,10 +49,10 @@ def tell_step(grader: Grader, step: int) -> None:
 
 
 def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
-    """``grader`` under other weights; a component that is not named keeps its own, one with weight 0 is paid nothing.
+    """``grader`` under other weights; a component that is not named keeps its own, one with weight 0 counts for nothing.
 
-    Payments are scaled where they stand. A component whose weight was 0 left no payment to scale; it can be switched on
-    for episodes of one turn, where its payment is weight times value. Raises ConfigError for a component it does not have.
+    Terms are scaled where they stand. A component whose weight was 0 left no term to scale; it can be switched on
+    for episodes of one turn, where its term is weight times value. Raises ConfigError for a component it does not have.
     """
     for component in weights:
         if component not in grader.weights:
@@ -62,34 +62,34 @@ def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
     scale = {name: weight / grader.weights[name] for name, weight in weights.items() if grader.weights[name]}
     fresh = {name: weight for name, weight in weights.items() if weight and not grader.weights[name]}
 
-    def reward(episodes: Sequence[Episode]) -> list[Reward]:
-        return [_reweighed(found, scale, fresh) for found in grader.rewards(episodes)]
+    def compute(episodes: Sequence[Episode]) -> list[Reward]:
+        return [_reweighed(reward, scale, fresh) for reward in grader.rewards(episodes)]
 
-    return replace(grader, weights={**grader.weights, **weights}, compute=reward, range=None)
+    return replace(grader, weights={**grader.weights, **weights}, compute=compute, range=None)
 
 
-def _reweighed(found: Reward, scale: Mapping[str, float], fresh: Mapping[str, float]) -> Reward:
-    if found.value is None:
-        return found
+def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, float]) -> Reward:
+    if reward.value is None:
+        return reward
     terms = [
         tuple(
             replace(term, value=term.value * scale.get(term.component, 1.0))
             for term in turn
             if term.component not in fresh
         )
-        for turn in found.terms
+        for turn in reward.terms
     ]
     if fresh:
         if len(terms) != 1:
             names = ", ".join(fresh)
             return replace(
-                found, value=None, terms=(), error=f"{names} had weight 0 and cannot be paid over {len(terms)} turns"
+                reward, value=None, terms=(), error=f"{names} had weight 0 and cannot be placed among {len(terms)} turns"
             )
-        known = {name: found.components.get(name) for name in fresh}
+        known = {name: reward.components.get(name) for name in fresh}
         terms[0] += tuple(
             RewardTerm(component=name, value=fresh[name] * value) for name, value in known.items() if value is not None
         )
-    return replace(found, terms=tuple(terms), value=fsum(term.value for turn in terms for term in turn))
+    return replace(reward, terms=tuple(terms), value=fsum(term.value for turn in terms for term in turn))
 
 
 def _completion(episode: Episode) -> Completion:
@@ -105,5 +105,5 @@ def _completion(episode: Episode) -> Completion:
 
 
 def _grade(name: str, scored: ScoredCompletion) -> Reward:
-    terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.payments.items())
+    terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.terms.items())
     return Reward(grader=name, value=scored.value, components=scored.components, terms=(terms,), error=scored.error)

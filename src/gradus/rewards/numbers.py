@@ -114,13 +114,13 @@ def read_number(text: str) -> NumberReading:
     """
     if len(text) > 300:
         return NumberReading(problem="too long for an answer")
-    found = plain_text(text).strip(" .!?,;:").rpartition("=")[2].strip()
-    found = re.sub(r"\s+and a half\b", " 1/2", found, flags=re.IGNORECASE)
-    if _HEDGES.search(found.lower()):
+    stated = plain_text(text).strip(" .!?,;:").rpartition("=")[2].strip()
+    stated = re.sub(r"\s+and a half\b", " 1/2", stated, flags=re.IGNORECASE)
+    if _HEDGES.search(stated.lower()):
         return NumberReading(problem="it hedges")
-    if not re.search(r"\d", found):
-        return _read_words(found)
-    return _read_digits(found)
+    if not re.search(r"\d", stated):
+        return _read_words(stated)
+    return _read_digits(stated)
 
 
 def _read_digits(text: str) -> NumberReading:

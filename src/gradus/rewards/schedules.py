@@ -1,7 +1,7 @@
-"""What is paid when: stages that follow each other, and weights that adapt to success.
+"""Which weights hold when: stages that follow each other, and weights that adapt to success.
 
 Both are state machines over the step number: no clock, no randomness, and a state of plain JSON values, so that a run which
-is killed and resumed pays exactly what the unbroken one paid.
+is killed and resumed has exactly the weights of the unbroken one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt
 
 
 class StageConfig(BaseModel):
-    """One ``[[stage]]``. ``weights``: component -> weight, the others are paid nothing; empty keeps the grader's own.
+    """One ``[[stage]]``. ``weights``: component -> weight, the others count for nothing; empty keeps the grader's own.
 
     ``steps``: None for the last stage alone, which then lasts to the end of the run. ``lr``: the peak rate of the
     stage, None for the run's; warm-up and decay go over the whole run. ``carry_optimizer``: whether the optimizer's moments
@@ -201,7 +201,7 @@ def _check(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive
         raise ConfigError(f"stages need different names, got {', '.join(names)}")
     for stage in stages:
         if not any((stage.weights or weights).values()):
-            raise ConfigError(f"stage {stage.name!r} pays nothing: all its weights are 0; give one of them another")
+            raise ConfigError(f"stage {stage.name!r} has no reward: all its weights are 0; give one of them another")
     for stage in stages[:-1]:
         if stage.steps is None:
             raise ConfigError(f"stage {stage.name!r} has no steps; only the last stage may last to the end of the run")

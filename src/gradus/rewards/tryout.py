@@ -32,11 +32,11 @@ class Tryout:
 
     def component_means(self) -> dict[str, float | None]:
         """Mean unweighted value of each component where it applies."""
-        found: dict[str, list[float]] = {}
+        by_name: dict[str, list[float]] = {}
         for each in self.scored:
             for name, value in each.components.items():
-                found.setdefault(name, []).extend([] if value is None else [value])
-        return {name: fsum(values) / len(values) if values else None for name, values in found.items()}
+                by_name.setdefault(name, []).extend([] if value is None else [value])
+        return {name: fsum(values) / len(values) if values else None for name, values in by_name.items()}
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON record a completion: what was read as the answer, each component, the value, the error."""
@@ -69,7 +69,7 @@ def parse_completions(text: str, source: str) -> list[Completion]:
 
     Raises StorageError that names ``source`` and the line.
     """
-    found: list[Completion] = []
+    completions: list[Completion] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -81,10 +81,10 @@ def parse_completions(text: str, source: str) -> list[Completion]:
             raise StorageError(f"{source} line {number}: expected an object, got {type(record).__name__}")
         if number == 1 and "environment" in record and "completion" not in record and "turns" not in record:
             continue  # the header of an episode file
-        found.append(_completion(record, f"{source} line {number}"))
-    if not found:
+        completions.append(_completion(record, f"{source} line {number}"))
+    if not completions:
         raise StorageError(f"{source} holds no completions; expected one JSON object with a completion a line")
-    return found
+    return completions
 
 
 def _completion(record: Mapping[str, Any], where: str) -> Completion:

@@ -1,4 +1,4 @@
-"""What is wrong with a data set, found before anything is trained on it."""
+"""What is wrong with a data set, before anything is trained on it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_tasks(
     """
     everything = {split: tasks.splits[split] for split in ("train", "in-distribution", "held-out")}
     items = list({id(item): item for rows in everything.values() for item in rows}.values())
-    found = [
+    problems = [
         _problem(
             "empty answers", "error", [item for item in items if not gold_answer(item.answer)], "rows without an answer"
         ),
@@ -72,7 +72,7 @@ def check_tasks(
         *_repeats(items),
         _problem("overlap", "error", _overlap(tasks), "questions that are held out and trained on as well"),
     ]
-    return [problem for problem in found if problem is not None]
+    return [problem for problem in problems if problem is not None]
 
 
 def _problem(check: str, severity: str, items: Sequence[Item], what: str) -> DataProblem | None:

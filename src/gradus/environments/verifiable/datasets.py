@@ -148,10 +148,10 @@ def _from_hub(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping
             f"{source.place} is no file; to take it from the hub install the package datasets (extra trl)"
         ) from error
     try:
-        found: Any = load_dataset(source.place, "main")
+        dataset: Any = load_dataset(source.place, "main")
     except Exception as error:
         raise ConfigError(f"{source.place} is no file, and the hub gave no data set of that name: {error}") from error
-    return [dict(row) for row in found["train"]], [dict(row) for row in found["test"]] if "test" in found else None
+    return [dict(row) for row in dataset["train"]], [dict(row) for row in dataset["test"]] if "test" in dataset else None
 
 
 def _read(path: Path, kind: str) -> list[Mapping[str, Any]]:

@@ -54,18 +54,18 @@ class VerifiableEnvironment:
         """Take the answer. A second one is a fault of the caller."""
         if self._item is None or self._correct is not None:
             raise EnvironmentFault("expected reset before this step: a verifiable task takes exactly one answer")
-        found = read_answer(action)
-        self._given = found.text
+        reading = read_answer(action)
+        self._given = reading.text
         self._format = is_strict_format(action)
-        self._correct = found.text is not None and same_answer(found.text, gold_answer(self._item.answer))
+        self._correct = reading.text is not None and same_answer(reading.text, gold_answer(self._item.answer))
         return Observation(
             text="",
             reward=float(self._correct),
             terminated=True,
-            action_valid=found.text is not None,
-            action_error=found.problem,
+            action_valid=reading.text is not None,
+            action_error=reading.problem,
             action_spans=_spans(action),
-            action_data={"given": found.text},
+            action_data={"given": reading.text},
         )
 
     def outcome(self) -> Mapping[str, Any]:
@@ -86,5 +86,5 @@ class VerifiableEnvironment:
 
 
 def _spans(action: str) -> tuple[Span, ...]:
-    found = {name: pattern.search(action) for name, pattern in _BLOCKS.items()}
-    return tuple(Span(name=name, start=match.start(1), end=match.end(1)) for name, match in found.items() if match)
+    matches = {name: pattern.search(action) for name, pattern in _BLOCKS.items()}
+    return tuple(Span(name=name, start=match.start(1), end=match.end(1)) for name, match in matches.items() if match)

@@ -47,7 +47,7 @@ def make_policies(
     def shotgun(_: EpisodeStart, __: str, rng: Random) -> str:
         return in_format("many guesses", " or ".join(sample_answer(rng) for _ in range(20)))
 
-    found: dict[str, Callable[[str | None], Policy]] = {
+    policies: dict[str, Callable[[str | None], Policy]] = {
         "random": _plain("random", random),
         "constant": lambda argument: text_policy(
             f"constant:{argument or common_answer}",
@@ -61,16 +61,16 @@ def make_policies(
         "gold": _plain("gold", lambda start, _, __: in_format("known", _outcome(start)["answer"])),
     }
     if worked:
-        found["teacher"] = _plain("teacher", _teach)
-        found["noisy"] = lambda argument: text_policy(
+        policies["teacher"] = _plain("teacher", _teach)
+        policies["noisy"] = lambda argument: text_policy(
             f"noisy:{argument or 0.5}", _noisy(_share("noisy", argument), sample_answer, sums)
         )
     if sums:
-        found["no-carry"] = _plain("no-carry", _without_carry)
-        found["careless"] = lambda argument: text_policy(
+        policies["no-carry"] = _plain("no-carry", _without_carry)
+        policies["careless"] = lambda argument: text_policy(
             f"careless:{argument or 0.5}", _careless(_share("careless", argument))
         )
-    return found
+    return policies
 
 
 def _plain(name: str, answer: Answerer) -> Callable[[str | None], Policy]:
