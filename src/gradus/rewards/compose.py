@@ -101,9 +101,7 @@ class Rewards:
             return []
         self.extras, self.metrics = {}, {}
         outcomes = self._ask_all(list(completions))
-        return [
-            self._combine({name: each[row] for name, each in outcomes.items()}) for row in range(len(completions))
-        ]
+        return [self._combine({name: each[row] for name, each in outcomes.items()}) for row in range(len(completions))]
 
     def _combine(self, outcomes: Mapping[str, _Outcome]) -> ScoredCompletion:
         components = {name: outcome.value for name, outcome in outcomes.items()}

@@ -83,7 +83,10 @@ def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, f
         if len(terms) != 1:
             names = ", ".join(fresh)
             return replace(
-                reward, value=None, terms=(), error=f"{names} had weight 0 and cannot be placed among {len(terms)} turns"
+                reward,
+                value=None,
+                terms=(),
+                error=f"{names} had weight 0 and cannot be placed among {len(terms)} turns",
             )
         known = {name: reward.components.get(name) for name in fresh}
         terms[0] += tuple(

@@ -151,7 +151,9 @@ def _from_hub(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping
         dataset: Any = load_dataset(source.place, "main")
     except Exception as error:
         raise ConfigError(f"{source.place} is no file, and the hub gave no data set of that name: {error}") from error
-    return [dict(row) for row in dataset["train"]], [dict(row) for row in dataset["test"]] if "test" in dataset else None
+    return [dict(row) for row in dataset["train"]], [
+        dict(row) for row in dataset["test"]
+    ] if "test" in dataset else None
 
 
 def _read(path: Path, kind: str) -> list[Mapping[str, Any]]:
