@@ -25,6 +25,10 @@ _LOADERS: dict[str, str | Loader | EntryPoint] = {
     "jsonl": "gradus.environments.verifiable:load_jsonl",
     "csv": "gradus.environments.verifiable:load_csv",
     "openenv": "gradus.interop.openenv.client:load",  # a server elsewhere, openenv:ws://HOST:PORT
+    "reasoning-gym": "gradus.interop.suites.reasoning_gym:load",
+    "textarena": "gradus.interop.suites.textarena:load",
+    "gymnasium": "gradus.interop.suites.gymnasium:load",
+    "verifiers": "gradus.interop.suites.verifiers:load",
 }
 
 

@@ -6,14 +6,14 @@ is Math-Verify's, as is the notion of equality there (six decimals). Words are c
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 from gradus.core.thoughts import without_thoughts
+from gradus.core.worker import Worker, WorkerLimit
 from gradus.rewards.numbers import NumberReading, plain_text, read_number
 
 __all__ = ["AnswerReading", "gold_answer", "read_answer", "same_answer"]
@@ -22,6 +22,8 @@ _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
 _TOLERANCE = Fraction(1, 10**6)  # Math-Verify's default of six decimals, relative for numbers above 1
+_LONGEST_EXPRESSION = 300  # characters that Math-Verify is asked about
+_MOST_MARKS = 50  # marked answers that are compared by value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +51,8 @@ def read_answer(completion: str) -> AnswerReading:
     answers = [answer.strip() for answer in marked]
     if not answers:
         return AnswerReading(problem="no answer is marked")
-    if any(answer != answers[0] for answer in answers[1:]) and not all(
-        same_answer(answer, answers[0]) for answer in answers[1:]
-    ):
+    others = dict.fromkeys(answer for answer in answers if answer != answers[0])
+    if len(others) > _MOST_MARKS or not all(same_answer(answer, answers[0]) for answer in others):
         return AnswerReading(problem="two different answers are marked")
     if not answers[-1]:
         return AnswerReading(problem="the answer is empty")
@@ -71,6 +72,8 @@ def same_answer(given: str, gold: str) -> bool:
     >>> same_answer("$1,234.00", "1234"), same_answer("1/2", "0.5"), same_answer("18 or 19", "18")
     (True, True, False)
     """
+    if len(given) > 1000 + 4 * len(gold):
+        return False  # no way to write an answer is that much longer
     expected = _read_gold(gold)
     if expected.value is not None:
         reading = read_number(given)
@@ -108,16 +111,16 @@ def _equal_numbers(given: NumberReading, expected: NumberReading) -> bool:
 
 
 def _boxed(text: str) -> list[str]:
-    r"""Contents of every ``\boxed{...}``, braces balanced."""
-    contents = []
-    for match in re.finditer(r"\\boxed\s*\{", text):
-        depth, end = 1, match.end()
-        while end < len(text) and depth:
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            end += 1
-        if not depth:
-            contents.append(text[match.end() : end - 1])
-    return contents
+    r"""Contents of every ``\boxed{...}`` that is closed, braces balanced; an inner one stands after the one around it."""
+    opened = {match.end() - 1 for match in re.finditer(r"\\boxed\s*\{", text)}
+    stack: list[int] = []
+    contents: list[tuple[int, str]] = []
+    for match in re.finditer(r"[{}]", text):
+        if match[0] == "{":
+            stack.append(match.start())
+        elif stack and (start := stack.pop()) in opened and len(contents) <= _MOST_MARKS:
+            contents.append((start, text[start + 1 : match.start()]))
+    return [content for _, content in sorted(contents)]
 
 
 def _words(text: str) -> str:
@@ -130,43 +133,18 @@ def _looks_mathematical(gold: str) -> bool:
     return bool(re.search(r"[\\^_=+*/(){}\[\]]|\d", gold))
 
 
-_LIMIT = (
-    20  # seconds; far above what the expressions let through take, so that a busy machine judges as an idle one does
-)
+@cache
+def _math_verify() -> Worker:
+    """Math-Verify in a process of its own: factorials and towers of powers are evaluated by it, and cannot be bounded within."""
+    return Worker(Path(__file__).with_name("math_worker.py"), cpu_seconds=2, memory=2 * 2**30)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def _verify(given: str, gold: str) -> bool:
-    """Math-Verify's judgement. Its time limits are signals, which Python allows on the main thread only."""
-    from math_verify import parse, verify
-
-    if len(given) > 300 or re.search(
-        r"\d{5,}\s*\}?\)?\s*(?:!|factorial)|\^\s*\{?\s*\d{4,}|\^.*\^.*\^|\*\*.*\*\*", given
-    ):
-        return False  # towers of powers would be evaluated
-    on_main = threading.current_thread() is threading.main_thread()
-    if not on_main:
-        for name in ("math_verify.parser", "math_verify.grader"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-    _load_math_verify()
-    seconds = _LIMIT if on_main else None
-    expected = parse(_delimited(gold), parsing_timeout=seconds)  # pyright: ignore[reportArgumentType]
-    for text in (_delimited(given), given):  # an answer in a sentence is read only as it stands
-        stated = parse(text, parsing_timeout=seconds)  # pyright: ignore[reportArgumentType]
-        if expected and stated and verify(expected, stated, timeout_seconds=seconds):
-            return True
-    return False
-
-
-@lru_cache(maxsize=1)
-def _load_math_verify() -> None:
-    """Judge once without a limit: the first call loads grammars, which takes seconds on a busy machine."""
-    from math_verify import parse, verify
-
-    expression = parse("$x+1$", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-    verify(expression, expression, timeout_seconds=None)
-
-
-def _delimited(text: str) -> str:
-    """Mathematics between dollar signs, where Math-Verify looks for it."""
-    return text if "$" in text else f"${text}$"
+    """Math-Verify's judgement; no for what takes more time or memory than an answer may."""
+    if len(given) > _LONGEST_EXPRESSION:
+        return False
+    try:
+        return bool(_math_verify().call("same", given=given, gold=gold))
+    except WorkerLimit:
+        return False

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 from gradus.core import ConfigError, StorageError
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, share_of
 
-__all__ = ["DataSource", "parse_source", "read_tasks"]
+__all__ = ["DataSource", "parse_source", "read_tasks", "split_items"]
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
@@ -67,23 +67,27 @@ def read_tasks(source: DataSource) -> TableTasks:
     Raises ConfigError for a missing file or column, StorageError for a line that cannot be read.
     """
     train, test = _rows(source)
-    train_items = [_item(source, row, number) for number, row in enumerate(train, 1)]
-    if test is None:
-        held_out = [item for item in train_items if share_of(item.question) < _TENTH]
-        train_items = [item for item in train_items if share_of(item.question) >= _TENTH]
-    else:
-        held_out = [_item(source, row, number) for number, row in enumerate(test, 1)]
-    seen = [item for item in train_items if share_of("seen " + item.question) < _TENTH]
-    kept = [item for item in train_items if share_of("seen " + item.question) >= _TENTH]
-    splits = {"train": kept, "in-distribution": seen, "held-out": held_out, "harder": _longest(held_out)}
+    items = [_item(source, row, number) for number, row in enumerate(train, 1)]
+    held_out = None if test is None else [_item(source, row, number) for number, row in enumerate(test, 1)]
+    return split_items(source.name, items, held_out, system_prompt=_system_prompt(source))
+
+
+def split_items(
+    name: str, items: Sequence[Item], held_out: Sequence[Item] | None = None, *, system_prompt: str
+) -> TableTasks:
+    """Items in splits: a tenth is held out unless ``held_out`` is given, a tenth of the rest is only seen in evaluation."""
+    if held_out is None:
+        held_out = [item for item in items if share_of(item.question) < _TENTH]
+        items = [item for item in items if share_of(item.question) >= _TENTH]
+    seen = [item for item in items if share_of("seen " + item.question) < _TENTH]
+    kept = [item for item in items if share_of("seen " + item.question) >= _TENTH]
     if not kept or not held_out:
         raise ConfigError(
-            f"{source.name} has {len(kept)} rows to train on and {len(held_out)} held out; expected some of both, "
+            f"{name} has {len(kept)} rows to train on and {len(held_out)} held out; expected some of both, "
             "give more rows, or a second file with test="
         )
-    return TableTasks(
-        source.name, {split: items or held_out for split, items in splits.items()}, system_prompt=_system_prompt(source)
-    )
+    splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out, "harder": _longest(held_out)}
+    return TableTasks(name, splits, system_prompt=system_prompt)
 
 
 def _longest(items: Sequence[Item]) -> list[Item]:

@@ -1,33 +1,57 @@
-"""One question, one answer: the text layer of every verifiable task."""
+"""One question, one answer: the text layer of every task of one turn."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
 
-__all__ = ["VerifiableEnvironment"]
+__all__ = ["Judge", "VerifiableEnvironment", "Verdict", "judge_marked"]
 
 _BLOCKS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("reasoning", "answer")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a judge says of an answer. ``score`` is None if it could not judge, and then ``error`` says why.
+
+    ``given`` is the answer that was read in the text, None if there is none; then the turn is invalid, and ``problem`` says why.
+    """
+
+    score: float | None
+    given: str | None
+    problem: str | None = None
+    error: str | None = None
+
+
+Judge = Callable[[Item, str], Verdict]
+
+
+def judge_marked(item: Item, text: str) -> Verdict:
+    """1 if the marked answer states the gold value, else 0."""
+    reading = read_answer(text)
+    right = reading.text is not None and same_answer(reading.text, gold_answer(item.answer))
+    return Verdict(score=float(right), given=reading.text, problem=reading.problem)
+
+
 class VerifiableEnvironment:
-    """Shows a question, takes one answer, and ends. Its own reward is 1 for the right answer, else 0.
+    """Shows a question, takes one answer, and ends. Its own reward is the judge's score: 1 for the right answer, else 0.
 
     ``reset`` takes ``split``, one of train (default), in-distribution, held-out and harder. An answer without a marked value
     is a counted invalid action.
     """
 
-    def __init__(self, source: TaskSource) -> None:
+    def __init__(self, source: TaskSource, judge: Judge = judge_marked) -> None:
         self._source = source
+        self._judge = judge
         self._item: Item | None = None
         self._episode_id = ""
-        self._given: str | None = None
-        self._correct: bool | None = None
+        self._verdict: Verdict | None = None
         self._format: bool | None = None
 
     @property
@@ -38,7 +62,7 @@ class VerifiableEnvironment:
     @property
     def state(self) -> Mapping[str, Any]:
         """Episode id and number of answers taken."""
-        return {"episode_id": self._episode_id, "step_count": int(self._correct is not None)}
+        return {"episode_id": self._episode_id, "step_count": int(self._verdict is not None)}
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Ask the question that belongs to ``seed`` in ``options["split"]``."""
@@ -47,35 +71,35 @@ class VerifiableEnvironment:
             raise ConfigError(f"reset takes split, one of {', '.join(SPLITS)}; got split = {split!r} and {options}")
         self._item = self._source.item(split, seed or 0)
         self._episode_id = episode_id or f"{self._source.name}-{split}-{seed or 0}"
-        self._given = self._correct = self._format = None
+        self._verdict = self._format = None
         return Observation(text=self._item.question, data={"question": self._item.question})
 
     def step(self, action: str) -> Observation:
         """Take the answer. A second one is a fault of the caller."""
-        if self._item is None or self._correct is not None:
-            raise EnvironmentFault("expected reset before this step: a verifiable task takes exactly one answer")
-        reading = read_answer(action)
-        self._given = reading.text
+        if self._item is None or self._verdict is not None:
+            raise EnvironmentFault("expected reset before this step: a task of one turn takes exactly one answer")
+        self._verdict = verdict = self._judge(self._item, action)
         self._format = is_strict_format(action)
-        self._correct = reading.text is not None and same_answer(reading.text, gold_answer(self._item.answer))
         return Observation(
             text="",
-            reward=float(self._correct),
+            reward=verdict.score,
             terminated=True,
-            action_valid=reading.text is not None,
-            action_error=reading.problem,
+            action_valid=verdict.given is not None,
+            action_error=verdict.problem,
             action_spans=_spans(action),
-            action_data={"given": reading.text},
+            action_data={"given": verdict.given},
         )
 
     def outcome(self) -> Mapping[str, Any]:
-        """Gold answer, what was given, whether it was right, the worked solution and the row's columns."""
+        """Gold answer, what was given, its score, the worked solution and the row's columns."""
         if self._item is None:
             return {}
+        verdict = self._verdict or Verdict(score=None, given=None)
         return {
             "answer": gold_answer(self._item.answer),
-            "given": self._given,
-            "correct": None if self._correct is None else float(self._correct),
+            "given": verdict.given,
+            "correct": verdict.score,
+            "error": verdict.error,
             "format": None if self._format is None else float(self._format),
             "worked": self._item.worked,
             "columns": {**self._item.columns, "answer": self._item.answer},

@@ -14,9 +14,10 @@ from gradus.core import ConfigError, EpisodeStart, Policy
 from gradus.environments.verifiable.arithmetic import guesses, one_short, solve, work
 from gradus.policies.scripted import FunctionPolicy
 
-__all__ = ["Answerer", "in_format", "make_policies", "text_policy"]
+__all__ = ["Answerer", "Writer", "in_format", "make_policies", "text_policy"]
 
 Answerer = Callable[[EpisodeStart, str, Random], str]
+Writer = Callable[[str, str], str]
 
 
 def text_policy(name: str, answer: Answerer) -> Policy:
@@ -34,37 +35,44 @@ def in_format(reasoning: str, answer: str) -> str:
 
 
 def make_policies(
-    sample_answer: Callable[[Random], str], common_answer: str, *, sums: bool = False, worked: bool = True
+    sample_answer: Callable[[Random], str],
+    common_answer: str,
+    *,
+    sums: bool = False,
+    worked: bool = True,
+    write: Writer = in_format,
 ) -> dict[str, Callable[[str | None], Policy]]:
     """Factories by name. ``sample_answer`` draws a plausible answer, ``common_answer`` is the most frequent one.
 
     ``sums``: the columns hold a sum, so that a pupil's policies can be offered. ``worked``: there are worked solutions.
+    ``write``: an answer as a completion, from reasoning and answer. Without worked solutions ``noisy`` writes gold answers, and
+    another task's at random.
     """
 
     def random(_: EpisodeStart, __: str, rng: Random) -> str:
-        return in_format("a guess", sample_answer(rng))
+        return write("a guess", sample_answer(rng))
 
     def shotgun(_: EpisodeStart, __: str, rng: Random) -> str:
-        return in_format("many guesses", " or ".join(sample_answer(rng) for _ in range(20)))
+        return write("many guesses", " or ".join(sample_answer(rng) for _ in range(20)))
 
     policies: dict[str, Callable[[str | None], Policy]] = {
         "random": _plain("random", random),
         "constant": lambda argument: text_policy(
             f"constant:{argument or common_answer}",
-            lambda _, __, ___: in_format("always the same", argument or common_answer),
+            lambda _, __, ___: write("always the same", argument or common_answer),
         ),
-        "format-only": _plain("format-only", lambda _, __, ___: in_format("let me think", "the answer")),
+        "format-only": _plain("format-only", lambda _, __, ___: write("let me think", "the answer")),
         "silence": _plain("silence", lambda _, __, ___: ""),
-        "copy": _plain("copy", lambda _, question, ___: in_format("see the question", _bare(question))),
+        "copy": _plain("copy", lambda _, question, ___: write("see the question", _bare(question))),
         "shotgun": _plain("shotgun", shotgun),
-        "spam": _plain("spam", lambda _, __, ___: " ".join([in_format("so", common_answer)] * 8)),
-        "gold": _plain("gold", lambda start, _, __: in_format("known", _outcome(start)["answer"])),
+        "spam": _plain("spam", lambda _, __, ___: " ".join([write("so", common_answer)] * 8)),
+        "gold": _plain("gold", lambda start, _, __: write("known", _outcome(start)["answer"])),
     }
+    policies["noisy"] = lambda argument: text_policy(
+        f"noisy:{argument or 0.5}", _noisy(_share("noisy", argument), sample_answer, sums, write)
+    )
     if worked:
         policies["teacher"] = _plain("teacher", _teach)
-        policies["noisy"] = lambda argument: text_policy(
-            f"noisy:{argument or 0.5}", _noisy(_share("noisy", argument), sample_answer, sums)
-        )
     if sums:
         policies["no-carry"] = _plain("no-carry", _without_carry)
         policies["careless"] = lambda argument: text_policy(
@@ -87,7 +95,7 @@ def _teach(start: EpisodeStart, _: str, __: Random) -> str:
     return in_format(outcome["worked"] or "known", outcome["answer"])
 
 
-def _noisy(slip: float, sample_answer: Callable[[Random], str], sums: bool) -> Answerer:
+def _noisy(slip: float, sample_answer: Callable[[Random], str], sums: bool, write: Writer) -> Answerer:
     """A teacher who slips: in a sum in each column and carries it on, elsewhere in the final answer."""
 
     def answer(start: EpisodeStart, _: str, rng: Random) -> str:
@@ -95,7 +103,7 @@ def _noisy(slip: float, sample_answer: Callable[[Random], str], sums: bool) -> A
         if sums:
             return in_format(*work(*_sum_of(outcome), slip=guesses(rng, slip)))
         wrong = rng.random() < slip
-        return in_format(outcome["worked"] or "known", sample_answer(rng) if wrong else outcome["answer"])
+        return write(outcome["worked"] or "known", sample_answer(rng) if wrong else outcome["answer"])
 
     return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from urllib.parse import parse_qsl
 
@@ -15,8 +15,10 @@ from gradus.core import (
     EnvironmentSpec,
     Episode,
     EpisodeView,
+    Grader,
     Language,
     Panel,
+    Policy,
     Presentation,
     Task,
     ViewPanel,
@@ -25,19 +27,20 @@ from gradus.core import (
 )
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.datasets import parse_source, read_tasks
-from gradus.environments.verifiable.environment import VerifiableEnvironment
+from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
 from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
-from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks, TaskSource
-from gradus.environments.verifiable.policies import in_format, make_policies
+from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TaskSource
+from gradus.environments.verifiable.policies import Writer, in_format, make_policies
 from gradus.rewards import gold_answer
 
-__all__ = ["load_arithmetic", "load_csv", "load_gsm8k", "load_jsonl"]
+__all__ = ["load_arithmetic", "load_csv", "load_gsm8k", "load_jsonl", "one_turn_spec", "text_vocabulary"]
 
 _CONDITIONS = {
     "in-distribution": "drawn as the training tasks are",
     "held-out": "operands or questions that are never trained on",
     "harder": "one digit more, or the longest quarter of the held-out questions",
 }
+Policies = Mapping[str, Callable[[str | None], Policy]]
 _ENDLESS = 1000  # seeds a condition where a source has no end
 
 
@@ -57,13 +60,13 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
     def sample(rng: Random) -> str:
         return source.item("train", rng.randrange(2**40)).answer
 
-    return _spec(
+    return one_turn_spec(
         source,
         summary="sums with a worked solution, offline and endless",
         policies=make_policies(sample, _most_common(sample), sums=True),
         ladder=("random", "no-carry", "noisy:0.2", "gold"),
         teacher="teacher",
-        vocabulary=_sum_vocabulary(source),
+        vocabulary=lambda: _sum_vocabulary(source),
         sample=sample,
         recipe="arithmetic.toml",
     )
@@ -92,53 +95,74 @@ def _table_spec(kind: str, argument: str | None, summary: str, recipe: str | Non
     def sample(rng: Random) -> str:
         return rng.choice(answers)
 
-    return _spec(
+    return one_turn_spec(
         tasks,
         summary=summary,
         policies=make_policies(sample, Counter(answers).most_common(1)[0][0], worked=worked),
-        ladder=("random", "noisy:0.5", "noisy:0.2", "gold") if worked else ("random", "gold"),
-        teacher="teacher" if worked else None,
-        vocabulary=_table_vocabulary(tasks),
+        ladder=("random", "noisy:0.5", "noisy:0.2", "gold"),
+        teacher="teacher" if worked else "gold",
+        vocabulary=lambda: text_vocabulary(tasks.splits["train"], [tasks.system_prompt, in_format("", "")]),
         sample=sample,
         recipe=recipe,
     )
 
 
-def _spec(source: TaskSource, *, summary, policies, ladder, teacher, vocabulary, sample, recipe) -> EnvironmentSpec:
+def one_turn_spec(
+    source: TaskSource,
+    *,
+    summary: str,
+    policies: Policies,
+    ladder: Sequence[str],
+    teacher: str | None,
+    vocabulary: Callable[[], Vocabulary],
+    sample: Callable[[Random], str],
+    recipe: str | None = None,
+    judge: Judge = judge_marked,
+    graders: Sequence[Grader] | None = None,
+    write: Writer = in_format,
+    conditions: Sequence[str] = tuple(_CONDITIONS),
+    true_reward: Callable[[Episode], float | None] | None = None,
+) -> EnvironmentSpec:
+    """A source of tasks with its judge, graders and policies. The first grader is the default; without any, those of marked answers."""
+
     def random_answer(seed: int) -> str:
-        return in_format("a guess", sample(child_rng(seed, "random answer")))
+        return write("a guess", sample(child_rng(seed, "random answer")))
 
     def train_task(index: int) -> Task:
         return Task(environment=source.name, seed=TRAIN_SEEDS + index, options={"split": "train"})
 
+    by_name = make_graders() if graders is None else {grader.name: grader for grader in graders}
     return EnvironmentSpec(
         name=source.name,
         summary=summary,
-        make=lambda: VerifiableEnvironment(source),
-        graders=make_graders(),
-        default_grader=DEFAULT_GRADER,
+        make=lambda: VerifiableEnvironment(source, judge),
+        graders=by_name,
+        default_grader=DEFAULT_GRADER if graders is None else next(iter(by_name)),
         conditions={
             name: Condition(
-                name=name, seeds=range(source.size(name) or _ENDLESS), summary=text, options={"split": name}
+                name=name,
+                seeds=range(source.size(name) or _ENDLESS),
+                summary=_CONDITIONS[name],
+                options={"split": name},
             )
-            for name, text in _CONDITIONS.items()
+            for name in conditions
         },
         train_task=train_task,
         policies=policies,
-        true_reward=lambda episode: episode.outcome.get("correct"),
-        true_reward_name="correct",
+        true_reward=true_reward or (lambda episode: episode.outcome.get("correct")),
+        true_reward_name="correct" if true_reward is None else "reward",
         max_turns=1,
         teacher=teacher,
         metrics=_metrics,
         presentation=Presentation(view=_view),
-        language=Language(vocabulary=lambda: vocabulary),
+        language=Language(vocabulary=vocabulary),
         audit=AuditHints(
             panel=Panel(
                 ladder=ladder,
                 reflexes=("constant", "random"),
                 exploits=("format-only", "silence", "copy", "shotgun", "spam"),
             ),
-            gold="gold",
+            gold="gold" if "gold" in policies else None,
             random_answers=random_answer,
             hidden=("answer", "worked", "columns"),
         ),
@@ -162,7 +186,8 @@ def _view(episode: Episode) -> EpisodeView:
         [name, "–" if value is None else f"{value:.2f}"]
         for name, value in (reward.components if reward else {}).items()
     ]
-    right = {None: "not answered", 0.0: "wrong", 1.0: "right"}[outcome.get("correct")]
+    score = outcome.get("correct")
+    right = {None: "not answered", 0.0: "wrong", 1.0: "right"}.get(score, f"{score} of 1")
     return EpisodeView(
         title=turn.observation[:80] if turn else "no answer",
         facts={"gold": str(outcome.get("answer")), "given": str(outcome.get("given") or "–"), "verdict": right},
@@ -185,12 +210,13 @@ def _sum_vocabulary(source: ArithmeticTasks) -> Vocabulary:
     return Vocabulary(words=[*dict.fromkeys([*said.split(), *"0123456789"])], pieces=list("0123456789"))
 
 
-def _table_vocabulary(tasks: TableTasks) -> Vocabulary:
-    """The 2,000 most frequent words of the training rows and the system prompt; all their characters as pieces."""
-    texts = [tasks.system_prompt, in_format("", "")]
-    texts += [f"{item.question} {item.worked or ''} {gold_answer(item.answer)}" for item in tasks.splits["train"]]
-    counts = Counter(word for text in texts[2:] for word in re.findall(r"\S+", text) if not re.search(r"\d", word))
-    said: Mapping[str, None] = dict.fromkeys(" ".join(texts[:2]).split())
+def text_vocabulary(items: Sequence[Item], always: Sequence[str]) -> Vocabulary:
+    """The 2,000 most frequent words of these items and all words of ``always``; all their characters as pieces."""
+    texts = [*always, *(f"{item.question} {item.worked or ''} {gold_answer(item.answer)}" for item in items)]
+    counts = Counter(
+        word for text in texts[len(always) :] for word in re.findall(r"\S+", text) if not re.search(r"\d", word)
+    )
+    said: Mapping[str, None] = dict.fromkeys(" ".join(always).split())
     frequent = [word for word, count in counts.most_common(2000) if count > 1 and "▁" not in word]
     characters = sorted({character for text in texts for character in text if not character.isspace()} - {"▁"})
     return Vocabulary(words=list(dict.fromkeys([*said, *frequent])), pieces=characters)

@@ -1,0 +1,133 @@
+"""Calling functions in another process, with limits on time and memory: for code that we cannot bound or import here.
+
+A worker is a script with a dict ``HANDLERS`` of functions. It may run under another Python, with packages that conflict with
+ours. Requests and replies are JSON lines. The hash seed is fixed, so that sets are walked in one order everywhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from gradus.core.errors import GradusError
+
+__all__ = ["Worker", "WorkerError", "WorkerLimit"]
+
+_LOOP = Path(__file__).with_name("worker_loop.py")
+_START = 120  # seconds that imports may take
+
+
+class WorkerError(GradusError):
+    """A call raised in the worker. ``type`` is the exception's name there."""
+
+    def __init__(self, type: str, message: str) -> None:
+        super().__init__(f"{type}: {message}")
+        self.type = type
+
+
+class WorkerLimit(WorkerError):
+    """A call went over its limit of time or memory; the worker was ended and the next call starts a new one."""
+
+
+class Worker:
+    """A process that answers calls one at a time. It starts with the first call and ends with this process.
+
+    ``cpu_seconds``: CPU time of one call; by the clock it may take twelve times as long, so that a busy machine changes no
+    result. ``memory``: bytes of address space, 0 for no limit.
+    """
+
+    def __init__(
+        self, script: Path, *, python: str = sys.executable, cpu_seconds: int = 10, memory: int = 4 * 2**30
+    ) -> None:
+        self._command = [python, "-u", str(_LOOP), str(script), str(memory)]
+        self._cpu_seconds = cpu_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pending = b""
+        self._lock = Lock()
+
+    def start(self) -> None:
+        """Start now instead of with the first call. Raises WorkerError with what the script raised."""
+        with self._lock:
+            self._running()
+
+    def call(self, method: str, **params: Any) -> Any:
+        """The handler's result. Raises WorkerError if it raised, WorkerLimit if it was cut off."""
+        request = {"method": method, "params": params, "cpu_seconds": self._cpu_seconds}
+        line = json.dumps(request).encode() + b"\n"
+        with self._lock:
+            process = self._running()
+            try:
+                assert process.stdin is not None
+                process.stdin.write(line)
+                process.stdin.flush()
+                return self._reply(12 * self._cpu_seconds)
+            except BrokenPipeError:
+                self._end()
+                raise WorkerLimit("WorkerLimit", "the worker ended before it answered") from None
+
+    def close(self) -> None:
+        """End the process; a later call starts it again."""
+        with self._lock:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._end()
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"},
+                start_new_session=True,  # Ctrl-C is for the process that asks
+            )
+        except OSError as error:
+            raise WorkerError("OSError", f"{self._command[0]} cannot be started: {error}") from error
+        atexit.register(self.close)
+        try:
+            self._reply(_START)
+        except WorkerError:
+            self._end()
+            raise
+        return self._process
+
+    def _reply(self, seconds: float) -> Any:
+        """The next line, as a result. The process is ended if none comes in time."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._pending:
+            left = deadline - time.monotonic()
+            ready = select.select([process.stdout], [], [], max(left, 0))[0] if left > 0 else []
+            chunk = os.read(process.stdout.fileno(), 1 << 20) if ready else b""
+            if not chunk:
+                self._end()
+                raise WorkerLimit("WorkerLimit", f"took more than {self._cpu_seconds} s, or more memory than it may")
+            self._pending += chunk
+        line, _, self._pending = self._pending.partition(b"\n")
+        reply = json.loads(line)
+        if "error" not in reply:
+            return reply["result"]
+        kind, message = reply["error"]["type"], reply["error"]["message"]
+        raise (WorkerLimit if kind in ("OutOfTime", "MemoryError") else WorkerError)(kind, message)
+
+    def _end(self) -> None:
+        process, self._process, self._pending = self._process, None, b""
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+        atexit.unregister(self.close)

@@ -1,0 +1,66 @@
+"""The other end of ``gradus.core.worker``: run as a script by any Python from 3.9 on, with the standard library alone.
+
+``python worker_loop.py SCRIPT MEMORY_BYTES`` runs SCRIPT, which leaves a dict ``HANDLERS`` of functions, then answers one JSON
+request a line: ``{"method", "params", "cpu_seconds"}`` with ``{"result"}`` or ``{"error": {"type", "message"}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import runpy
+import signal
+import sys
+
+
+class OutOfTime(Exception):
+    """The call used up its CPU time."""
+
+
+def _stop(signum, frame):
+    raise OutOfTime("used up its CPU time")
+
+
+def _limit(seconds: int) -> None:
+    """Python code gets an exception after ``seconds`` of CPU time; what does not react is killed soon after."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime) + seconds + 1, hard))
+
+
+def _answer(handlers, request):
+    try:
+        _limit(request["cpu_seconds"])
+        result = handlers[request["method"]](**request["params"])
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        return json.dumps({"result": result}, default=str)
+    except Exception as error:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        return json.dumps({"error": {"type": type(error).__name__, "message": str(error)[:2000]}})
+
+
+def main() -> None:
+    """Answer requests until the other side closes."""
+    sys.path.pop(0)  # this folder's modules must not stand before a package of the same name
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what packages print goes to the error stream
+    script, memory = sys.argv[1], int(sys.argv[2])
+    signal.signal(signal.SIGPROF, _stop)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    try:
+        handlers = runpy.run_path(script)["HANDLERS"]
+        first = json.dumps({"result": "ready"})
+    except Exception as error:
+        handlers, first = {}, json.dumps({"error": {"type": type(error).__name__, "message": str(error)[:2000]}})
+    print(first, file=replies, flush=True)
+    for line in sys.stdin:
+        print(_answer(handlers, json.loads(line)), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

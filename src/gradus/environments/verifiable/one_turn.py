@@ -1,0 +1,163 @@
+"""An environment of one turn from rows and reward functions, or from rows and a judge, in one call."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
+from gradus.environments.verifiable.datasets import split_items
+from gradus.environments.verifiable.environment import Judge, Verdict
+from gradus.environments.verifiable.items import Item, TaskSource
+from gradus.environments.verifiable.policies import Writer, make_policies
+from gradus.environments.verifiable.spec import one_turn_spec, text_vocabulary
+from gradus.rewards import RewardFunction, Rewards, gold_answer, grader_of, read_answer, same_answer
+from gradus.rewards.limits import limited
+
+__all__ = ["judge_of", "one_turn", "one_turn_of", "score_grader"]
+
+_QUESTION = ("question", "prompt")
+
+
+def one_turn(
+    rows: Sequence[Mapping[str, Any]],
+    rewards: Sequence[RewardFunction | tuple[RewardFunction, float]] = (),
+    *,
+    judge: Callable[[Mapping[str, Any], str], float] | None = None,
+    name: str = "rows",
+    system_prompt: str = "",
+    answer_format: str = "{answer}",
+    test: Sequence[Mapping[str, Any]] | None = None,
+) -> EnvironmentSpec:
+    """Rows with ``question`` (or ``prompt``) and perhaps ``answer``, and what judges completions of them.
+
+    ``rewards``: functions in TRL's signature, or pairs of function and weight. ``judge(row, completion)`` returns a score, 1 for
+    right. One of the two must be given; with both, the rewards train and the judge is the true reward. ``answer_format``: how a
+    gold answer is written as a completion. ``test``: rows that are held out; without them a tenth is.
+
+    >>> rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
+    >>> spec = one_turn(rows, judge=lambda row, text: float(text.strip() == row["answer"]))
+    >>> spec.max_turns, spec.teacher, list(spec.graders)
+    (1, 'gold', ['score'])
+    """
+    if not rewards and judge is None:
+        raise ConfigError("one_turn needs rewards=[...] or judge=..., got neither")
+    if "{answer}" not in answer_format:
+        raise ConfigError(f"answer_format must have {{answer}} in it, got {answer_format!r}")
+    held_out = None if test is None else [_item(row, number) for number, row in enumerate(test, 1)]
+    items = [_item(row, number) for number, row in enumerate(rows, 1)]
+    tasks = split_items(name, items, held_out, system_prompt=system_prompt)
+    graders = [grader_of(Rewards(list(rewards)), name="rewards", summary="the given rewards")] if rewards else []
+    graders += [] if judge is None else [score_grader()]
+    answered = all(item.answer for item in items)
+    return one_turn_of(
+        tasks,
+        items=tasks.splits["train"],
+        judge=judge_of(judge) if judge else _judge_value,
+        graders=graders,
+        summary=f"{len(items)} rows of one turn",
+        write=lambda _, answer: answer_format.format(answer=answer),
+        true_reward=None if judge or answered else _graded,
+    )
+
+
+def one_turn_of(
+    source: TaskSource,
+    *,
+    items: Sequence[Item],
+    judge: Judge,
+    graders: Sequence[Grader],
+    summary: str,
+    write: Writer,
+    conditions: Sequence[str] = ("in-distribution", "held-out"),
+    true_reward: Callable[[Episode], float | None] | None = None,
+) -> EnvironmentSpec:
+    """A source of tasks with a judge. ``items``: examples that the vocabulary and random answers are made of.
+
+    If all of them have a gold answer, gold answers teach.
+    """
+    answers = [gold_answer(item.answer) for item in items if item.answer]
+    answered = len(answers) == len(items)
+
+    def sample(rng: Random) -> str:
+        return rng.choice(answers) if answers else rng.choice(items).question.split()[-1]
+
+    common = Counter(answers).most_common(1)[0][0] if answers else "0"
+    policies = make_policies(sample, common, worked=False, write=write)
+    if not answered:
+        policies = {key: make for key, make in policies.items() if key not in ("gold", "noisy")}
+    return one_turn_spec(
+        source,
+        summary=summary,
+        policies=policies,
+        ladder=("random", "noisy:0.5", "noisy:0.2", "gold") if answered else ("silence", "random"),
+        teacher="gold" if answered else None,
+        vocabulary=lambda: text_vocabulary(items, [source.system_prompt, write("known", "")]),
+        sample=sample,
+        recipe="one-turn.toml",
+        judge=judge,
+        graders=graders,
+        write=write,
+        conditions=conditions,
+        true_reward=true_reward,
+    )
+
+
+def judge_of(function: Callable[[Mapping[str, Any], str], float]) -> Judge:
+    """A judge from a function of row and completion. What it raises is an error of that answer; it may take a minute."""
+
+    def judge(item: Item, text: str) -> Verdict:
+        try:
+            score = float(limited(function, 60.0)(item.columns, text))
+        except Exception as error:
+            return Verdict(score=None, given=text, error=f"the judge raised {type(error).__name__}: {error}")
+        if not math.isfinite(score):
+            return Verdict(score=None, given=text, error=f"the judge returned {score}; expected a finite number")
+        return Verdict(score=score, given=text or None, problem=None if text else "the answer is empty")
+
+    return judge
+
+
+def score_grader(summary: str = "the judge's score") -> Grader:
+    """The grader that gives what the environment's judge said."""
+
+    def compute(episodes: Sequence[Episode]) -> list[Reward]:
+        return [_score(episode) for episode in episodes]
+
+    return Grader(name="score", summary=summary, weights={"score": 1.0}, compute=compute, range=(0.0, 1.0))
+
+
+def _score(episode: Episode) -> Reward:
+    value = episode.outcome.get("correct")
+    if value is None:
+        return Reward(grader="score", value=None, error=episode.outcome.get("error") or "the answer was not judged")
+    terms: list[tuple[RewardTerm, ...]] = [() for _ in episode.turns]
+    terms[-1] = (RewardTerm(component="score", value=value),)
+    return Reward(grader="score", value=value, components={"score": value}, terms=tuple(terms))
+
+
+def _judge_value(item: Item, text: str) -> Verdict:
+    """The marked answer, or the whole text, against the gold answer; no score if the row has none."""
+    given = read_answer(text).text or text.strip() or None
+    problem = None if given else "the answer is empty"
+    if not item.answer:
+        return Verdict(score=None, given=given, problem=problem)
+    right = given is not None and same_answer(given, gold_answer(item.answer))
+    return Verdict(score=float(right), given=given, problem=problem)
+
+
+def _graded(episode: Episode) -> float | None:
+    return episode.reward.value if episode.reward else None
+
+
+def _item(row: Mapping[str, Any], number: int) -> Item:
+    question = next((row[key] for key in _QUESTION if key in row), None)
+    if question is None:
+        raise ConfigError(f"row {number} has no question; expected a column named question or prompt, got {list(row)}")
+    if not isinstance(question, str):  # chat messages: the last one asks
+        question = str(question[-1].get("content", "")) if question else ""
+    answer = row.get("answer")
+    return Item(question=question, answer="" if answer is None else str(answer), columns=dict(row))

@@ -1,0 +1,1 @@
+"""Environments of other suites by name: ``reasoning-gym:NAME``, ``textarena:NAME``, ``gymnasium:ID``, ``verifiers:MODULE``."""

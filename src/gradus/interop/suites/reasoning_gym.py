@@ -1,0 +1,125 @@
+"""``reasoning-gym:NAME``: the data sets of reasoning-gym, judged by their own ``score_answer``.
+
+Options of a data set stand behind a question mark, as in ``reasoning-gym:chain_sum?max_terms=2``; their values are JSON.
+Items and scores come from a worker process: some graders evaluate the answer as code, some never end, and some sets depend on
+the hash seed of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec
+from gradus.core.worker import Worker, WorkerError
+from gradus.environments.verifiable.environment import Verdict
+from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
+from gradus.environments.verifiable.one_turn import one_turn_of, score_grader
+from gradus.interop.suites.naming import SuiteNames, started
+from gradus.rewards import read_answer
+
+__all__ = ["load", "suite_names"]
+
+_SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
+_BLOCK = 1000
+_STEP = 37  # coprime to the block: a task that belongs to another split gives way to the one so many places on
+_FIRST = {"train": 0, "in-distribution": 1_000_000_000, "held-out": 1_500_000_000}
+_SHARES = {"train": (0.2, 1.0), "in-distribution": (0.1, 0.2), "held-out": (0.0, 0.1)}
+
+
+@cache
+def _worker() -> Worker:
+    return Worker(Path(__file__).parent / "workers" / "reasoning_gym_worker.py")
+
+
+def suite_names() -> SuiteNames:
+    """Names of the data sets, each with a line about it."""
+    return started(_worker(), "reasoning-gym", "reasoning-gym==0.1.25").call("names")
+
+
+def load(argument: str | None = None) -> EnvironmentSpec:
+    """``NAME`` or ``NAME?option=value&...``."""
+    if not argument:
+        raise ConfigError("reasoning-gym takes a data set, as in reasoning-gym:leg_counting; gradus envs reasoning-gym: lists them")
+    known = suite_names()
+    name, _, query = argument.partition("?")
+    if name not in known:
+        raise ConfigError(
+            f"reasoning-gym has no data set {name!r}; gradus envs reasoning-gym: lists all {len(known)}, "
+            "for example reasoning-gym:leg_counting"
+        )
+    options = {key: _value(text) for key, text in parse_qsl(query, strict_parsing=bool(query))}
+    source = ReasoningGymTasks(name, options, f"reasoning-gym:{argument}")
+    try:
+        items = [source.item("train", TRAIN_SEEDS + index) for index in range(200)]
+    except EnvironmentFault as error:
+        raise ConfigError(f"reasoning-gym:{argument} makes no tasks: {error}") from error
+    return one_turn_of(
+        source,
+        items=items,
+        judge=source.judge,
+        graders=[score_grader(f"score_answer of reasoning-gym's {name}")],
+        summary=known[name] or f"reasoning-gym's {name}",
+        write=lambda _, answer: f"<answer> {answer} </answer>",
+    )
+
+
+class ReasoningGymTasks:
+    """An endless source of items. Splits are disjoint by question: which one a question belongs to follows from its text."""
+
+    system_prompt = _SYSTEM
+
+    def __init__(self, dataset: str, options: dict[str, Any], name: str) -> None:
+        self.name = name
+        self._dataset, self._options = dataset, options
+        self._numbered = lru_cache(maxsize=4096)(self._make)
+
+    def size(self, split: str) -> int | None:
+        """No end."""
+        return None
+
+    def item(self, split: str, seed: int) -> Item:
+        """The first item from the seed's place on that belongs to the split."""
+        start = _FIRST[split] + (seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed)
+        low, high = _SHARES[split]
+        for attempt in range(_BLOCK):
+            number = start - start % _BLOCK + (start + attempt * _STEP) % _BLOCK
+            item = self._numbered(number)
+            if low <= share_of(item.question) < high:
+                return item
+        raise EnvironmentFault(f"{self.name} has too few different questions for a {split} task; give it other options")
+
+    def judge(self, item: Item, text: str) -> Verdict:
+        """What ``score_answer`` says of the marked answer. What it raises is an error of this answer."""
+        reading = read_answer(text)
+        try:
+            score = _worker().call("score", **self._where(item.columns["number"]), answer=reading.text)
+        except WorkerError as error:
+            return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset}: {error}")
+        if not isinstance(score, float) or not math.isfinite(score):
+            return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset} returned {score}")
+        return Verdict(score=score, given=reading.text, problem=reading.problem)
+
+    def _make(self, number: int) -> Item:
+        try:
+            entry = _worker().call("item", **self._where(number))
+        except WorkerError as error:
+            raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
+        answer = entry["answer"]
+        return Item(
+            question=entry["question"], answer="" if answer is None else str(answer), columns={"number": number}
+        )
+
+    def _where(self, number: int) -> dict[str, Any]:
+        return {"name": self._dataset, "options": self._options, "number": number}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
