@@ -187,7 +187,7 @@ def test_columns_are_mapped_and_the_others_reach_the_rewards(tmp_path: Path) -> 
     spec = environments.load(name)
     assert spec.name == name
     assert len(spec.conditions["held-out"].seeds) == 8
-    assert spec.teacher is None  # no worked solutions
+    assert spec.teacher == "gold"  # no worked solutions
     (episode,) = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 1)).episodes
     assert episode.outcome["columns"]["tag"] in (0, 1, 2)
     assert episode.outcome["correct"] == 1.0
