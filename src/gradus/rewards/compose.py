@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.rewards.limits import OutOfTime, limited
 
 __all__ = ["Completion", "RewardFunction", "Rewards", "ScoredCompletion", "completion_text", "reward_name"]
 
@@ -61,11 +62,16 @@ class Rewards:
 
     ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
     A function that raises on a batch is asked again one completion at a time; those that raise again are errors of that
-    completion, counted in ``errors`` under ``name: ExceptionType``. Raises ConfigError for names that meet twice.
+    completion, counted in ``errors`` under ``name: ExceptionType``. ``time_limit``: seconds that one call of a function may take;
+    a batch that took longer is an error of all its completions. Raises ConfigError for names that meet twice.
     """
 
     def __init__(
-        self, functions: Sequence[tuple[RewardFunction, float] | RewardFunction], *, messages: bool = False
+        self,
+        functions: Sequence[tuple[RewardFunction, float] | RewardFunction],
+        *,
+        messages: bool = False,
+        time_limit: float = 600.0,
     ) -> None:
         pairs = [pair if isinstance(pair, tuple) else (pair, 1.0) for pair in functions]
         if not pairs:
@@ -82,6 +88,7 @@ class Rewards:
         self._functions = {name: function for name, (function, _) in zip(names, pairs, strict=True)}
         self.weights: dict[str, float] = {name: float(weight) for name, (_, weight) in zip(names, pairs, strict=True)}
         self.messages = messages
+        self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
         self.extras: dict[str, list[Any]] = {}  # what functions gave to log_extra in the last call
         self.metrics: dict[str, list[float]] = {}  # and to log_metric
@@ -93,7 +100,11 @@ class Rewards:
         if unknown:
             raise ConfigError(f"no reward component {sorted(unknown)[0]!r}; there are {', '.join(self.weights)}")
         merged = {**self.weights, **weights}
-        return Rewards([(self._functions[name], merged[name]) for name in merged], messages=self.messages)
+        return Rewards(
+            [(self._functions[name], merged[name]) for name in merged],
+            messages=self.messages,
+            time_limit=self.time_limit,
+        )
 
     def __call__(self, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """Score completions, in order."""
@@ -131,17 +142,22 @@ class Rewards:
     def _ask(self, name: str, rows: list[Completion]) -> list[_Outcome]:
         function = self._functions[name]
         try:
-            return _checked(function(**self._arguments(function, rows)), len(rows))
+            call = limited(function, self.time_limit)
+            return _checked(call(**self._arguments(function, rows)), len(rows))
         except Exception as error:
-            if len(rows) == 1:
-                return [self._failed(name, error)]
+            if len(rows) == 1 or isinstance(error, OutOfTime):
+                return [self._failed(name, error) for _ in rows]
         return [self._ask(name, [row])[0] for row in rows]
 
     async def _ask_async(self, name: str, rows: list[Completion]) -> list[_Outcome]:
         function = self._functions[name]
         try:
             answer = function(**self._arguments(function, rows))
-            return _checked(await answer if inspect.isawaitable(answer) else answer, len(rows))
+            async with asyncio.timeout(self.time_limit):
+                return _checked(await answer if inspect.isawaitable(answer) else answer, len(rows))
+        except TimeoutError:
+            late = OutOfTime(f"took more than {self.time_limit:g} s")
+            return [self._failed(name, late) for _ in rows]
         except Exception as error:
             if len(rows) == 1:
                 return [self._failed(name, error)]
@@ -149,6 +165,8 @@ class Rewards:
 
     def _failed(self, name: str, error: Exception) -> _Outcome:
         self.errors[f"{name}: {type(error).__name__}"] += 1
+        if isinstance(error, OutOfTime):
+            return _Outcome(error=str(error))
         return _Outcome(error=f"raised {type(error).__name__}: {error}")
 
     def _arguments(self, function: RewardFunction, rows: list[Completion]) -> dict[str, Any]:

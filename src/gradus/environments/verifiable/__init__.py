@@ -4,8 +4,8 @@ from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.checks import DataProblem, check_source, check_tasks, has_data_set
 from gradus.environments.verifiable.datasets import DataSource, parse_source, read_tasks
 from gradus.environments.verifiable.environment import VerifiableEnvironment
+from gradus.environments.verifiable.from_rows import one_turn
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource
-from gradus.environments.verifiable.one_turn import one_turn
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.spec import load_arithmetic, load_csv, load_gsm8k, load_jsonl
 

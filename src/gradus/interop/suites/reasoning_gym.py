@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.verifiable.environment import Verdict
+from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
-from gradus.environments.verifiable.one_turn import one_turn_of, score_grader
 from gradus.interop.suites.naming import SuiteNames, started
 from gradus.rewards import read_answer
 
@@ -44,7 +44,9 @@ def suite_names() -> SuiteNames:
 def load(argument: str | None = None) -> EnvironmentSpec:
     """``NAME`` or ``NAME?option=value&...``."""
     if not argument:
-        raise ConfigError("reasoning-gym takes a data set, as in reasoning-gym:leg_counting; gradus envs reasoning-gym: lists them")
+        raise ConfigError(
+            "reasoning-gym takes a data set, as in reasoning-gym:leg_counting; gradus envs reasoning-gym: lists them"
+        )
     known = suite_names()
     name, _, query = argument.partition("?")
     if name not in known:

@@ -31,12 +31,14 @@ def one_turn(
     system_prompt: str = "",
     answer_format: str = "{answer}",
     test: Sequence[Mapping[str, Any]] | None = None,
+    time_limit: float = 60.0,
 ) -> EnvironmentSpec:
     """Rows with ``question`` (or ``prompt``) and perhaps ``answer``, and what judges completions of them.
 
     ``rewards``: functions in TRL's signature, or pairs of function and weight. ``judge(row, completion)`` returns a score, 1 for
     right. One of the two must be given; with both, the rewards train and the judge is the true reward. ``answer_format``: how a
-    gold answer is written as a completion. ``test``: rows that are held out; without them a tenth is.
+    gold answer is written as a completion. ``test``: rows that are held out; without them a tenth is. ``time_limit``: seconds for one call
+    of a judge or a reward function.
 
     >>> rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
     >>> spec = one_turn(rows, judge=lambda row, text: float(text.strip() == row["answer"]))
@@ -50,13 +52,17 @@ def one_turn(
     held_out = None if test is None else [_item(row, number) for number, row in enumerate(test, 1)]
     items = [_item(row, number) for number, row in enumerate(rows, 1)]
     tasks = split_items(name, items, held_out, system_prompt=system_prompt)
-    graders = [grader_of(Rewards(list(rewards)), name="rewards", summary="the given rewards")] if rewards else []
+    graders = (
+        [grader_of(Rewards(list(rewards), time_limit=time_limit), name="rewards", summary="the given rewards")]
+        if rewards
+        else []
+    )
     graders += [] if judge is None else [score_grader()]
     answered = all(item.answer for item in items)
     return one_turn_of(
         tasks,
         items=tasks.splits["train"],
-        judge=judge_of(judge) if judge else _judge_value,
+        judge=judge_of(judge, time_limit) if judge else _judge_value,
         graders=graders,
         summary=f"{len(items)} rows of one turn",
         write=lambda _, answer: answer_format.format(answer=answer),
@@ -106,12 +112,12 @@ def one_turn_of(
     )
 
 
-def judge_of(function: Callable[[Mapping[str, Any], str], float]) -> Judge:
-    """A judge from a function of row and completion. What it raises is an error of that answer; it may take a minute."""
+def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float = 60.0) -> Judge:
+    """A judge from a function of row and completion. What it raises is an error of that answer."""
 
     def judge(item: Item, text: str) -> Verdict:
         try:
-            score = float(limited(function, 60.0)(item.columns, text))
+            score = float(limited(function, seconds)(item.columns, text))
         except Exception as error:
             return Verdict(score=None, given=text, error=f"the judge raised {type(error).__name__}: {error}")
         if not math.isfinite(score):

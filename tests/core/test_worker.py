@@ -1,0 +1,66 @@
+"""Calls in another process: results, errors, limits of time and memory."""
+
+from pathlib import Path
+
+import pytest
+
+from gradus.core.worker import Worker, WorkerError, WorkerLimit
+
+SCRIPT = """
+import time
+def add(a, b):
+    print("noise on standard output")
+    return a + b
+def loop():
+    while True:
+        pass
+def big_power():
+    return len(str(9 ** (9 ** 9)))
+def eat():
+    return len([0] * 10**10)
+def hash_of(text):
+    return hash(text)
+HANDLERS = {"add": add, "loop": loop, "big_power": big_power, "eat": eat, "hash_of": hash_of}
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    made = Worker(script, cpu_seconds=1, memory=2**30)
+    yield made
+    made.close()
+
+
+def test_results_and_errors_come_back_and_prints_do_no_harm(worker: Worker) -> None:
+    assert worker.call("add", a=2, b=3) == 5
+    with pytest.raises(WorkerError, match="TypeError"):
+        worker.call("add", a=2, b="x")
+    assert worker.call("add", a="x", b="y") == "xy"
+
+
+@pytest.mark.parametrize("method", ["loop", "big_power", "eat"])
+def test_what_takes_too_much_is_cut_off_and_the_next_call_works(worker: Worker, method: str) -> None:
+    with pytest.raises(WorkerLimit):
+        worker.call(method)
+    assert worker.call("add", a=1, b=1) == 2
+
+
+def test_hashes_are_the_same_in_every_process(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    hashes = []
+    for _ in range(2):
+        worker = Worker(script)
+        hashes.append(worker.call("hash_of", text="some text"))
+        worker.close()
+    assert hashes[0] == hashes[1]
+
+
+def test_a_script_that_cannot_start_says_why(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import no_such_package_anywhere")
+    with pytest.raises(WorkerError, match="no_such_package_anywhere") as caught:
+        Worker(script).start()
+    assert caught.value.type == "ModuleNotFoundError"
