@@ -23,6 +23,8 @@ LONG = {
     "fractions": "<answer>" + r"\frac" * 100_000 + "</answer>",
     "braces": r"\boxed{" + "{" * 100_000 + "}" * 100_000 + "}",
     "hashes": "####" * 100_000,
+    "unclosed thoughts": "<think>" * 100_000,
+    "a thought and no tag": "<thinking " + "a" * 500_000,
 }
 
 

@@ -6,10 +6,7 @@ import re
 
 __all__ = ["without_thoughts"]
 
-_TAG = "think|thinking|thought"
-_CLOSED = re.compile(rf"<({_TAG})>.*?</\1>\s*", re.DOTALL | re.IGNORECASE)
-_OPENED_BEFORE = re.compile(rf".*</({_TAG})>\s*", re.DOTALL | re.IGNORECASE)  # some chat templates open the thought
-_NEVER_CLOSED = re.compile(rf"<({_TAG})>.*", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(/?)(think|thinking|thought)>\s*", re.IGNORECASE)
 
 
 def without_thoughts(text: str) -> str:
@@ -18,6 +15,16 @@ def without_thoughts(text: str) -> str:
     >>> without_thoughts("<think>it may be 4</think>5"), without_thoughts("it may be 4</think>5"), without_thoughts("<think>4")
     ('5', '5', '')
     """
-    if "think" not in text.lower() and "thought>" not in text.lower():
-        return text
-    return _NEVER_CLOSED.sub("", _OPENED_BEFORE.sub("", _CLOSED.sub("", text)))
+    kept: list[str] = []
+    opened: str | None = None
+    start = 0  # of what is said aloud
+    for tag in _TAG.finditer(text):
+        closing, name = tag[1] == "/", tag[2].lower()
+        if opened is None and not closing:
+            kept.append(text[start : tag.start()])
+            opened = name
+        elif closing and opened in (name, None):
+            if opened is None:  # some chat templates open the thought
+                kept.clear()
+            opened, start = None, tag.end()
+    return "".join(kept) + ("" if opened is not None else text[start:])
