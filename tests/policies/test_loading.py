@@ -114,4 +114,5 @@ def test_a_cache_that_does_not_reproduce_the_model_is_found(loaded, monkeypatch:
     monkeypatch.setattr(cache_check, "_CHECKED", set())
     monkeypatch.setattr(masks, "_additive", lambda seen, dtype: torch.zeros(seen.shape, dtype=dtype))  # sees the future
     with pytest.raises(ConfigError, match="other logits with a key-value cache"):
-        LocalPolicy(loaded("llama"), SamplingConfig())
+        cache_check.check_cache(loaded("llama"), masks.plan_masks(loaded("llama").model))
+    assert LocalPolicy(loaded("llama"), SamplingConfig()).plan is None, "transformers' own cache samples instead"

@@ -26,6 +26,7 @@ from gradus.pipeline.report_episodes import write_report_episodes
 from gradus.pipeline.run_summary import show_costs, show_promises
 from gradus.pipeline.state import RunState
 from gradus.pipeline.teaching import teach
+from gradus.planning.model_probe import check_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.nano.model import make_nano
@@ -115,7 +116,9 @@ def _finish(run: _Run) -> Path:
 def _do_model(run: _Run, cost: dict[str, Any]) -> None:
     """Make the nano model, unless a model was given."""
     if run.recipe.model.path is not None:
-        load_model(run.base, **run.recipe.template())  # fail now rather than after the teacher has been paid
+        # Fail now rather than after the teacher has worked.
+        loaded = load_model(run.base, attention=run.recipe.grpo.attention, **run.recipe.template())
+        run.console.print(check_model(loaded).sentence, highlight=False)
         return
     if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
         _make_nano(run.recipe, run.folder / "model")
@@ -303,6 +306,7 @@ def _loaded(recipe: Recipe, model: str, config: TrainerConfig) -> LoadedModel:
     device = world().device or config.device if config.device == "auto" else config.device
     dtype = "float32" if config.autocast else config.dtype
     loaded = load_model(model, dtype=dtype, device=device, attention=config.attention, **recipe.template())
+    check_model(loaded)
     return loaded.with_settings(
         environment=recipe.environment, system_prompt=_system_prompt(recipe), sampling=recipe.grpo.sampling
     )

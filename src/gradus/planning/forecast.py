@@ -99,6 +99,8 @@ def read_shape(path_or_name: str | Path, *, targets: str | tuple[str, ...] = "al
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"the config of {path_or_name} cannot be read: {str(error).splitlines()[0]}") from error
     text = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
+    kept = {name: getattr(text, name, None) for name in ("num_key_value_heads", "head_dim", "intermediate_size")}
     linear = {
         name: module
         for name, module in model.named_modules()
@@ -113,10 +115,10 @@ def read_shape(path_or_name: str | Path, *, targets: str | tuple[str, ...] = "al
         matrices=sum(module.weight.numel() for module in linear.values()),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
-        heads=text.num_attention_heads,
-        kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
-        intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        heads=heads,
+        kv_heads=kept["num_key_value_heads"] or heads,
+        head_dim=kept["head_dim"] or (text.hidden_size // heads if heads else 0),
+        intermediate=kept["intermediate_size"] or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
         context=getattr(text, "max_position_embeddings", None),
         adapter_width=sum(module.in_features + module.out_features for module in adapted),

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import GradusError
-from gradus.pipeline.checks.model import context, disk, memory, model, spelling
+from gradus.pipeline.checks.model import context, disk, memory, model, probe, spelling
 from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, trackers
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
@@ -36,6 +36,7 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
     "spelling": (spelling, ("environment", "model")),
     "context": (context, ("environment", "model")),
     "memory": (memory, ("environment", "model", "context")),
+    "probe": (probe, ("environment", "model", "memory")),
     "disk": (disk, ("model",)),
     "remote": (remote, ()),
     "server": (sampling_server, ()),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 
-__all__ = ["context", "disk", "memory", "model", "spelling"]
+__all__ = ["context", "disk", "memory", "model", "probe", "spelling"]
 
 GIB = 2**30
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter
@@ -106,6 +106,15 @@ def memory(subject: Subject) -> list[Finding]:
     if plan.peak > _TIGHT * plan.hardware.memory:
         return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
     return [passed(line)]
+
+
+def probe(subject: Subject) -> list[Finding]:
+    """Sampler, trainer and plain forward give the model's own tokens the same log-probs."""
+    from gradus.planning.model_probe import check_model
+    from gradus.policies.local.loading import load_model
+
+    loaded = load_model(subject.model, attention=subject.recipe.grpo.attention, **subject.recipe.template())
+    return [passed(check_model(loaded).sentence)]
 
 
 def disk(subject: Subject) -> list[Finding]:

@@ -10,12 +10,22 @@ from gradus.core import ConfigError
 from gradus.policies.local.decoding import evaluating
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.masks import MaskPlan
+from gradus.policies.local.masks import MaskPlan, plan_masks
 
-__all__ = ["check_cache"]
+__all__ = ["cache_plan", "check_cache"]
 
 _CHECKED: WeakSet[torch.nn.Module] = WeakSet()
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the largest logit; half precision: 0.1
+
+
+def cache_plan(loaded: LoadedModel) -> MaskPlan | None:
+    """The masks for sampling over our own cache; None if the architecture gives other logits with it, or cannot take it."""
+    try:
+        plan = plan_masks(loaded.model)
+        check_cache(loaded, plan)
+    except ConfigError:
+        return None
+    return plan
 
 
 def check_cache(loaded: LoadedModel, plan: MaskPlan) -> None:

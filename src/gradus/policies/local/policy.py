@@ -18,11 +18,11 @@ from gradus.core import (
     TurnTokens,
     Usage,
 )
-from gradus.policies.local.cache_check import check_cache
+from gradus.policies.local.cache_check import cache_plan
 from gradus.policies.local.decoding import Answer, Decoder, Prompt
+from gradus.policies.local.general_decoding import GeneralDecoder
 from gradus.policies.local.grammar import Grammar, WordGrammar
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 
 __all__ = ["LocalPolicy", "LocalSession"]
@@ -61,13 +61,18 @@ class LocalPolicy:
             raise ConfigError("sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar")
         self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
         self.grammar = _as_grammar(grammar, loaded) if sampling.grammar and grammar is not None else None
-        self.plan = plan_masks(loaded.model)
-        check_cache(loaded, self.plan)
+        self.plan = cache_plan(loaded)
         self._name = name
 
     @property
     def name(self) -> str:
         return self._name
+
+    def decoder(self, rows: int) -> Decoder | GeneralDecoder:
+        """What samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit."""
+        if self.plan is None:
+            return GeneralDecoder(self.loaded, self.sampling, self.grammar)
+        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows)
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that are played at once."""
@@ -114,14 +119,7 @@ class LocalSession:
         self._rows = [_Row(start=start) for start in episodes]
         self._size = policy.batch_size or max(1, len(episodes))
         self._decoders = [
-            Decoder(
-                policy.loaded,
-                policy.sampling,
-                policy.plan,
-                policy.grammar,
-                rows=min(self._size, len(episodes) - first),
-            )
-            for first in range(0, len(episodes), self._size)
+            policy.decoder(min(self._size, len(episodes) - first)) for first in range(0, len(episodes), self._size)
         ]
 
     def act(self, requests: Sequence[Request]) -> list[Action]:

@@ -6,6 +6,7 @@ model sees one long row with position ids. Models that bring their own attention
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,6 +100,8 @@ def _rows(model: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
         raise ValueError("this model's attention cannot share prefixes; cut microbatches with share=False")
     ids = batch.input_ids.view(batch.tree.suffixes)
     columns, place = torch.unique(source % ids.shape[1], return_inverse=True)
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        return model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[source]
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
     return logits[source // ids.shape[1], place]
 
@@ -112,7 +115,8 @@ def supports_tree(model: nn.Module) -> bool:
     windowed = not getattr(config, "layer_types", None) and getattr(config, "sliding_window", None)
     softcap = getattr(config, "attn_logit_softcapping", None)
     whole_past = set(layers) == {"full_attention"} and not windowed
-    return bool(causal._supports_attention_backend) and whole_past and softcap is None
+    attends = bool(causal._supports_attention_backend) and not causal._is_stateful  # states run along the row
+    return attends and whole_past and softcap is None
 
 
 @contextmanager

@@ -1,0 +1,180 @@
+"""Is a model one function here? The sampler, the trainer and transformers' plain forward are asked about the same tokens.
+
+Everything that training rests on is in the answer: chat template, cache, masks, windows, positions, shared prefixes. It takes a few
+seconds and is done for the user's own model before anything is spent on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradus.core import Action, ConfigError, EpisodeStart, GradusError, Observation, PolicyError, Request, Task
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.data.microbatches import microbatches
+from gradus.training.data.sequences import TrainingSequence
+from gradus.training.engine.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
+
+__all__ = ["Probe", "check_model", "probe_model"]
+
+_SYSTEM = "You answer in one line."
+_SHOWN = (
+    "What is 2 + 2 ?",
+    "Name a color, please. " * 4,
+    "And then?",
+    "No. Once more, and think of what was said before.",
+)
+_SHORT = ("a", "b", "c", "d")  # for a model whose context holds no more
+_LONG_ENOUGH = 400  # tokens of context that the texts above need at most, spelled letter by letter
+_LIMITS = {torch.float64: 1e-6, torch.float32: 2e-3}  # nats, the largest difference; for 16 bits see _limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Largest differences of log-probs in nats, over ``tokens`` tokens. ``sampler``: sampled against plain forward; ``trainer``: scored by
+    the trainer against plain forward; ``mean``: the mean of both. ``shared``: whether the trainer computes shared prefixes once;
+    ``own_cache``: whether the sampler uses the cache of Gradus, and not transformers' general one."""
+
+    sampler: float
+    trainer: float
+    mean: float
+    tokens: int
+    shared: bool
+    own_cache: bool
+
+    @property
+    def sentence(self) -> str:
+        """One line for a person."""
+        cache = "over the cache of Gradus" if self.own_cache else "by transformers' generate, which is slower"
+        passes = "shared prefixes" if self.shared else "plain rows"
+        return (
+            f"sampler ({cache}) and trainer ({passes}) agree with the plain forward to {self.sampler:.1e} and "
+            f"{self.trainer:.1e} nats"
+        )
+
+
+def check_model(loaded: LoadedModel) -> Probe:
+    """:func:`probe_model`, raising ConfigError with the reason and the way out where the three differ."""
+    name = type(causal_model(loaded.model)).__name__
+    try:
+        probe = probe_model(loaded)
+    except GradusError:
+        raise
+    except Exception as error:  # whatever an architecture does not bear, here is where it should come out
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"{name} cannot be sampled from or trained here ({type(error).__name__}: {first[:200]}); try attention = 'eager', "
+            "or choose another model"
+        ) from error
+    largest, mean = _limit(loaded.dtype)
+    if not (probe.sampler <= largest and probe.trainer <= largest and probe.mean <= mean):
+        raise ConfigError(
+            f"{name}: log-probs differ from the plain forward by {probe.sampler:.2g} nats in the sampler and {probe.trainer:.2g} "
+            f"in the trainer, expected at most {largest:.2g}; try attention = 'eager' or dtype = 'float32', or choose another model"
+        )
+    return probe
+
+
+def _limit(dtype: torch.dtype) -> tuple[float, float]:
+    """Largest and mean difference that rounding explains. 16 bits round a log-prob by some hundredths, rarely by more."""
+    if dtype in _LIMITS:
+        return _LIMITS[dtype], _LIMITS[dtype]
+    return 1.0, 0.1
+
+
+def probe_model(loaded: LoadedModel) -> Probe:
+    """Sample two groups over two turns, then compute each token's log-prob by the trainer and by one plain forward a sequence."""
+    disable_dropout(loaded.model)
+    sampling = SamplingConfig(max_new_tokens=6)
+    policy = LocalPolicy(loaded, sampling, name="probe")
+    roomy = loaded.context is None or loaded.context >= _LONG_ENOUGH
+    played = _sampled(policy, _SYSTEM if roomy else "", _SHOWN if roomy else _SHORT)
+    sequences = [_sequence(actions, number) for number, actions in enumerate(played)]
+    sampled = np.concatenate([sequence.logprobs for sequence in sequences])
+    plain = np.concatenate([_plain(loaded, sequence) for sequence in sequences])
+    trained = _trained(loaded, sequences, sampling)
+    gaps = np.abs(sampled - plain), np.abs(trained - plain)
+    return Probe(
+        sampler=_largest(gaps[0]),
+        trainer=_largest(gaps[1]),
+        mean=float(np.mean(gaps)),
+        tokens=len(plain),
+        shared=supports_tree(loaded.model),
+        own_cache=policy.plan is not None,
+    )
+
+
+def _largest(gaps: np.ndarray) -> float:
+    return float(gaps.max()) if np.isfinite(gaps).all() else float("inf")
+
+
+def _sampled(policy: LocalPolicy, system: str, shown: Sequence[str]) -> list[list[Action]]:
+    """Two turns of two groups of two; the members of a group read the same first, and other things later."""
+    task = Task(environment="probe", seed=0)
+    environment: Any = None  # a local policy never looks at it
+    starts = [
+        EpisodeStart(
+            task=task, system_prompt=system, key=("probe", row), group=row // 2, member=row % 2, environment=environment
+        )
+        for row in range(4)
+    ]
+    session = policy.start(starts)
+    played: list[list[Action]] = [[] for _ in starts]
+    for turn in range(2):
+        texts = [shown[row // 2] if turn == 0 else shown[2 + row % 2] for row in range(4)]
+        asked = [Request(row=row, observation=Observation(text=text)) for row, text in enumerate(texts)]
+        for row, action in enumerate(session.act(asked)):
+            if action.failure is not None:
+                raise PolicyError(f"the model cannot answer: {action.failure.message}")
+            played[row].append(action)
+    session.close()
+    return played
+
+
+def _sequence(actions: Sequence[Action], number: int) -> TrainingSequence:
+    """The tokens of one row's turns, all of which it really read and said."""
+    ids: list[int] = []
+    positions: list[int] = []
+    logprobs: list[float] = []
+    for action in actions:
+        assert action.tokens is not None
+        ids += action.tokens.context_ids
+        positions += range(len(ids), len(ids) + len(action.tokens.action_ids))
+        ids += action.tokens.action_ids
+        logprobs += action.tokens.logprobs
+    return TrainingSequence(
+        key=(number // 2, 0),
+        episode=number,
+        ids=np.asarray(ids, dtype=np.int64),
+        positions=np.asarray(positions, dtype=np.int64),
+        logprobs=np.asarray(logprobs),
+        turns=np.zeros(len(positions), dtype=np.int64),
+        offsets=np.zeros(len(positions), dtype=np.int64),
+    )
+
+
+@torch.no_grad()
+def _plain(loaded: LoadedModel, sequence: TrainingSequence) -> np.ndarray:
+    ids = torch.from_numpy(sequence.ids).to(loaded.device)
+    logprobs = loaded.model(input_ids=ids[None], use_cache=False).logits[0].float().log_softmax(-1)
+    places = torch.from_numpy(sequence.positions).to(loaded.device)
+    return logprobs[places - 1].gather(1, ids[places][:, None])[:, 0].double().cpu().numpy()
+
+
+@torch.no_grad()
+def _trained(loaded: LoadedModel, sequences: Sequence[TrainingSequence], sampling: SamplingConfig) -> np.ndarray:
+    """The trainer's log-probs, in the order of the sequences' tokens."""
+    scored: dict[int, np.ndarray] = {}
+    with tree_attention(loaded.model):
+        for batch in microbatches(sequences, budget=4096, share=supports_tree(loaded.model)):
+            logprobs = score_tokens(loaded.model, batch.to(loaded.device), sampling).logprobs.double().cpu().numpy()
+            rows = batch.labels.row.cpu().numpy()
+            for row, index in enumerate(batch.sequences):
+                scored[index] = logprobs[rows == row]
+    return np.concatenate([scored[index] for index in range(len(sequences))])

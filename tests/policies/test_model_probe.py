@@ -1,0 +1,91 @@
+"""The probe: sampler, trainer and plain forward are one function of the tokens, or the model is refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from model_matrix import CORE, make_model
+
+from gradus.core import ConfigError
+from gradus.planning.forecast import read_shape
+from gradus.planning.model_probe import check_model, probe_model
+from gradus.policies.local import general_decoding
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers', about kernels that are not installed
+
+
+def load(name: str, folder: Path) -> LoadedModel:
+    return load_model(make_model(name, folder / name))
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_a_core_of_architectures_is_one_function(name: str, tmp_path: Path):
+    probe = check_model(load(name, tmp_path))
+    assert probe.tokens > 20
+    assert max(probe.sampler, probe.trainer) < 1e-4
+    assert probe.own_cache == (name != "lfm2"), "a hybrid is sampled by transformers' own cache"
+
+
+def test_soft_caps_and_sinks_bring_their_attention_without_being_told(tmp_path: Path):
+    """These two were trained with attention = eager and could then not be loaded to be exported, evaluated or served."""
+    for name in ("gemma2", "gpt-oss"):
+        assert load(name, tmp_path).model.config._attn_implementation == "eager"
+
+
+def test_general_decoding_draws_the_same_tokens_as_our_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from tiny_models import play
+
+    loaded = load("qwen3", tmp_path)
+    own = LocalPolicy(loaded, SamplingConfig(max_new_tokens=5, temperature=0.9, top_k=20))
+    general = LocalPolicy(loaded, SamplingConfig(max_new_tokens=5, temperature=0.9, top_k=20))
+    general.plan = None
+    assert isinstance(general.decoder(1), general_decoding.GeneralDecoder)
+    for one, other in zip(play(own, 5, 3), play(general, 5, 3), strict=True):
+        for left, right in zip(one, other, strict=True):
+            assert left.tokens is not None
+            assert right.tokens is not None
+            assert left.tokens.action_ids == right.tokens.action_ids
+            assert left.tokens.logprobs == pytest.approx(right.tokens.logprobs, abs=1e-4)
+
+
+def test_a_trainer_that_computes_another_function_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Windows without layer types were trained as if there were none: 4 to 11 nats, and SFT said nothing."""
+    from gradus.planning import model_probe
+    from gradus.training.engine import forward
+
+    loaded = load("mistral-window", tmp_path)
+    assert check_model(loaded).trainer < 1e-4
+    for module in (forward, model_probe):
+        monkeypatch.setattr(module, "supports_tree", lambda model: True)  # what the first edition took it for
+    assert probe_model(loaded).trainer > 0.1
+    with pytest.raises(ConfigError, match="differ from the plain forward"):
+        check_model(loaded)
+
+
+def test_an_architecture_that_cannot_be_driven_is_refused_in_a_sentence(tmp_path: Path):
+    loaded = load("rwkv", tmp_path)
+    with pytest.raises(ConfigError, match=r"RwkvForCausalLM.*choose another model"):
+        check_model(loaded)
+
+
+def test_positions_that_change_with_the_length_end_at_the_original_length(tmp_path: Path):
+    """LongRoPE turns all positions at another rate once a sequence passes its original length, also those in a cache."""
+    assert load("phi3-longrope", tmp_path).context == 512
+
+
+def test_the_shape_of_a_model_without_attention_is_read(tmp_path: Path):
+    shape = read_shape(make_model("mamba", tmp_path / "mamba"))
+    assert (shape.heads, shape.kv) == (0, 0)
+    assert shape.parameters > 0
+
+
+def test_half_precision_is_judged_by_its_own_limits(tmp_path: Path):
+    loaded = load_model(make_model("qwen3", tmp_path / "qwen3"), dtype="bfloat16")
+    probe = check_model(loaded)
+    assert loaded.dtype == torch.bfloat16
+    assert 1e-4 < probe.mean < 0.1
