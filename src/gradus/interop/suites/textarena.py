@@ -1,0 +1,133 @@
+"""``textarena:NAME``: TextArena's games for one player, and those for two against an opponent that plays random legal moves.
+
+The games draw from the global ``random``, so they run in a worker process that gives each game a state of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Observation
+from gradus.core.worker import Worker, WorkerError
+from gradus.interop.suites.games import game_spec
+from gradus.interop.suites.naming import SuiteNames, started
+from gradus.policies.scripted import Script
+
+__all__ = ["TextArenaGame", "load", "suite_names"]
+
+_SYSTEM = "You play a game. Answer with one move in square brackets."
+_TURNS = 40
+_keys = count()
+
+
+@cache
+def _worker() -> Worker:
+    return Worker(Path(__file__).parent / "workers" / "textarena_worker.py")
+
+
+def suite_names() -> SuiteNames:
+    """Names of the games. Some need more than two players, a word list or a language model; loading one says so."""
+    return started(_worker(), "textarena", "textarena").call("names")
+
+
+def load(argument: str | None = None) -> EnvironmentSpec:
+    """``NAME`` as TextArena registers it, or ``NAME?turns=N`` for another limit than 40 turns."""
+    if not argument:
+        raise ConfigError(
+            "textarena takes a game, as in textarena:GuessTheNumber-v0; gradus envs textarena: lists them"
+        )
+    name, _, query = argument.partition("?")
+    if name not in suite_names():
+        raise ConfigError(f"textarena has no game {name!r}; gradus envs textarena: lists them")
+    turns = query.removeprefix("turns=") if query else str(_TURNS)
+    if not turns.isdecimal() or int(turns) < 1:
+        raise ConfigError(f"textarena:NAME takes the option turns=NUMBER, got {query!r}")
+    try:
+        players = _worker().call("players", name=name)
+    except WorkerError as error:
+        raise ConfigError(f"textarena's {name} cannot be played here: {error}") from error
+    if not players:
+        raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
+    opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
+    return game_spec(
+        f"textarena:{argument}",
+        summary=f"TextArena's {name}{opponent}",
+        make=lambda: TextArenaGame(name, players),
+        random_move=_random_move,
+        moves=lambda seed: f"[{seed % 21}]",
+        max_turns=int(turns),
+        limits=(-1.0, 1.0),
+    )
+
+
+class TextArenaGame:
+    """One game; we are player 0. What the others did since our last move is the observation."""
+
+    system_prompt = _SYSTEM
+
+    def __init__(self, name: str, players: int) -> None:
+        self._game: dict[str, Any] = {"name": name, "players": players, "key": f"{os.getpid()}-{next(_keys)}"}
+        self._actions: list[str] = []
+        self._episode_id = ""
+        self._end: dict[str, Any] = {}
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Episode id and number of moves."""
+        return {"episode_id": self._episode_id, "step_count": len(self._actions)}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin the game that belongs to ``seed``."""
+        if options:
+            raise ConfigError(f"a TextArena game takes no reset options, got {', '.join(options)}")
+        self._actions, self._end = [], {}
+        self._game["seed"] = seed or 0
+        self._episode_id = episode_id or f"{self._game['name']}-{seed or 0}"
+        return Observation(text=self._ask()["shown"])
+
+    def step(self, action: str) -> Observation:
+        """Make a move."""
+        if "seed" not in self._game or self._end:
+            raise EnvironmentFault("expected reset before this step: the game is over, or has not begun")
+        self._actions.append(action)
+        after = self._ask()
+        if after["done"]:
+            self._end = after
+        return Observation(
+            text=after["shown"],
+            reward=after["reward"],
+            terminated=after["done"],
+            action_valid=after["valid"],
+            action_error=None if after["valid"] else "the game did not accept this move",
+        )
+
+    def outcome(self) -> Mapping[str, Any]:
+        """The final reward and the game's own words on why it ended."""
+        return {"reward": self._end.get("reward"), "reason": self._end.get("reason")}
+
+    def legal_move(self, draw: int) -> str:
+        """A random move that the game takes, for scripted policies."""
+        return self._call("legal", draw=draw)
+
+    def close(self) -> None:
+        """The worker forgets games that are over."""
+
+    def _ask(self) -> dict[str, Any]:
+        return self._call("play")
+
+    def _call(self, method: str, **more: Any) -> Any:
+        try:
+            return _worker().call(method, **self._game, actions=self._actions, **more)
+        except WorkerError as error:
+            raise EnvironmentFault(f"textarena's {self._game['name']}: {error}") from error
+
+
+def _random_move(seen: Observation, script: Script) -> str:
+    game = script.start.environment
+    assert isinstance(game, TextArenaGame)
+    return game.legal_move(script.rng.randrange(2**31))
