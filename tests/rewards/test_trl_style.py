@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gradus.rewards import Completion, Rewards
+from gradus.core import Episode, StopReason, Task, Turn
+from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
 
 GOOD = "<think>2 and 2</think><answer>4</answer>"
 ROWS = [
@@ -126,3 +127,30 @@ def test_prompts_come_as_the_format_says() -> None:
     Rewards([spy])([row])
     Rewards([spy], messages=True)([row])
     assert seen == ["2 + 2?", [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]]
+
+
+def test_episodes_of_several_turns_are_scored_whole_and_rewarded_at_the_last_turn() -> None:
+
+    seen: list = []
+
+    def words(prompts, completions, **columns):
+        seen.append((prompts, completions))
+        return [float(len(completion_text(text).split())) for text in completions]
+
+    def off(completions, **columns):
+        return [1.0] * len(completions)
+
+    turns = [Turn(index=0, observation="begin", action="a b"), Turn(index=1, observation="more", action="c")]
+    episode = Episode(task=Task(environment="e", seed=0), policy="p", turns=tuple(turns), stop=StopReason.TERMINATED)
+    empty = Episode(task=Task(environment="e", seed=0), policy="p", turns=(), stop=StopReason.TERMINATED)
+    grader = grader_of(Rewards([words, (off, 0.0)]), name="own", per_turn=False)
+    whole, missing = grader.rewards([episode, empty])
+    assert seen[0] == (["begin"], ["a b\nc"])
+    assert (whole.value, [len(terms) for terms in whole.terms]) == (3.0, [0, 2])
+    assert (missing.value, missing.error) == (None, "expected an episode with an answer, got none")
+    switched = reweigh(grader, {"words": 2.0, "off": 5.0}).rewards([episode])[0]
+    assert switched.value == 11.0
+
+    grader_of(Rewards([words], messages=True), name="own", per_turn=False).rewards([episode])
+    roles = [message["role"] for message in seen[-1][1][0]]
+    assert roles == ["assistant", "user", "assistant"]

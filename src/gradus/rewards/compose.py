@@ -29,13 +29,17 @@ RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What reward functions are asked about. ``columns`` are the data set's, ``answer`` among them."""
+    """What reward functions are asked about. ``columns`` are the data set's, ``answer`` among them.
+
+    ``messages``: the completion as a conversation, if it has several turns.
+    """
 
     prompt: str
     completion: str
     system_prompt: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
     completion_ids: tuple[int, ...] = ()
+    messages: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +220,9 @@ def _prompt(row: Completion, messages: bool) -> str | Messages:
 
 
 def _completion(row: Completion, messages: bool) -> str | Messages:
-    return [{"role": "assistant", "content": row.completion}] if messages else row.completion
+    if not messages:
+        return row.completion
+    return [dict(message) for message in row.messages] or [{"role": "assistant", "content": row.completion}]
 
 
 def _checked(values: Any, rows: int) -> list[_Outcome]:

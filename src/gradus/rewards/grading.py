@@ -1,4 +1,4 @@
-"""From composed rewards to a core Grader over one-turn episodes, and a grader under other weights."""
+"""From composed rewards to a core Grader, and a grader under other weights."""
 
 from __future__ import annotations
 
@@ -12,31 +12,39 @@ from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 __all__ = ["grader_of", "reweigh", "tell_step"]
 
 
-def grader_of(rewards: Rewards, *, name: str, summary: str = "", range: tuple[float, float] | None = None) -> Grader:
-    """A grader that gives what ``rewards`` say of each episode's one answer.
+def grader_of(
+    rewards: Rewards,
+    *,
+    name: str,
+    summary: str = "",
+    range: tuple[float, float] | None = None,
+    per_turn: bool = True,
+) -> Grader:
+    """A grader that gives what ``rewards`` say of each episode; pass ``per_turn=False`` if episodes have several turns.
 
-    The columns come from ``episode.outcome["columns"]``, or from the outcome itself where it has none. An episode without
-    an answer, or with more than one, is an error of that episode.
+    The prompt is the first observation. The completion is the answer, or all answers of several turns, one after another; as
+    chat messages it is the rest of the conversation. The reward stands at the last turn. The columns come from
+    ``episode.outcome["columns"]``, or from the outcome itself if it has none. An episode without an answer is an error.
     """
-    reward = _RewardGrader(name, rewards)
-    return Grader(name=name, summary=summary, weights=dict(rewards.weights), compute=reward, per_turn=True, range=range)
+    compute = _RewardGrader(name, rewards)
+    return Grader(
+        name=name, summary=summary, weights=dict(rewards.weights), compute=compute, per_turn=per_turn, range=range
+    )
 
 
 class _RewardGrader:
-    """The reward function of rewards; it keeps hold of them, so that they can be told the step."""
+    """The function of a grader of rewards; it keeps hold of them, so that they can be told the step."""
 
     def __init__(self, name: str, rewards: Rewards) -> None:
         self.name, self.rewards = name, rewards
 
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
-        rows = {place: _completion(episode) for place, episode in enumerate(episodes) if len(episode.turns) == 1}
+        rows = {place: _completion(episode) for place, episode in enumerate(episodes) if episode.turns}
         scored = dict(zip(rows, self.rewards(list(rows.values())), strict=True))
         return [
-            _grade(self.name, scored[place])
+            _grade(self.name, scored[place], len(episode.turns))
             if place in scored
-            else Reward(
-                grader=self.name, value=None, error=f"expected an episode of one turn, got {len(episode.turns)}"
-            )
+            else Reward(grader=self.name, value=None, error="expected an episode with an answer, got none")
             for place, episode in enumerate(episodes)
         ]
 
@@ -51,8 +59,8 @@ def tell_step(grader: Grader, step: int) -> None:
 def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
     """``grader`` under other weights; a component that is not named keeps its own, one with weight 0 counts for nothing.
 
-    Terms are scaled where they stand. A component whose weight was 0 left no term to scale; it can be switched on
-    for episodes of one turn, where its term is weight times value. Raises ConfigError for a component it does not have.
+    Terms are scaled where they stand. A component whose weight was 0 left no term to scale; it can be switched on if
+    rewards stand at the last turn: its term is weight times value. Raises ConfigError for a component it does not have.
     """
     for component in weights:
         if component not in grader.weights:
@@ -63,12 +71,12 @@ def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
     fresh = {name: weight for name, weight in weights.items() if weight and not grader.weights[name]}
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return [_reweighed(reward, scale, fresh) for reward in grader.rewards(episodes)]
+        return [_reweighed(reward, scale, fresh, grader.per_turn) for reward in grader.rewards(episodes)]
 
     return replace(grader, weights={**grader.weights, **weights}, compute=compute, range=None)
 
 
-def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, float]) -> Reward:
+def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, float], per_turn: bool) -> Reward:
     if reward.value is None:
         return reward
     terms = [
@@ -80,7 +88,7 @@ def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, f
         for turn in reward.terms
     ]
     if fresh:
-        if len(terms) != 1:
+        if not terms or (per_turn and len(terms) > 1):
             names = ", ".join(fresh)
             return replace(
                 reward,
@@ -89,24 +97,34 @@ def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, f
                 error=f"{names} had weight 0 and cannot be placed among {len(terms)} turns",
             )
         known = {name: reward.components.get(name) for name in fresh}
-        terms[0] += tuple(
+        terms[-1] += tuple(
             RewardTerm(component=name, value=fresh[name] * value) for name, value in known.items() if value is not None
         )
     return replace(reward, terms=tuple(terms), value=fsum(term.value for turn in terms for term in turn))
 
 
 def _completion(episode: Episode) -> Completion:
-    turn = episode.turns[0]
+    first, *later = episode.turns
     columns = episode.outcome.get("columns")
+    messages: list[dict[str, str]] = [{"role": "assistant", "content": first.action}]
+    for turn in later:
+        messages += [{"role": "user", "content": turn.observation}, {"role": "assistant", "content": turn.action}]
     return Completion(
-        prompt=turn.observation,
-        completion=turn.action,
+        prompt=first.observation,
+        completion="\n".join(turn.action for turn in episode.turns),
         system_prompt=episode.system_prompt,
         columns=columns if isinstance(columns, Mapping) else episode.outcome,
-        completion_ids=turn.tokens.action_ids if turn.tokens else (),
+        completion_ids=tuple(token for turn in episode.turns if turn.tokens for token in turn.tokens.action_ids),
+        messages=tuple(messages),
     )
 
 
-def _grade(name: str, scored: ScoredCompletion) -> Reward:
+def _grade(name: str, scored: ScoredCompletion, turns: int) -> Reward:
     terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.terms.items())
-    return Reward(grader=name, value=scored.value, components=scored.components, terms=(terms,), error=scored.error)
+    return Reward(
+        grader=name,
+        value=scored.value,
+        components=scored.components,
+        terms=(*((),) * (turns - 1), terms),
+        error=scored.error,
+    )

@@ -1,0 +1,154 @@
+"""``gymnasium:ID``: Gymnasium's environments with discrete actions, as text. The way out, to Gymnasium, is ``interop/gymnasium.py``.
+
+An observation is what the environment draws as text (``render_mode="ansi"``) if it can, and the observation's numbers otherwise.
+Options go to ``gymnasium.make``, as in ``gymnasium:FrozenLake-v1?is_slippery=false``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Observation, child_rng
+from gradus.interop.suites.games import game_spec
+from gradus.interop.suites.naming import SuiteNames
+from gradus.policies.scripted import Script
+
+__all__ = ["GymnasiumText", "load", "suite_names"]
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_TURNS = 100
+_RULES = 1200  # characters of an environment's own description
+
+
+def suite_names() -> SuiteNames:
+    """Registered ids with the module that has them; those without discrete actions are refused when they are loaded."""
+    return {name: str(spec.entry_point).partition(":")[0] for name, spec in sorted(_gymnasium().registry.items())}
+
+
+def load(argument: str | None = None) -> EnvironmentSpec:
+    """``ID`` or ``ID?option=value&...``."""
+    if not argument:
+        raise ConfigError("gymnasium takes an id, as in gymnasium:FrozenLake-v1; gradus envs gymnasium: lists them")
+    name, _, query = argument.partition("?")
+    options = {key: _value(text) for key, text in parse_qsl(query, strict_parsing=bool(query))}
+    first = GymnasiumText(name, options)
+    actions = first.actions
+    limit = first.max_steps or _TURNS
+    first.close()
+    return game_spec(
+        f"gymnasium:{argument}",
+        summary=f"Gymnasium's {name} as text, {actions} actions",
+        make=lambda: GymnasiumText(name, options),
+        random_move=lambda _, script: _random_action(script, actions),
+        moves=lambda seed: str(seed % actions),
+        max_turns=limit,
+        per_turn=True,
+    )
+
+
+class GymnasiumText:
+    """One environment; an action is the number of a choice, the last number in the answer."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self._env = _made(name, options)
+        self._name = name
+        space: Any = self._env.action_space
+        if type(space).__name__ != "Discrete":
+            self._env.close()
+            raise ConfigError(f"gymnasium:{name} has actions of kind {type(space).__name__}; expected Discrete")
+        self.actions, self._first = int(space.n), int(space.start)
+        self.max_steps: int | None = self._env.spec.max_episode_steps
+        self._steps = 0
+        self._episode_id = ""
+        self._over = True
+        self._rng = child_rng(0, "invalid action")
+
+    @property
+    def system_prompt(self) -> str:
+        """What the actions are, in the environment's own words if it has some."""
+        rules = inspect.getdoc(type(self._env.unwrapped)) or ""
+        section = re.search(r"## Action Space\n(.*?)(?=\n\s*## |\Z)", rules, re.DOTALL)
+        text = section[1].strip()[:_RULES] if section else ""
+        return f"You act in {self._name}. Answer with the number of an action, 0 to {self.actions - 1}.\n{text}".strip()
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Episode id and number of steps."""
+        return {"episode_id": self._episode_id, "step_count": self._steps}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin; options go to the environment's own reset."""
+        seen, _ = self._env.reset(seed=seed, options=options or None)
+        self._steps, self._over = 0, False
+        self._rng = child_rng(seed or 0, "invalid action")
+        self._episode_id = episode_id or f"{self._name}-{seed}"
+        return Observation(text=self._text(seen))
+
+    def step(self, action: str) -> Observation:
+        """Take the last number in the answer. An answer without a legal one is invalid, and a random action stands in for it:
+        if it were skipped, silence would win wherever steps cost something."""
+        if self._over:
+            raise EnvironmentFault("expected reset before this step: the episode is over, or has not begun")
+        numbers = [int(digits) for digits in re.findall(r"\d{1,9}", action[-50:])]
+        valid = bool(numbers) and numbers[-1] < self.actions
+        choice = numbers[-1] if valid else self._rng.randrange(self.actions)
+        seen, reward, terminated, truncated, _ = self._env.step(self._first + choice)
+        self._steps += 1
+        self._over = bool(terminated or truncated)
+        return Observation(
+            text=self._text(seen),
+            reward=float(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            action_valid=valid,
+            action_error=None if valid else f"expected a number from 0 to {self.actions - 1}",
+        )
+
+    def outcome(self) -> Mapping[str, Any]:
+        """The number of steps."""
+        return {"steps": self._steps}
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        self._env.close()
+
+    def _text(self, seen: Any) -> str:
+        if self._env.render_mode == "ansi":
+            return _COLORS.sub(
+                lambda code: "*" if code[0] not in ("\x1b[0m", "\x1b[m") else "", str(self._env.render())
+            ).strip()
+        return json.dumps(seen, default=lambda value: value.tolist())
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium
+    except ModuleNotFoundError as error:
+        raise ConfigError("gymnasium: needs a package that is not installed: pip install gymnasium") from error
+    return gymnasium
+
+
+def _made(name: str, options: Mapping[str, Any]) -> Any:
+    gymnasium = _gymnasium()
+    try:
+        modes = getattr(gymnasium.envs.registration.load_env_creator(gymnasium.spec(name).entry_point), "metadata", {})
+        ansi = {"render_mode": "ansi"} if "ansi" in modes.get("render_modes", ()) else {}
+        return gymnasium.make(name, **ansi, **options)
+    except Exception as error:  # an unknown id, a missing package, an option that is refused: all say so
+        raise ConfigError(f"gymnasium:{name} cannot be made: {error}") from error
+
+
+def _random_action(script: Script, actions: int) -> str:
+    return str(script.rng.randrange(actions))
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

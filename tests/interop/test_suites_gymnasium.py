@@ -1,0 +1,50 @@
+"""``gymnasium:ID`` as a text environment."""
+
+import pytest
+
+pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
+
+from gradus import environments
+from gradus.core import ConfigError
+from gradus.interop.suites.naming import list_suite
+from gradus.rollouts import roll_out
+
+LAKE = "gymnasium:FrozenLake-v1?is_slippery=false"
+
+
+def test_ids_are_listed() -> None:
+    assert {"FrozenLake-v1", "CliffWalking-v1", "Blackjack-v1"} <= set(list_suite("gymnasium"))
+
+
+def test_a_lake_is_drawn_and_crossed() -> None:
+    environment = environments.load(LAKE).make()
+    first = environment.reset(seed=0)
+    assert first.text.splitlines()[-1] == "HFFG"
+    for move in (1, 1, 2, 1, 2, 2):
+        seen = environment.step(f"I go {move}")
+    assert (seen.terminated, seen.reward) == (True, 1.0)
+    assert "0: Move left" in environment.system_prompt
+
+
+@pytest.mark.parametrize("name", ["CliffWalking-v1", "Blackjack-v1", "CartPole-v1"])
+def test_the_same_seed_is_the_same_episode(name: str) -> None:
+    spec = environments.load(f"gymnasium:{name}")
+    once, again = (roll_out(spec, spec.policy("random"), spec.tasks("in-distribution", 6)).episodes for _ in range(2))
+    assert [each.turns for each in once] == [each.turns for each in again]
+    assert all(each.reward and each.reward.value == each.env_return for each in once)
+
+
+def test_silence_does_not_escape_what_steps_cost() -> None:
+    spec = environments.load("gymnasium:CliffWalking-v1")
+    episodes = roll_out(spec, spec.policy("silence"), spec.tasks("in-distribution", 3)).episodes
+    assert all(each.reward and each.reward.value is not None and each.reward.value <= -100 for each in episodes)
+    assert not any(turn.valid for each in episodes for turn in each.turns)
+
+
+def test_what_cannot_be_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected Discrete"):
+        environments.load("gymnasium:Pendulum-v1")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        environments.load("gymnasium:NoSuchThing-v1")
+    with pytest.raises(ConfigError, match="takes an id"):
+        environments.load("gymnasium")
