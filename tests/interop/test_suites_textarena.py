@@ -22,10 +22,8 @@ def test_games_are_listed() -> None:
 
 
 def play(environment, seed: int, numbers: list[int]) -> list[str]:
-    texts = [environment.reset(seed=seed).text]
-    for number in numbers:
-        texts.append(environment.step(f"[{number}]").text)
-    return texts
+    first = environment.reset(seed=seed).text
+    return [first, *(environment.step(f"[{number}]").text for number in numbers)]
 
 
 def test_interleaved_games_are_what_they_are_alone(guess: EnvironmentSpec) -> None:

@@ -97,8 +97,8 @@ def _bracketed(action):
 def _moves(heard, rng):
     """Candidates: what stands in brackets in the texts, and small numbers, shuffled, at most ``TRIES``."""
     named = re.findall(r"\[[^\[\]\n]{1,30}\]", "\n".join(heard))
-    pairs = ["[%d %d]" % (a, b) for a in range(5) for b in range(5)]
-    moves = list(dict.fromkeys([*named, *("[%d]" % n for n in range(21)), *pairs]))
+    pairs = [f"[{a} {b}]" for a in range(5) for b in range(5)]
+    moves = list(dict.fromkeys([*named, *(f"[{n}]" for n in range(21)), *pairs]))
     rng.shuffle(moves)
     return moves[:TRIES]
 
