@@ -29,10 +29,10 @@ from gradus.policies.local.loading import load_model, quiet_transformers
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
-from gradus.training.grpo_loop import GrpoLoop
-from gradus.training.run.alerts import Alarm
+from gradus.training.grpo import GrpoLoop
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen
+from gradus.training.run.resolved import resolve
 
 THREADS = 2
 clock = time.perf_counter
@@ -45,7 +45,7 @@ class OurSteps:
         loaded = prepare_model(load_model(model, device="cpu"), config)
         config = config.model_copy(update={"max_turns": spec.max_turns})
         self.records: list[dict[str, Any]] = []
-        self._loop = GrpoLoop(loaded, spec, config, RunFolder(folder), spec.grader(), Alarm(None, "warn"))
+        self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), RunFolder(folder), spec.grader())
         self._screen = Screen("bench", steps=1, figures={}, live=False)
 
     def __call__(self) -> float:

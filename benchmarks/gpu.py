@@ -38,12 +38,12 @@ from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, share_prefixes, vocabulary_size
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.throughput import matmul_peak, training_flops
-from gradus.training.engine.update import TrainingSample, policy_update
+from gradus.training.engine.update import policy_update
 
 # Qwen2.5's shapes: hidden size, layers, heads, key heads, width of the MLP.
 QWEN = {"0.5B": (896, 24, 14, 2, 4864), "1.5B": (1536, 28, 12, 2, 8960), "3B": (2048, 36, 16, 2, 11008)}
@@ -130,7 +130,7 @@ def prompts_of(size: Size, vocabulary: int) -> list[tuple[int, ...]]:
     return [tuple(rng.integers(10, vocabulary, length).tolist()) for length in lengths]
 
 
-def sample(loaded: LoadedModel, size: Size, prompts: Sequence[tuple[int, ...]], seed: int) -> list[TrainingSequence]:
+def sample(loaded: LoadedModel, size: Size, prompts: Sequence[tuple[int, ...]], seed: int) -> list[TrainingSample]:
     """Let the sampler answer every prompt ``size.members`` times."""
     rows = [(group, prompt) for group, prompt in enumerate(prompts) for _ in range(size.members)]
     sampling = SamplingConfig(max_new_tokens=size.new)
@@ -143,14 +143,14 @@ def sample(loaded: LoadedModel, size: Size, prompts: Sequence[tuple[int, ...]], 
         ]
     )
     return [
-        TrainingSequence(
+        TrainingSample(
             key=(group, 0),
             episode=row,
-            ids=np.asarray([*prompt, *answer.ids], dtype=np.int64),
-            positions=len(prompt) + np.arange(len(answer.ids)),
-            logprobs=np.asarray(answer.logprobs),
-            turns=np.zeros(len(answer.ids), dtype=np.int64),
-            offsets=np.arange(len(answer.ids)),
+            ids=torch.tensor([*prompt, *answer.ids]),
+            positions=len(prompt) + torch.arange(len(answer.ids)),
+            logprobs=torch.tensor(answer.logprobs, dtype=torch.float64),
+            turns=torch.zeros(len(answer.ids), dtype=torch.int64),
+            offsets=torch.arange(len(answer.ids)),
         )
         for row, ((group, prompt), answer) in enumerate(zip(rows, answers, strict=True))
     ]
@@ -160,7 +160,7 @@ def sample(loaded: LoadedModel, size: Size, prompts: Sequence[tuple[int, ...]], 
 
 
 @torch.no_grad()
-def trainer_logprobs(loaded: LoadedModel, sequences: Sequence[TrainingSequence]) -> list[Tensor]:
+def trainer_logprobs(loaded: LoadedModel, sequences: Sequence[TrainingSample]) -> list[Tensor]:
     """What the trainer computes, sequence by sequence."""
     share = share_prefixes(loaded.model)
     result: dict[int, Tensor] = {}
@@ -174,11 +174,11 @@ def trainer_logprobs(loaded: LoadedModel, sequences: Sequence[TrainingSequence])
 
 
 @torch.no_grad()
-def plain_logprobs(loaded: LoadedModel, sequences: Sequence[TrainingSequence]) -> list[Tensor]:
+def plain_logprobs(loaded: LoadedModel, sequences: Sequence[TrainingSample]) -> list[Tensor]:
     """The definition: one row at a time through transformers' own forward pass."""
     result: list[Tensor] = []
     for one in sequences:
-        ids = torch.from_numpy(one.ids)[None].to(loaded.device)
+        ids = one.ids[None].to(loaded.device)
         logits = loaded.model(input_ids=ids, use_cache=False).logits[0, one.positions - 1].float()
         chosen = ids[0, one.positions]
         result.append(logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0].cpu())

@@ -25,7 +25,7 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens, tree_attention
 from gradus.training.engine.throughput import training_flops
 
@@ -37,10 +37,10 @@ SHAPES = {
 SIZE, RUNS, BUDGET = 8, 5, 4096
 
 
-def sequences(groups: int, prompt: int, turns: int, context: int, action: int) -> list[TrainingSequence]:
+def sequences(groups: int, prompt: int, turns: int, context: int, action: int) -> list[TrainingSample]:
     """Groups of random tokens; every member reads ``context`` and samples ``action`` tokens a turn behind the shared prompt."""
     rng = np.random.default_rng(0)
-    found: list[TrainingSequence] = []
+    found: list[TrainingSample] = []
     for group in range(groups):
         shared = rng.integers(300, 500, prompt)
         for _ in range(SIZE):
@@ -48,14 +48,14 @@ def sequences(groups: int, prompt: int, turns: int, context: int, action: int) -
             positions = np.concatenate(
                 [prompt + turn * (action + context) + np.arange(action) for turn in range(turns)]
             )
-            zeros = np.zeros(len(positions), dtype=np.int64)
+            zeros = torch.zeros(len(positions), dtype=torch.int64)
             found.append(
-                TrainingSequence(
+                TrainingSample(
                     key=(group, 0),
                     episode=len(found),
-                    ids=np.concatenate([shared, rng.integers(300, 500, length)]),
-                    positions=positions,
-                    logprobs=zeros.astype(float),
+                    ids=torch.from_numpy(np.concatenate([shared, rng.integers(300, 500, length)])),
+                    positions=torch.from_numpy(positions),
+                    logprobs=zeros.double(),
                     turns=zeros,
                     offsets=zeros,
                 )
@@ -74,7 +74,7 @@ def by_microbatch(loaded: LoadedModel, batches: list[MicroBatch]) -> Callable[[]
     return run
 
 
-def by_packed_rows(loaded: LoadedModel, found: list[TrainingSequence], prompt: int) -> Callable[[], None]:
+def by_packed_rows(loaded: LoadedModel, found: list[TrainingSample], prompt: int) -> Callable[[], None]:
     """Each group as one row, [prompt, member, member, ...], with a block mask that keeps members apart."""
     groups = [found[start : start + SIZE] for start in range(0, len(found), SIZE)]
     own = len(found[0]) - prompt
@@ -86,11 +86,11 @@ def by_packed_rows(loaded: LoadedModel, found: list[TrainingSequence], prompt: i
     mask = torch.zeros(width, width).masked_fill(~seen, float("-inf"))[None, None]
     jobs: list[tuple[Tensor, Tensor, Tensor]] = []
     for group in groups:
-        ids = torch.from_numpy(np.concatenate([group[0].ids[:prompt], *[one.ids[prompt:] for one in group]]))[None]
-        target = torch.from_numpy(np.concatenate([one.ids[one.positions] for one in group]))
+        ids = torch.cat([group[0].ids[:prompt], *[one.ids[prompt:] for one in group]])[None]
+        target = torch.cat([one.ids[one.positions] for one in group])
         source = [one.positions - 1 + number * own for number, one in enumerate(group)]
         for number, one in enumerate(group):
-            source[number] = np.where(one.positions == prompt, prompt - 1, source[number])
+            source[number] = torch.where(one.positions == prompt, prompt - 1, source[number])
         jobs.append((ids, torch.from_numpy(np.concatenate(source)), target))
 
     def run() -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 
 __all__ = ["random_sequences"]
 
 
 def random_sequences(
     seed: int, *, groups: int = 3, members: int = 3, prefix: int = 20, suffix: int = 12, spread: int = 4
-) -> list[TrainingSequence]:
-    """Groups with a shared prefix and random sampled tokens behind it, of unequal lengths."""
+) -> list[TrainingSample]:
+    """Groups with a shared prefix and random sampled tokens after it, of unequal lengths."""
     rng = np.random.default_rng(seed)
-    found: list[TrainingSequence] = []
+    samples: list[TrainingSample] = []
     for group in range(groups):
         shared = rng.integers(5, 200, prefix + int(rng.integers(0, spread + 1)))
         for _ in range(members):
@@ -22,15 +23,15 @@ def random_sequences(
             ids = np.concatenate([shared, own])
             places = len(shared) + rng.choice(len(own), max(1, len(own) // 2), replace=False)
             positions = np.sort(places).astype(np.int64)
-            found.append(
-                TrainingSequence(
+            samples.append(
+                TrainingSample(
                     key=(group, 0),
-                    episode=len(found),
-                    ids=ids.astype(np.int64),
-                    positions=positions,
-                    logprobs=rng.normal(-3.0, 0.1, len(positions)),
-                    turns=np.zeros(len(positions), dtype=np.int64),
-                    offsets=np.arange(len(positions)),
+                    episode=len(samples),
+                    ids=torch.from_numpy(ids.astype(np.int64)),
+                    positions=torch.from_numpy(positions),
+                    logprobs=torch.from_numpy(rng.normal(-3.0, 0.1, len(positions))),
+                    turns=torch.zeros(len(positions), dtype=torch.int64),
+                    offsets=torch.arange(len(positions)),
                 )
             )
-    return found
+    return samples

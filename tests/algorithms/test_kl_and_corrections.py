@@ -12,7 +12,6 @@ from gradus.algorithms import (
     KL_ESTIMATORS,
     entropy,
     kl_loss,
-    kl_penalty,
     masked_weights,
     truncated_weights,
 )
@@ -79,13 +78,6 @@ def test_k1_as_a_loss_would_do_nothing_and_is_refused(tables):
         kl_loss(one, one, one == 0, n_tokens=1, kind="k1")
     with pytest.raises(ValueError, match="k2 or k3"):
         kl_loss(one, one, one == 0, n_tokens=1, kind="k4")  # type: ignore[arg-type]
-
-
-def test_penalty_is_per_token_without_gradient_and_zero_off_the_mask():
-    own = torch.tensor([[-1.0, -2.0, float("nan")]], requires_grad=True)
-    got = kl_penalty(own, torch.tensor([[-1.5, -1.0, 0.0]]), torch.tensor([[True, True, False]]))
-    assert got.tolist() == [[0.5, -1.0, 0.0]]
-    assert not got.requires_grad
 
 
 def test_kl_loss_reads_the_mask_only_and_adds_up():

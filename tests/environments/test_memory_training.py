@@ -7,13 +7,15 @@ import torch
 
 from gradus.core import Group, TurnTokens
 from gradus.environments import load
-from gradus.policies.local.loading import load_model
+from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
+from gradus.training.run.resolved import resolve
 
 SPEC = load("memory:synthetic:chunks=3,questions=4")
 
@@ -57,8 +59,13 @@ def graded(pair, grader: str) -> Group:
     return Group(task=pair[0].task, episodes=episodes)
 
 
+def samples_of(group: Group, config: GrpoConfig, loaded: LoadedModel) -> list[TrainingSample]:
+    grader = SPEC.grader("v2")
+    return credit_groups([group], resolve(config, grader).credit_rule, loaded.renderer, weights=grader.weights)
+
+
 @pytest.mark.parametrize("grader", ["v2", "mem-alpha"])
-@pytest.mark.parametrize("algorithm", ["dapo", "grpo"])
+@pytest.mark.parametrize("algorithm", ["gradus", "grpo"])
 def test_one_step_is_what_it_is_on_paper(loaded, pair, grader: str, algorithm: str) -> None:
     group = graded(pair, grader)
     rewards = [episode.reward.turn_rewards for episode in group.episodes if episode.reward]
@@ -70,13 +77,13 @@ def test_one_step_is_what_it_is_on_paper(loaded, pair, grader: str, algorithm: s
     weighted = [
         a * n for rows, counts in zip(advantage, lengths, strict=True) for a, n in zip(rows, counts, strict=True)
     ]
-    if algorithm == "dapo":  # ratios are 1: minus the mean advantage over all sampled tokens
+    if algorithm == "gradus":  # ratios are 1: minus the mean advantage over all sampled tokens
         by_hand = -sum(weighted) / sum(map(sum, lengths))
     else:  # one advantage per episode; mean over training sequences (one a turn, for each turn restarts)
         mean = sum(sum(row) for row in rewards) / 2
         by_hand = -sum(3 * (sum(row) - mean) for row in rewards) / 6
     config = GrpoConfig(algorithm=algorithm, scale="none", groups=1, group_size=2, max_turns=3, validation_every=0)
-    credited = credit_groups([group], config, loaded.renderer)
+    credited = samples_of(group, config, loaded)
     assert len(credited) == 6
     still = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
     result = policy_update(loaded, still, credited, config, 0.0)
@@ -89,7 +96,7 @@ def test_one_step_is_what_it_is_on_paper(loaded, pair, grader: str, algorithm: s
 def test_ratios_leave_one_after_the_first_update(loaded, pair) -> None:
     config = GrpoConfig(scale="none", groups=1, group_size=2, max_turns=3, validation_every=0, epochs=2, lr=1e-2)
     weights = {name: value.clone() for name, value in loaded.model.state_dict().items()}
-    credited = credit_groups([graded(pair, "v2")], config, loaded.renderer)
+    credited = samples_of(graded(pair, "v2"), config, loaded)
     moved = policy_update(loaded, make_optimizer(loaded.model, config), credited, config, 1e-2)
     loaded.model.load_state_dict(weights)
     assert moved.figures["ratio_max"] is not None
@@ -99,6 +106,6 @@ def test_ratios_leave_one_after_the_first_update(loaded, pair) -> None:
 def test_a_policy_that_stores_rightly_is_preferred_chunk_by_chunk(loaded, pair) -> None:
     config = GrpoConfig(scale="none", groups=1, group_size=2, max_turns=3, validation_every=0)
     group = graded(pair, "v2")
-    credited = credit_groups([group], config, loaded.renderer)
-    teacher = [one for one in credited if one.sequence.episode == 0]
-    assert all((one.advantages > 0).all() for one in teacher)
+    credited = samples_of(group, config, loaded)
+    teacher = [one for one in credited if one.episode == 0]
+    assert all(one.advantages is not None and (one.advantages > 0).all() for one in teacher)

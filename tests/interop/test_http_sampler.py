@@ -28,7 +28,7 @@ from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import episode_sequences
+from gradus.training.data.sequences import episode_samples
 from gradus.training.engine.forward import score_tokens, tree_attention
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.grpo import train_grpo
@@ -70,7 +70,7 @@ def sampler(address: str, loaded: LoadedModel, **changes: Any) -> HttpSampler:
 
 def gaps(loaded: LoadedModel, episodes: list[Any]) -> torch.Tensor:
     """Trainer's minus sampler's log-prob of every sampled token."""
-    sequences = [sequence for one in episodes for sequence in episode_sequences(one)]
+    sequences = [sequence for one in episodes for sequence in episode_samples(one)]
     differences: list[torch.Tensor] = []
     with torch.no_grad(), tree_attention(loaded.model):
         for batch in microbatches(sequences, budget=4096):

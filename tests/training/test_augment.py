@@ -1,9 +1,10 @@
 """Noise in what is read, never in what is learned."""
 
 import numpy as np
+import torch
 
 from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 
 
 def sequence(turns=5):
@@ -16,32 +17,33 @@ def sequence(turns=5):
             offsets.append(offset)
             ids.append(token)
         ids.append(50 + turn)
-    return TrainingSequence(
+    return TrainingSample(
         key=(0, 0),
         episode=0,
-        ids=np.array(ids),
-        positions=np.array(positions),
-        logprobs=np.zeros(len(positions)),
-        turns=np.array(turn_of),
-        offsets=np.array(offsets),
+        ids=torch.tensor(ids),
+        positions=torch.tensor(positions),
+        logprobs=torch.zeros(len(positions), dtype=torch.float64),
+        turns=torch.tensor(turn_of),
+        offsets=torch.tensor(offsets),
     )
 
 
 def test_only_answers_change_and_targets_stay():
     clean = sequence(40)
     noisy = with_history_noise(clean, 1.0, answer_pools([clean]), np.random.default_rng(0))
-    read = np.delete(noisy.ids, clean.positions)
-    assert np.array_equal(read, np.delete(clean.ids, clean.positions))
-    assert np.array_equal(noisy.targets, clean.ids[clean.positions])
+    read = torch.ones(len(clean), dtype=torch.bool)
+    read[clean.positions] = False
+    assert torch.equal(noisy.ids[read], clean.ids[read])
+    assert torch.equal(noisy.targets, clean.ids[clean.positions])
     changed = noisy.ids[clean.positions] != clean.ids[clean.positions]
-    assert changed[clean.offsets == 0].mean() > 0.7  # ten digits: nine in ten differ
+    assert changed[clean.offsets == 0].double().mean() > 0.7  # ten digits: nine in ten differ
     assert not changed[clean.offsets == 2].any()  # a stop token can be nothing else
 
 
 def test_no_noise_changes_nothing():
     clean = sequence()
     noisy = with_history_noise(clean, 0.0, answer_pools([clean]), np.random.default_rng(0))
-    assert np.array_equal(noisy.ids, clean.ids)
+    assert torch.equal(noisy.ids, clean.ids)
 
 
 def test_first_turns_keep_the_first_turns():

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from fakes import NUMBERS, WORDS, lamps
 
+from gradus.algorithms import Credit, Scale, find_algorithm
 from gradus.core import Episode, Group, Reward, RewardTerm
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
-from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import credit_groups, token_ends
+from gradus.training.data.credit import CreditRule, credit_groups, token_ends
+from gradus.training.data.sequences import TrainingSample
 
 SPEC = lamps()
 
 
-def config(credit: str, **settings) -> GrpoConfig:
-    settings.setdefault("scale", "none")
-    return GrpoConfig(credit=credit, groups=2, group_size=3, max_turns=3, **settings)
+def rule(credit: Credit, scale: Scale = "none", algorithm: str = "gradus") -> CreditRule:
+    return CreditRule(algorithm=find_algorithm(algorithm), credit=credit, scale=scale)
+
+
+def credited(groups: list[Group], rule: CreditRule, loaded: LoadedModel, **weights: float) -> list[TrainingSample]:
+    return credit_groups(groups, rule, loaded.renderer, weights=weights or {"c": 1.0})
+
+
+def values(sample: TrainingSample) -> list[float]:
+    assert sample.advantages is not None
+    return sample.advantages.tolist()
 
 
 def groups(loaded: LoadedModel, *, size: int = 3) -> list[Group]:
@@ -45,8 +53,8 @@ def with_rewards(group: Group, terms: list[list[list[tuple[str | None, float]]]]
 
 def test_episode_credit_is_one_number_an_episode(loaded: LoadedModel) -> None:
     group = with_rewards(groups(loaded)[0], [[[(None, 1.0)]], [[(None, 4.0)]], [[(None, 1.0)]]])
-    samples = credit_groups([group], config("episode"), loaded.renderer)
-    assert [sorted(set(one.advantages.tolist())) for one in samples] == [[-1.0], [2.0], [-1.0]]
+    samples = credited([group], rule("episode"), loaded)
+    assert [sorted(set(values(one))) for one in samples] == [[-1.0], [2.0], [-1.0]]
 
 
 def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> None:
@@ -55,8 +63,8 @@ def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> 
         [[(None, 0.0)], [(None, 0.0)]],
         [[(None, 6.0)]],  # stopped after one turn: counts 0 in the baseline of the second
     ]
-    samples = credit_groups([with_rewards(groups(loaded)[0], terms)], config("turn"), loaded.renderer)
-    by_turn = [{int(t): float(a) for t, a in zip(one.sequence.turns, one.advantages, strict=True)} for one in samples]
+    samples = credited([with_rewards(groups(loaded)[0], terms)], rule("turn"), loaded)
+    by_turn = [{int(t): float(a) for t, a in zip(one.turns, values(one), strict=True)} for one in samples]
     assert by_turn[0] == pytest.approx({0: 3.0 - 3.0, 1: 2.0 - 0.0})
     assert by_turn[1] == pytest.approx({0: 0.0 - 4.5, 1: 0.0 - 1.0})
     assert by_turn[2] == pytest.approx({0: 6.0 - 1.5})
@@ -66,39 +74,39 @@ def test_span_credit_stays_in_its_span(loaded: LoadedModel) -> None:
     """The number's token alone gets the number's advantage, the color's token the color's, the stop token what belongs to no span."""
     quiet = [[("number", 0.0), ("color", 0.0)]]
     terms = [[[("number", 3.0), ("color", 0.0)]], quiet, quiet]
-    samples = credit_groups([with_rewards(groups(loaded)[0], terms)], config("span"), loaded.renderer)
-    assert samples[0].advantages.tolist() == pytest.approx([3.0, 0.0, 0.0])
-    assert samples[1].advantages.tolist() == pytest.approx([-1.5, 0.0, 0.0])
+    samples = credited([with_rewards(groups(loaded)[0], terms)], rule("span"), loaded)
+    assert values(samples[0]) == pytest.approx([3.0, 0.0, 0.0])
+    assert values(samples[1]) == pytest.approx([-1.5, 0.0, 0.0])
     both = [[[("number", 3.0), (None, 2.0)]], [[(None, 0.0)]], [[(None, 0.0)]]]
-    samples = credit_groups([with_rewards(groups(loaded)[0], both)], config("span"), loaded.renderer)
-    assert samples[0].advantages.tolist() == pytest.approx([5.0, 2.0, 2.0])
+    samples = credited([with_rewards(groups(loaded)[0], both)], rule("span"), loaded)
+    assert values(samples[0]) == pytest.approx([5.0, 2.0, 2.0])
 
 
 def test_credit_without_spans_equals_turn_credit(loaded: LoadedModel) -> None:
     terms = [[[(None, 1.0)], [(None, 2.0)]], [[(None, -1.0)], [(None, 5.0)]], [[(None, 0.5)], [(None, 0.0)]]]
     group = with_rewards(groups(loaded)[0], terms)
-    turn = credit_groups([group], config("turn", scale="batch"), loaded.renderer)
-    span = credit_groups([group], config("span", scale="batch"), loaded.renderer)
+    turn = credited([group], rule("turn", scale="batch"), loaded)
+    span = credited([group], rule("span", scale="batch"), loaded)
     for one, other in zip(turn, span, strict=True):
-        np.testing.assert_allclose(one.advantages, other.advantages)
+        assert values(one) == pytest.approx(values(other))
 
 
 def test_permuting_groups_permutes_advantages(loaded: LoadedModel) -> None:
     first, second = groups(loaded)
-    settings = config("turn", scale="batch")
-    there = credit_groups([first, second], settings, loaded.renderer)
-    back = credit_groups([second, first], settings, loaded.renderer)
+    settings = rule("turn", scale="batch")
+    there = credited([first, second], settings, loaded)
+    back = credited([second, first], settings, loaded)
     for one, other in zip([*there[3:], *there[:3]], back, strict=True):
-        np.testing.assert_allclose(one.advantages, other.advantages)
-        assert one.sequence.ids.tolist() == other.sequence.ids.tolist()
+        assert values(one) == pytest.approx(values(other))
+        assert one.ids.tolist() == other.ids.tolist()
 
 
 def test_an_ungraded_episode_is_left_out_and_an_equal_group_is_silent(loaded: LoadedModel) -> None:
     group = with_rewards(groups(loaded)[0], [[[(None, 0.3)]]] * 3)
-    samples = credit_groups([group], config("turn"), loaded.renderer)
+    samples = credited([group], rule("turn"), loaded)
     assert [one.live for one in samples] == [False] * 3
     missing = replace(group.episodes[0], reward=Reward(grader="g", value=None, error="broken"))
-    samples = credit_groups([replace(group, episodes=(missing, *group.episodes[1:]))], config("turn"), loaded.renderer)
+    samples = credited([replace(group, episodes=(missing, *group.episodes[1:]))], rule("turn"), loaded)
     assert len(samples) == 2
 
 

@@ -205,27 +205,6 @@ def test_a_full_disk_leaves_nothing_half_written(lamps_model: Path, tmp_path: Pa
     train_grpo(lamps_model, lamps(), settings(), folder, resume=True, live=False)
 
 
-def test_alerts_are_written_and_obeyed(lamps_model: Path, tmp_path: Path) -> None:
-    def monitor(records: Any) -> list[dict[str, Any]]:
-        taken = sum(record["kind"] == "step" for record in records)
-        if taken < 2:
-            return []
-        severity = "stop" if taken >= 4 else "warn"
-        return [{"rule": "test", "severity": severity, "evidence": "e", "remedy": "r", "adjust": {"lr": 0.5}}]
-
-    result = train_grpo(
-        lamps_model, lamps(), settings(), tmp_path / "stop", monitor=monitor, on_alert="stop", live=False
-    )
-    assert (result.stopped, result.steps) == ("test", 4)
-    assert [(one["step"], one["action"]) for one in steps(tmp_path / "stop", "alert")] == [
-        (2, "warned"),
-        (4, "stopped"),
-    ]
-    train_grpo(lamps_model, lamps(), settings(), tmp_path / "adjust", monitor=monitor, on_alert="adjust", live=False)
-    rates = [record["lr"] for record in steps(tmp_path / "adjust")]
-    assert rates == pytest.approx([3e-3, 3e-3, 1.5e-3, 1.5e-3, 7.5e-4, 7.5e-4, 7.5e-4, 7.5e-4])
-
-
 def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:
     base = settings()
     kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
@@ -238,14 +217,17 @@ def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:
     from gradus.training.data.tasks import training_tasks, validation_tasks
 
     spec, config = lamps(), settings(tasks=20)
-    first, second = ([task.seed for task in training_tasks(spec, config, start, 12)] for start in (0, 12))
+
+    def seeds(start: int) -> list[int]:
+        return [task.seed for task in training_tasks(spec, config, start, 12, frozenset())[0]]
+
+    first, second = seeds(0), seeds(12)
     held = {task.seed for task in validation_tasks(spec, config)}
     assert sorted(first) == sorted(second)
     assert first != second
     assert len(held) == 8
     assert not held & set(first)
-    across = [task.seed for task in training_tasks(spec, config, 6, 12)]
-    assert across == [*first[6:], *second[:6]]
+    assert seeds(6) == [*first[6:], *second[:6]]
 
 
 def test_what_has_no_effect_is_refused() -> None:
@@ -257,6 +239,26 @@ def test_what_has_no_effect_is_refused() -> None:
         GrpoConfig(algorithm="gdpo", credit="turn")
     with pytest.raises(ValueError, match="leaves nothing to train on"):
         GrpoConfig(tasks=10)
+    with pytest.raises(ValueError, match="scale has no effect with maxrl"):
+        GrpoConfig(algorithm="maxrl", scale="batch")
+    with pytest.raises(ValueError, match="clip_high has no effect with rloo"):
+        GrpoConfig(algorithm="rloo", clip_high=0.3)
+    with pytest.raises(ValueError, match="discount is per turn"):
+        GrpoConfig(algorithm="grpo", discount=0.9)
+
+
+def test_validation_can_be_switched_off_in_any_recipe() -> None:
+    config = settings(validation_every=0, best_by="sampled", validation_tasks=8)
+    assert config.held_out == 0
+
+
+def test_overlong_answers_lose_reward_before_credit(lamps_model: Path, tmp_path: Path) -> None:
+    """Every answer of the fake is as long as it can be, so all lose the same and no advantage changes; the reward does not."""
+    for name, changes in (("plain", {}), ("penalized", {"overlong_buffer": 9})):
+        train_grpo(lamps_model, lamps(), settings(max_steps=2, **changes), tmp_path / name, live=False)
+    plain, penalized = steps(tmp_path / "plain"), steps(tmp_path / "penalized")
+    assert plain[0]["reward_mean"] == penalized[0]["reward_mean"]  # the record shows the grader's reward
+    assert plain[0]["grad_norm"] != penalized[0]["grad_norm"]
 
 
 def test_all_failing_is_an_error_with_its_reason(lamps_model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.core import ConfigError, Episode, StopReason, Task, Turn, TurnTokens
-from gradus.training.data.sequences import episode_sequences
+from gradus.training.data.sequences import episode_samples
 
 IDS = st.integers(0, 5000)
 
@@ -36,7 +36,7 @@ def episode(played: list[Turn]) -> Episode:
 @given(turns())
 def test_nothing_is_tokenized_again(played: list[Turn]) -> None:
     """Random ids, canonical for no tokenizer, come out exactly as they went in, in order, each with its log-prob and turn."""
-    sequences = episode_sequences(episode(played))
+    sequences = episode_samples(episode(played))
     everything = [i for turn in played if turn.tokens for i in (*turn.tokens.context_ids, *turn.tokens.action_ids)]
     assert [i for sequence in sequences for i in sequence.ids.tolist()] == everything
     sampled = [i for turn in played if turn.tokens for i in turn.tokens.action_ids]
@@ -51,10 +51,10 @@ def test_nothing_is_tokenized_again(played: list[Turn]) -> None:
 
 def test_a_turn_without_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="carries no tokens"):
-        episode_sequences(episode([Turn(index=0, observation="", action="yes")]))
+        episode_samples(episode([Turn(index=0, observation="", action="yes")]))
 
 
 def test_a_lost_logprob_is_refused() -> None:
     tokens = TurnTokens(context_ids=(1,), action_ids=(2, 3), logprobs=(-1.0,), restart=True)
     with pytest.raises(ConfigError, match="2 action tokens and 1 log-probs"):
-        episode_sequences(episode([Turn(index=0, observation="", action="", tokens=tokens)]))
+        episode_samples(episode([Turn(index=0, observation="", action="", tokens=tokens)]))

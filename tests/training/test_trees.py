@@ -24,10 +24,8 @@ PLAIN = SamplingConfig()
 
 def alone(model, sequence) -> Tensor:
     """The definition: one row, no padding, the log-softmax of the position before each sampled token."""
-    logits = model(torch.from_numpy(sequence.ids)[None]).logits[0]
-    return logits.log_softmax(-1)[
-        torch.from_numpy(sequence.positions - 1), torch.from_numpy(sequence.ids[sequence.positions])
-    ]
+    logits = model(sequence.ids[None]).logits[0]
+    return logits.log_softmax(-1)[sequence.positions - 1, sequence.ids[sequence.positions]]
 
 
 def in_batches(model, sequences, **options) -> dict[int, Tensor]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from fakes import lamps
 
-from gradus.algorithms import PRESETS
+from gradus.algorithms import algorithm_names
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import make_optimizer
-from gradus.training.engine.update import TrainingSample, policy_update
+from gradus.training.engine.update import policy_update
+from gradus.training.run.resolved import resolve
 
 SPEC = lamps()
 
@@ -33,7 +34,8 @@ def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[Trainin
     policy = LocalPolicy(loaded, settings.sampling, grammar=spec.language.grammar)
     tasks = [spec.train_task(index) for index in range(settings.groups)]
     groups = roll_out(spec, policy, tasks, group_size=settings.group_size, seed=5).groups
-    return credit_groups(groups, settings, loaded.renderer)
+    rule = resolve(settings, spec.grader()).credit_rule
+    return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
 
 
 def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig) -> torch.Tensor:
@@ -47,7 +49,7 @@ def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: Grpo
     return torch.cat([part.flatten() for part in moved])
 
 
-@pytest.mark.parametrize("algorithm", sorted(PRESETS))
+@pytest.mark.parametrize("algorithm", algorithm_names())
 def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm: str) -> None:
     settings = config(algorithm=algorithm, grad_clip=0)
     credited = played(loaded, settings)
@@ -61,7 +63,7 @@ def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm:
 def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel) -> None:
     settings = config(credit="episode", grad_clip=0)
     credited = played(loaded, settings)
-    silent = [replace(one, advantages=np.zeros_like(one.advantages)) for one in credited[:5]]
+    silent = [replace(one, advantages=torch.zeros(one.actions)) for one in credited[:5]]
     some_silent = [*silent, *credited[5:]]
     skipped = gradient(loaded, some_silent, settings)
     # A vanishing advantage is not skipped, and weighs nothing.
@@ -98,18 +100,18 @@ def test_sampler_and_trainer_agree(lamps_model: Path, sampling: SamplingConfig, 
     settings = config(sampling=sampling)
     spec = lamps(turns=5, restart=restart)
     credited = played(loaded, settings, spec)
-    everything = [replace(one, advantages=np.ones_like(one.advantages)) for one in credited]
+    everything = [replace(one, advantages=torch.ones(one.actions)) for one in credited]
     result = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), everything, settings, 0.0)
     assert result.logp_diff_max is not None
     assert result.logp_diff_max < 1e-5
-    assert result.trained_tokens == sum(one.sequence.actions for one in credited)
+    assert result.trained_tokens == sum(one.actions for one in credited)
 
 
 def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
     settings = config()
     credited = played(loaded, settings)
-    wrong = replace(credited[-1].sequence, logprobs=credited[-1].sequence.logprobs - 0.01)
-    credited[-1] = TrainingSample(sequence=wrong, advantages=np.ones(wrong.actions))
+    last = credited[-1]
+    credited[-1] = replace(last, logprobs=last.logprobs - 0.01, advantages=torch.ones(last.actions))
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     with pytest.raises(TrainingError, match=r"differ by up to 0\.01"):
         policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3)
@@ -121,7 +123,7 @@ def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) 
     credited = played(loaded, settings)
     result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, key=(1,))
     live = [one for one in credited if one.live]
-    assert result.trained_tokens == sum(one.sequence.actions for one in live)
+    assert result.trained_tokens == sum(one.actions for one in live)
 
 
 def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) -> None:

@@ -1,12 +1,10 @@
-"""Group-relative policy optimization as pure functions over arrays.
+"""Group-relative policy optimization as pure functions over arrays, and the registry of named algorithms.
 
-Advantages are divided by one scale for the whole batch by default. Dividing by each group's own deviation, as the original
-GRPO does, reweights hidden states within the groups and makes stated beliefs overconfident; ``scale="group"`` is there to
-reproduce it.
+The default algorithm divides advantages by one scale for the whole batch. Dividing by each group's own deviation, as the
+published GRPO does, reweights hidden states within the groups and makes stated beliefs overconfident.
 """
 
 from gradus.algorithms.advantages import (
-    ADVANTAGES,
     Baseline,
     Scale,
     gdpo_advantages,
@@ -17,46 +15,50 @@ from gradus.algorithms.advantages import (
     reinforce_pp_advantages,
     rewards_to_go,
     span_advantages,
-    token_advantages,
     turn_advantages,
 )
-from gradus.algorithms.corrections import CORRECTIONS, Correction, masked_weights, truncated_weights
+from gradus.algorithms.corrections import CORRECTIONS, masked_weights, truncated_weights
 from gradus.algorithms.entropy import entropy
-from gradus.algorithms.grouping import group_std, live_rows, zero_variance_groups
-from gradus.algorithms.kl import KL_ESTIMATORS, KlKind, kl_loss, kl_penalty
+from gradus.algorithms.kl import KL_ESTIMATORS, KlKind, kl_loss
 from gradus.algorithms.losses import LOSSES, LossResult, PolicyLoss, combine_metrics
-from gradus.algorithms.presets import PRESETS, Preset
+from gradus.algorithms.registry import (
+    Algorithm,
+    Credit,
+    EpisodeAdvantage,
+    EpisodeRewards,
+    algorithm_names,
+    find_algorithm,
+    register_algorithm,
+)
 
 __all__ = [
-    "ADVANTAGES",
     "CORRECTIONS",
     "KL_ESTIMATORS",
     "LOSSES",
-    "PRESETS",
+    "Algorithm",
     "Baseline",
-    "Correction",
+    "Credit",
+    "EpisodeAdvantage",
+    "EpisodeRewards",
     "KlKind",
     "LossResult",
     "PolicyLoss",
-    "Preset",
     "Scale",
+    "algorithm_names",
     "combine_metrics",
     "entropy",
+    "find_algorithm",
     "gdpo_advantages",
     "group_advantages",
-    "group_std",
     "immediate_advantages",
     "kl_loss",
-    "kl_penalty",
-    "live_rows",
     "masked_weights",
     "maxrl_advantages",
     "overlong_penalty",
+    "register_algorithm",
     "reinforce_pp_advantages",
     "rewards_to_go",
     "span_advantages",
-    "token_advantages",
     "truncated_weights",
     "turn_advantages",
-    "zero_variance_groups",
 ]

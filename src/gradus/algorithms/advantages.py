@@ -6,7 +6,6 @@ groups are told apart by name, never by position. Where all members are equal th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 from gradus.algorithms.grouping import GroupIndex
 
 __all__ = [
-    "ADVANTAGES",
     "Baseline",
     "Scale",
     "gdpo_advantages",
@@ -26,7 +24,6 @@ __all__ = [
     "reinforce_pp_advantages",
     "rewards_to_go",
     "span_advantages",
-    "token_advantages",
     "turn_advantages",
 ]
 
@@ -86,7 +83,7 @@ def turn_advantages(
 def span_advantages(
     rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
 ) -> Tensor:
-    """One advantage per turn and channel; :func:`token_advantages` brings them to the tokens.
+    """One advantage per turn and channel; a token gets channel 0 and the channels of the spans that it stands in.
 
     Channel 0 holds the rewards that belong to no span and counts for every token of a turn. Each further channel holds the
     rewards of one kind of span and counts for the tokens of that span only. Every channel is credited as by
@@ -142,28 +139,6 @@ def _by_channel(returns: Tensor, played: Tensor, groups: Tensor, scale: Scale) -
 def _played(rewards: Tensor, lengths: Tensor) -> Tensor:
     """(N, K) bool, true up to each episode's length."""
     return torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
-
-
-def token_advantages(advantages: Tensor, turns: Tensor, spans: Tensor | None = None) -> Tensor:
-    """Spread the advantages of one episode's turns over its action tokens.
-
-    Args:
-        advantages: (K,) from :func:`turn_advantages`, or (K, C) from :func:`span_advantages`.
-        turns: (T,) the turn of each token.
-        spans: (T, C) bool, whether a token stands in a channel's span; channel 0 is taken as true everywhere. Needed with
-            (K, C) only.
-
-    Returns:
-        (T,).
-    """
-    if advantages.ndim == 1:
-        return advantages[turns]
-    if spans is None or spans.shape != (turns.shape[0], advantages.shape[1]):
-        got = None if spans is None else tuple(spans.shape)
-        raise ValueError(f"spans must be of shape {(turns.shape[0], advantages.shape[1])}, got {got}")
-    member = spans.clone()
-    member[:, 0] = True
-    return (advantages[turns] * member).sum(-1)
 
 
 def rewards_to_go(turn_rewards: Tensor, lengths: Tensor, *, discount: float = 1.0) -> Tensor:
@@ -230,29 +205,25 @@ def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
     return torch.where(mean > 0, _center(rewards, index, "mean") / mean.clamp(min=torch.finfo(mean.dtype).tiny), 0.0)
 
 
-def reinforce_pp_advantages(token_rewards: Tensor, mask: Tensor, *, discount: float = 1.0) -> Tensor:
-    """Discounted returns of tokens, whitened over the batch; no groups.
+def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
+    """Rewards whitened over all tokens of the batch; no groups.
 
-    Source: REINFORCE++, arXiv 2501.03262. A KL penalty, where there is one, is part of the token rewards (k1).
+    Source: REINFORCE++, arXiv 2501.03262, without discount: every token of an episode has the return of its end, so mean and
+    deviation over tokens are those over episodes, each counted as often as it has tokens. The paper's KL penalty stands in
+    the reward; here it is a term of the loss.
 
     Args:
-        token_rewards: (B, T); an episode's reward stands at its last action token, or rewards where they were earned.
-        mask: (B, T) true on action tokens; tokens in between are skipped, they take no step of discount.
-        discount: per action token.
+        rewards: (N,).
+        lengths: (N,) sampled tokens of each episode.
 
     Returns:
-        (B, T), 0 off the mask; mean 0 and standard deviation 1 on it, or all 0 if all returns are equal.
+        (N,); all 0 if all rewards are equal.
     """
-    returns = torch.zeros_like(token_rewards)
-    running = torch.zeros_like(token_rewards[:, 0])
-    for token in range(token_rewards.shape[1] - 1, -1, -1):
-        on = mask[:, token]
-        running = torch.where(on, token_rewards[:, token] + discount * running, running)
-        returns[:, token] = torch.where(on, running, 0.0)
-    own = returns[mask]
-    if own.numel() == 0 or bool(GroupIndex(torch.zeros_like(own, dtype=torch.long)).equal(own)[0]):
-        return torch.zeros_like(returns)
-    return torch.where(mask, (returns - own.mean()) / own.std(correction=0), 0.0)
+    if rewards.numel() == 0 or bool(GroupIndex(torch.zeros_like(lengths)).equal(rewards)[0]):
+        return torch.zeros_like(rewards)
+    share = lengths.to(rewards) / lengths.sum()
+    centered = rewards - (share * rewards).sum()
+    return centered / (share * centered**2).sum().sqrt()
 
 
 def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
@@ -304,13 +275,3 @@ def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex,
         degrees = index.sum(number) - (1 if centered.ndim == 1 else 0)
         size = (index.sum(square) / degrees.clamp(min=1)).sqrt()[index.place].reshape(by_row)
     return torch.where(size > 0, size, torch.ones_like(size))
-
-
-ADVANTAGES: dict[str, Callable[..., Tensor]] = {
-    "group": group_advantages,
-    "turn": turn_advantages,
-    "span": span_advantages,
-    "gdpo": gdpo_advantages,
-    "maxrl": maxrl_advantages,
-    "reinforce++": reinforce_pp_advantages,
-}

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["GroupIndex", "dense_names", "group_std", "live_rows", "zero_variance_groups"]
+__all__ = ["GroupIndex", "dense_names"]
 
 _NOISE = 64.0  # differences below this many roundings of the largest value are float noise, not variance
 
@@ -53,26 +53,3 @@ class GroupIndex:
         low, high = self.extremes(values)
         size = torch.maximum(low.abs(), high.abs())
         return high - low <= _NOISE * torch.finfo(values.dtype).eps * size
-
-
-def zero_variance_groups(rewards: Tensor, groups: Tensor) -> Tensor:
-    """(n,) true for groups whose raw rewards (N,) are all equal, in ascending order of their names ``groups`` (N,).
-
-    Asked of rewards before any scaling or shaping. A group of one counts as one: it has no baseline.
-    """
-    return GroupIndex(groups).equal(rewards)
-
-
-def live_rows(rewards: Tensor, groups: Tensor) -> Tensor:
-    """(N,) true for rows of groups with some difference in their raw rewards; the others give no gradient."""
-    index = GroupIndex(groups)
-    return ~index.equal(rewards)[index.place]
-
-
-def group_std(rewards: Tensor, groups: Tensor) -> Tensor:
-    """(n,) standard deviation (n - 1) of the rewards within each group; exactly 0 where they are equal, nan for groups of one."""
-    index = GroupIndex(groups)
-    mean = index.sum(rewards) / index.size
-    square = index.sum((rewards - mean[index.place]) ** 2)
-    deviation = (square / (index.size - 1)).sqrt()
-    return torch.where(index.equal(rewards) & (index.size > 1), torch.zeros_like(deviation), deviation)

@@ -1,4 +1,4 @@
-"""Estimates of KL(policy || reference) from sampled tokens, and the two ways to use one.
+"""Estimates of KL(policy || reference) from sampled tokens, as a term of the loss.
 
 With d = log pi - log ref of a token that the policy drew, k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d (J. Schulman,
 "Approximating KL divergence", 2020). As a *reward* take k1: unbiased, and the policy gradient does the rest. As a *loss* it
@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["KL_ESTIMATORS", "KlKind", "kl_loss", "kl_penalty"]
+__all__ = ["KL_ESTIMATORS", "KlKind", "kl_loss"]
 
 KlKind = Literal["k1", "k2", "k3"]
 
@@ -34,12 +34,6 @@ def _k3(difference: Tensor) -> Tensor:
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k3": _k3}
 """Estimator of the KL divergence from log pi - log ref, any shape, nats."""
-
-
-def kl_penalty(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, *, kind: KlKind = "k1") -> Tensor:
-    """(B, T) estimate per token without gradient, 0 off the mask; to be taken, times a coefficient, from token rewards."""
-    difference = torch.where(mask, logprobs.detach() - reference_logprobs.detach(), 0.0)
-    return KL_ESTIMATORS[kind](difference)
 
 
 def kl_loss(

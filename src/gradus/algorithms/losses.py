@@ -247,24 +247,8 @@ LOSSES: dict[str, PolicyLoss] = {
         "REINFORCE, for leave-one-out advantages. RLOO, arXiv 2402.14740; differs in that the ratio weighs each token "
         "(exact when several updates are made per batch) and the sum is divided by tokens, a constant of the step.",
     ),
-    "reinforce++": _make(
-        _clipped,
-        _over_tokens,
-        "Clipped ratio over whitened token returns (reinforce_pp_advantages). REINFORCE++, arXiv 2501.03262.",
-    ),
-    "gdpo": _make(
-        _clipped,
-        _over_tokens,
-        "Clipped ratio over advantages of separately scaled components (gdpo_advantages). GDPO, arXiv 2601.05242.",
-    ),
-    "maxrl": _make(
-        _clipped,
-        _over_tokens,
-        "Clipped ratio over (r - mean) / mean (maxrl_advantages). MaxRL, arXiv 2602.02710; differs in the clip, which is "
-        "idle in a first update.",
-    ),
 }
-"""Every policy loss by the name of its algorithm."""
+"""Every policy loss by the name of the algorithm that it is from; :mod:`gradus.algorithms.registry` says who uses which."""
 
 
 def combine_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:

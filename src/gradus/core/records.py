@@ -40,12 +40,16 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be solved: an environment, a condition's name, a seed, and what reset is told besides."""
+    """What is to be solved: an environment, a condition's name, a seed, and what reset is told besides.
+
+    ``id`` names what the task is: two tasks of the same content have the same (``EnvironmentSpec.identify``).
+    """
 
     environment: str
     seed: int
     condition: str = "train"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

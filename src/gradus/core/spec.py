@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradingError
@@ -192,6 +194,7 @@ class EnvironmentSpec:
     further figures of an episode (the key ``play`` is shown beside the reward wherever it is there). ``train_task(i)`` is the
     i-th training task; it never meets a seed of a condition. ``default_grader``: the first one if left out.
     ``max_sessions``: episodes that may run at once, if something behind the environment limits them.
+    ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
     ``recipe``: file name under gradus/recipes.
     """
 
@@ -211,6 +214,7 @@ class EnvironmentSpec:
     teacher: str | None = None
     metrics: Callable[[Episode], Mapping[str, float | None]] | None = None
     max_sessions: int | None = None
+    content: Callable[[Task], str] | None = None
     recipe: str | None = None
     presentation: Presentation = Presentation()
     language: Language = Language()
@@ -240,6 +244,17 @@ class EnvironmentSpec:
             raise ConfigError(f"condition {condition!r} has {len(chosen.seeds)} seeds, got episodes = {episodes}")
         seeds = chosen.seeds if episodes is None else chosen.seeds[:episodes]
         return [Task(environment=self.name, seed=seed, condition=condition, options=chosen.options) for seed in seeds]
+
+    def identify(self, task: Task) -> Task:
+        """The task with its id, a hash of what it is; splits are told apart by it."""
+        if task.id:
+            return task
+        content = (
+            self.content(task)
+            if self.content
+            else json.dumps([task.seed, dict(task.options)], sort_keys=True, default=str)
+        )
+        return replace(task, id=blake2b(f"{self.name}\n{content}".encode(), digest_size=8).hexdigest())
 
     def policy(self, name: str) -> Policy:
         """A scripted policy by name, ``name`` or ``name:argument``."""

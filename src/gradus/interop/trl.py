@@ -21,15 +21,15 @@ from transformers import AutoTokenizer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from gradus.algorithms import find_algorithm
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Group, Task
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
-from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import credit_groups
-from gradus.training.engine.update import TrainingSample
+from gradus.training.data.credit import CreditRule, credit_groups
+from gradus.training.data.sequences import TrainingSample
 
 __all__ = ["Rollout", "TokenCreditTrainer", "grade_reward", "make_trainer", "task_dataset"]
 
@@ -65,7 +65,7 @@ class Rollout:
         seed: int = 0,
     ) -> None:
         self.spec, self.grader, self.max_new_tokens, self.seed = spec, grader, max_new_tokens, seed
-        self.credit = GrpoConfig(credit=credit, scale=scale)
+        self.credit = CreditRule(algorithm=find_algorithm("gradus"), credit=credit, scale=scale)
         self._policy: tuple[Any, LocalPolicy] | None = None
         self._calls = 0
 
@@ -111,8 +111,9 @@ class Rollout:
 
     def _columns(self, groups: Sequence[Group], renderer: ChatRenderer) -> dict[str, list[Any]]:
         credited: dict[int, list[TrainingSample]] = {}
-        for one in credit_groups(groups, self.credit, renderer):
-            credited.setdefault(one.sequence.episode, []).append(one)
+        weights = (self.grader or self.spec.grader()).weights
+        for one in credit_groups(groups, self.credit, renderer, weights=weights):
+            credited.setdefault(one.episode, []).append(one)
         columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         graded = 0
         for episode in (episode for group in groups for episode in group.episodes):
@@ -135,7 +136,8 @@ def _row(episode: Episode, credited: Sequence[TrainingSample]) -> dict[str, Any]
             f"TRL takes one token sequence per episode, this one restarts its prompt {len(credited) - 1} times; "
             "train it with `gradus grpo`"
         )
-    sequence, advantages = credited[0].sequence, credited[0].advantages
+    sequence, advantages = credited[0], credited[0].advantages
+    assert advantages is not None
     start = int(sequence.positions[0])
     length = len(sequence) - start
     columns = {"logprobs": [0.0] * length, "env_mask": [0] * length, "token_advantages": [0.0] * length}

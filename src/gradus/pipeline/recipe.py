@@ -1,8 +1,7 @@
 """A recipe: everything a run is told, in one TOML file, with nothing it does not know.
 
-Later layers win: the environment's own recipe or the file that was given; with a model, its ``[lm]`` table, whose ``sft`` and
-``grpo`` take the place of those for a nano model, and settings by the model's size where nothing else is said; its ``[quick]`` table
-if asked for; a preset of a machine; then the command line's ``--seed``, ``--grader`` and every ``--set key=value``.
+Later layers win: the environment's own recipe or the file that was given, its ``[quick]`` table if asked for, then the
+command line's ``--model``, ``--seed``, ``--grader`` and every ``--set key=value``.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
-from gradus.pipeline.policies import find_model
 from gradus.pipeline.promises import Promise
-from gradus.planning.defaults import by_size
-from gradus.planning.forecast import read_shape
-from gradus.planning.hardware import PRESETS
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
@@ -185,13 +180,11 @@ def load_recipe(
     seed: int | None = None,
     grader: str | None = None,
     trackers: Sequence[str] = (),
-    preset: str | None = None,
 ) -> Recipe:
     """The recipe of an environment or of a file, with the command line's changes."""
     if environment is None and path is None:
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = _table(environment, path)
-    _for_language_model(table, model or _path_of(table, changes))
     small = table.pop("quick", {})
     if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
         table["quick"], small = small, {}
@@ -199,8 +192,6 @@ def load_recipe(
         for key, value in small.items():
             _set(table, key, value)
         table["quick"] = True
-    if preset is not None:
-        _for_machine(table, preset)
     named: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
     named["trackers"] = list(trackers) or None
     for key, value in named.items():
@@ -212,42 +203,6 @@ def load_recipe(
             raise ConfigError(f"--set takes key=value, as in --set grpo.max_steps=20; got {change!r}")
         _set(table, key.strip(), _value(value.strip()))
     return _validated(table, source)
-
-
-def _path_of(table: Mapping[str, Any], changes: Sequence[str]) -> str | None:
-    """The model that the recipe or a change names."""
-    given = [change.partition("=")[2].strip() for change in changes if change.partition("=")[0].strip() == "model.path"]
-    return given[-1] if given else table.get("model", {}).get("path")
-
-
-def _for_language_model(table: dict[str, Any], model: str | None) -> None:
-    """Put the ``[lm]`` table in force if there is a model; without the table nothing of the recipe is for a nano model."""
-    layer = table.pop("lm", None)
-    if model is None or (layer is None and table.keys() & {"sft", "grpo"}):
-        return
-    for key, value in (layer or {}).items():
-        table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
-    for stage, settings in by_size(_parameters(model)).items():
-        table[stage] = {**settings, **(layer or {}).get(stage, {})}
-    table.pop("promises", None)  # they are about the nano model
-
-
-def _parameters(model: str) -> int | None:
-    """How many parameters a model has, by its config; None if that is not at hand."""
-    try:
-        return read_shape(find_model(model) or model, online=False).parameters
-    except ConfigError:
-        return None
-
-
-def _for_machine(table: dict[str, Any], preset: str) -> None:
-    """Put a preset's settings in force; SFT takes those that both stages have, but for the rate."""
-    if preset not in PRESETS:
-        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    settings = PRESETS[preset].settings
-    table["grpo"] = {**table.get("grpo", {}), **settings}
-    both = {key: value for key, value in settings.items() if key in SftConfig.model_fields and key != "lr"}
-    table["sft"] = {**table.get("sft", {}), **both}
 
 
 def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str]:
@@ -272,8 +227,7 @@ def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
     table: dict[str, Any] = {}
     if spec.recipe is not None:
         table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
-    layer = table.get("lm", table)
-    return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
+    return SamplingConfig.model_validate(table.get("grpo", {}).get("sampling", {}))
 
 
 def own_recipes() -> list[str]:

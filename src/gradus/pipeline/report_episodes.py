@@ -46,7 +46,7 @@ def write_report_episodes(
     trained = policies.get("grpo")
     advantages = None
     if isinstance(trained, LocalPolicy):
-        advantages = _advantages(config, trained.loaded.renderer)
+        advantages = _advantages(config, grader, trained.loaded.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
         rolled_out = roll_out(
             spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader
@@ -63,9 +63,12 @@ def _pieces(tokenizer: Any) -> Any:
     return lambda ids: [tokenizer.decode([token]) for token in ids]
 
 
-def _advantages(config: GrpoConfig, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
+def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
     """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
     from gradus.training.data.credit import credit_groups
+    from gradus.training.run.resolved import resolve
+
+    rule = resolve(config, grader).credit_rule
 
     def of_group(group: Group) -> list[list[float]]:
         sums = [[0.0] * len(episode.turns) for episode in group.episodes]
@@ -75,9 +78,10 @@ def _advantages(config: GrpoConfig, renderer: Renderer) -> Callable[[Group], lis
             for index, each in enumerate(group.episodes)
             if each.reward and each.reward.value is not None and each.turns
         ]
-        for credited in credit_groups([group], config, renderer):
-            member = graded[credited.sequence.episode]
-            for turn, value in zip(credited.sequence.turns.tolist(), credited.advantages.tolist(), strict=True):
+        for credited in credit_groups([group], rule, renderer, weights=grader.weights):
+            member = graded[credited.episode]
+            assert credited.advantages is not None
+            for turn, value in zip(credited.turns.tolist(), credited.advantages.tolist(), strict=True):
                 sums[member][turn] += value
                 counts[member][turn] += 1
         return [

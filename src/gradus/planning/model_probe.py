@@ -18,7 +18,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
 
 __all__ = ["Probe", "check_model", "probe_model"]
@@ -96,7 +96,7 @@ def probe_model(loaded: LoadedModel) -> Probe:
     roomy = loaded.context is None or loaded.context >= _LONG_ENOUGH
     played = _sampled(policy, _SYSTEM if roomy else "", _SHOWN if roomy else _SHORT)
     sequences = [_sequence(actions, number) for number, actions in enumerate(played)]
-    sampled = np.concatenate([sequence.logprobs for sequence in sequences])
+    sampled = torch.cat([sequence.logprobs for sequence in sequences]).numpy()
     plain = np.concatenate([_plain(loaded, sequence) for sequence in sequences])
     trained = _trained(loaded, sequences, sampling)
     gaps = np.abs(sampled - plain), np.abs(trained - plain)
@@ -137,7 +137,7 @@ def _sampled(policy: LocalPolicy, system: str, shown: Sequence[str]) -> list[lis
     return played
 
 
-def _sequence(actions: Sequence[Action], number: int) -> TrainingSequence:
+def _sequence(actions: Sequence[Action], number: int) -> TrainingSample:
     """The tokens of one row's turns, all of which it really read and said."""
     ids: list[int] = []
     positions: list[int] = []
@@ -148,27 +148,27 @@ def _sequence(actions: Sequence[Action], number: int) -> TrainingSequence:
         positions += range(len(ids), len(ids) + len(action.tokens.action_ids))
         ids += action.tokens.action_ids
         logprobs += action.tokens.logprobs
-    return TrainingSequence(
+    return TrainingSample(
         key=(number // 2, 0),
         episode=number,
-        ids=np.asarray(ids, dtype=np.int64),
-        positions=np.asarray(positions, dtype=np.int64),
-        logprobs=np.asarray(logprobs),
-        turns=np.zeros(len(positions), dtype=np.int64),
-        offsets=np.zeros(len(positions), dtype=np.int64),
+        ids=torch.tensor(ids),
+        positions=torch.tensor(positions),
+        logprobs=torch.tensor(logprobs, dtype=torch.float64),
+        turns=torch.zeros(len(positions), dtype=torch.int64),
+        offsets=torch.zeros(len(positions), dtype=torch.int64),
     )
 
 
 @torch.no_grad()
-def _plain(loaded: LoadedModel, sequence: TrainingSequence) -> np.ndarray:
-    ids = torch.from_numpy(sequence.ids).to(loaded.device)
+def _plain(loaded: LoadedModel, sequence: TrainingSample) -> np.ndarray:
+    ids = sequence.ids.to(loaded.device)
     logprobs = loaded.model(input_ids=ids[None], use_cache=False).logits[0].float().log_softmax(-1)
-    places = torch.from_numpy(sequence.positions).to(loaded.device)
+    places = sequence.positions.to(loaded.device)
     return logprobs[places - 1].gather(1, ids[places][:, None])[:, 0].double().cpu().numpy()
 
 
 @torch.no_grad()
-def _trained(loaded: LoadedModel, sequences: Sequence[TrainingSequence], sampling: SamplingConfig) -> np.ndarray:
+def _trained(loaded: LoadedModel, sequences: Sequence[TrainingSample], sampling: SamplingConfig) -> np.ndarray:
     """The trainer's log-probs, in the order of the sequences' tokens."""
     scored: dict[int, np.ndarray] = {}
     with tree_attention(loaded.model):

@@ -107,6 +107,7 @@ def roll_out(
             )
         max_concurrent = min(max_concurrent, spec.max_sessions)
     grader = grader or spec.grader()
+    tasks = [spec.identify(task) for task in tasks]
     started = time.perf_counter()
     clock = _Clock()
     groups: list[Group] = []

@@ -1,43 +1,42 @@
-"""GRPO: train a model in an environment and write what came of it to a run folder."""
+"""GRPO: train a model in an environment and write what came of it to a run folder. Read from top to bottom."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradus.core import EnvironmentSpec, Grader, GradusError, Policy
-from gradus.policies.local.loading import LoadedModel
+from torch import nn
+
+from gradus.core import ConfigError, EnvironmentSpec, Grader, GradusError, Group, Policy, Task
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
-from gradus.training.distributed.processes import world
-from gradus.training.engine.loss_step import prepare_model
-from gradus.training.grpo_loop import GrpoLoop, PushWeights
-from gradus.training.run.alerts import Alarm, OnAlert
+from gradus.training.data.credit import credit_groups, penalize_length
+from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.step_rollouts import roll_out_step
+from gradus.training.data.tasks import reserved_ids, training_tasks, validation_tasks
+from gradus.training.distributed.deepspeed import zero_launched
+from gradus.training.distributed.fsdp import shard, sync_inference_model
+from gradus.training.distributed.processes import any_of, barrier, from_main, world
+from gradus.training.engine.loss_step import autocast, prepare_model
+from gradus.training.engine.optimizers import lr_at, make_optimizer
+from gradus.training.engine.update import policy_update
+from gradus.training.run.alerts import AlertHandler, Monitor
+from gradus.training.run.bookkeeping import GrpoState, RunBook
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
-from gradus.training.run.live_screen import Screen
+from gradus.training.run.live_screen import FIGURES, Screen
+from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.schedule import Schedule
+from gradus.training.run.step_metrics import step_record
+from gradus.training.run.validation import chosen_reward, validate
 
-__all__ = ["GrpoResult", "train_grpo"]
+__all__ = ["GrpoLoop", "GrpoResult", "PushWeights", "train_grpo"]
 
-FIGURES = {
-    "reward": "reward_mean",
-    "spread": "reward_std",
-    "true_reward": "true_reward_mean",
-    "kl": "kl",
-    "entropy": "entropy",
-    "zero-variance groups": "zero_variance_groups",
-    "turns": "turns_mean",
-    "tokens": "action_tokens_mean",
-    "logp diff": "logp_diff_max",
-    "gradient norm": "grad_norm",
-    "tokens/s": "tokens_per_second",
-    "seconds": "seconds.total",
-}
-
-Monitor = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
+PushWeights = Callable[[LoadedModel, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,49 +62,58 @@ def train_grpo(
     schedule: Schedule | None = None,
     resume: bool = False,
     monitor: Monitor | None = None,
-    on_alert: OnAlert = "warn",
     on_step: Callable[[Mapping[str, Any]], None] | None = None,
     on_record: Callable[[Mapping[str, Any]], None] | None = None,
     live: bool = True,
     sampler: Policy | None = None,
     push_weights: PushWeights | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> GrpoResult:
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
     ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``schedule`` changes its weights, the
-    learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare. ``monitor`` looks at all records of steps and validations
-    after each step and returns alerts (rule, severity, evidence, remedy, and what it would adjust); ``on_alert`` says whether
-    to write them down (warn), to stop at a severe one (stop), or to apply safe remedies (adjust). ``on_step`` is given every
-    step's record, ``on_record`` all that goes to the metrics, in the process that writes. Resuming gives, bit for
-    bit, the weights of an unbroken run. ``sampler`` plays in place of the model in this process (a server, say); its actions
-    must carry token ids and log-probs, and ``push_weights`` is called with the weights and the step, before the first step and
-    after each update, to bring them there. Validation stays in this process. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
+    learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare. ``monitor``
+    looks at all records of steps and validations after each step and returns alerts; ``config.on_alert`` says what they do.
+    ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the process that writes. Resuming
+    gives, bit for bit, the weights of an unbroken run. ``sampler`` samples in place of the model in this process (a server,
+    say); its actions must carry token ids and log-probs, and ``push_weights`` is called with the weights and the step, before
+    the first step and after each update, to bring them there. Validation stays in this process. ``sources``: setting -> where
+    it came from, for ``resolved.json``. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
 
     Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
     cannot go on; the run folder then still holds its last checkpoint.
     """
     config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
-    judge = grader if isinstance(grader, Grader) else spec.grader(grader)
+    chosen_grader = grader if isinstance(grader, Grader) else spec.grader(grader)
+    resolved = resolve(config, chosen_grader, sources)
     if config.validation_condition is not None:
         spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
     loaded = prepare_model(model, config)
     loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
-    context = {"model": str(loaded.path), "environment": spec.name, "grader": judge.name}
-    run_folder.open(config, resume=resume, context=context)
-    alarm = Alarm(monitor, on_alert)
+    context = {"model": str(loaded.path), "environment": spec.name, "grader": chosen_grader.name}
+    run_folder.open(config, resume=resume, context=context, resolved=resolved.table())
     loop = GrpoLoop(
-        loaded, spec, config, run_folder, judge, alarm, sampler=sampler, push_weights=push_weights, schedule=schedule
+        loaded,
+        spec,
+        resolved,
+        run_folder,
+        chosen_grader,
+        monitor=monitor,
+        sampler=sampler,
+        push_weights=push_weights,
+        schedule=schedule,
     )
     if resume:
         loop.restore()
     loop.sync_weights(loop.state.step)
     started = time.perf_counter()
-    title = f"grpo {spec.name}"
     watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
+    figures = {**FIGURES, **watched}
     screen = Screen(
-        title, steps=config.max_steps, figures={**FIGURES, **watched}, done=loop.state.step, live=live and world().main
+        f"grpo {spec.name}", steps=config.max_steps, figures=figures, done=loop.state.step, live=live and world().main
     )
+    screen.note(resolved.text())
     try:
         with screen, Interrupt() as interrupt:
             for record in loop.train(screen, interrupt):
@@ -122,6 +130,243 @@ def train_grpo(
         final=run_folder.path / "final",
         best_step=loop.state.best_step,
         best_reward=loop.state.best_reward,
-        stopped=loop.alarm.stopped,
+        stopped=loop.alerts.stopped,
         seconds=time.perf_counter() - started,
     )
+
+
+class GrpoLoop:
+    """One run: roll out groups, give credit, update, write down, validate, keep what is best.
+
+    The inference model is the model that is trained, or a full copy of it if that is sharded over processes.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        spec: EnvironmentSpec,
+        resolved: ResolvedConfig,
+        folder: RunFolder,
+        grader: Grader,
+        *,
+        monitor: Monitor | None = None,
+        sampler: Policy | None = None,
+        push_weights: PushWeights | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.config = config = resolved.config
+        self.loaded, self.spec, self.folder, self.credit_rule = loaded, spec, folder, resolved.credit_rule
+        self.grader, self.schedule, self.push_weights = grader, schedule, push_weights
+        self.step_grader = grader  # the grader under the weights of the step at hand
+        if config.on_alert == "adjust" and zero_launched():
+            raise ConfigError(
+                "on_alert = 'adjust' skips updates, and DeepSpeed clips and steps at once; set on_alert to warn or stop, or "
+                "launch with FSDP"
+            )
+        self.reference = _reference(loaded, config)
+        # A server samples instead; it needs full weights from here only if adapters are merged into them.
+        samples = sampler is None or bool(config.validation_every) or config.lora is not None
+        self.inference_model = shard(loaded, samples=samples)
+        self.optimizer = make_optimizer(loaded.model, config)
+        self.policy: Policy = sampler or LocalPolicy(
+            self.inference_model,
+            config.sampling,
+            name="grpo",
+            batch_size=config.batch_size,
+            grammar=spec.language.grammar,
+        )
+        self.validation_tasks = validation_tasks(spec, config)
+        self.reserved = reserved_ids(spec, config)
+        self.alerts = AlertHandler(monitor, config.on_alert, restore_best=self.restore_best)
+        self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
+        self.state = GrpoState()
+        self.records: list[Mapping[str, Any]] = []
+        self._trained: dict[int, str] = {}  # place in the order of tasks -> id
+
+    def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[dict[str, Any]]:
+        """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt after a checkpoint."""
+        config, state = self.config, self.state
+        if state.step == 0:
+            self.validate(screen)
+        while state.step < config.max_steps and self.alerts.stopped is None:
+            record = from_main(self.step(screen))
+            state.step += 1
+            self.write(record)
+            self.handle_alerts(screen)
+            last = state.step == config.max_steps or self.alerts.stopped is not None
+            if config.validation_every and (state.step % config.validation_every == 0 or last):
+                self.validate(screen)
+            interrupted = any_of(interrupt.asked)
+            if state.step % config.checkpoint_every == 0 or last or interrupted:
+                self.checkpoint()
+            yield record
+            if interrupted and not last:
+                raise KeyboardInterrupt
+
+    def step(self, screen: Screen) -> dict[str, Any]:
+        """Roll out, credit and update once; returns the step's record."""
+        started = time.perf_counter()
+        config, step = self.config, self.state.step + 1
+        lr = self.begin(step)
+        with autocast(self.loaded, config):
+            rollout = roll_out_step(
+                self.spec,
+                self.policy,
+                config,
+                self.step_grader,
+                step=step,
+                next_task=self.state.next_task,
+                reserved=self.reserved,
+                progress=lambda done, total: screen.phase(f"rollout {done}/{total}"),
+            )
+        self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
+        screen.phase("training")
+        samples = self.credit(rollout.groups)
+        credit_seconds = time.perf_counter() - started - sum(seconds.values())
+        update = policy_update(
+            self.loaded,
+            self.optimizer,
+            samples,
+            config,
+            lr,
+            reference=self.reference,
+            key=(step,),
+            skip_above=self.alerts.skip_above(self.records),
+        )
+        self.sync_weights(step)
+        if config.store_every and step % config.store_every == 0:
+            self.book.store_episodes(step, rollout.groups[: config.store_groups], self.spec.name)
+        seconds |= update.seconds
+        seconds["train"] += max(0.0, credit_seconds)
+        seconds["total"] = time.perf_counter() - started
+        record = step_record(step, rollout.groups, update, seconds, lr=lr, loaded=self.loaded, autocast=config.autocast)
+        return self.observe(step, record)
+
+    def begin(self, step: int) -> float:
+        """Do what the schedule says before a step; returns the step's learning rate."""
+        lr = lr_at(self.config, step, self.config.max_steps) * self.alerts.lr_scale
+        if self.schedule is None:
+            return lr
+        plan = self.schedule.plan(step)
+        self.step_grader = self.schedule.grader(self.grader, step)
+        if plan.reset_optimizer:
+            self.optimizer = make_optimizer(self.loaded.model, self.config)
+        return lr * ((plan.lr or self.config.lr) / self.config.lr)
+
+    def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
+        """Training samples with one advantage per sampled token."""
+        if self.config.overlong_buffer is not None:
+            limit = self.config.sampling.max_new_tokens * (self.config.max_turns or 1)
+            groups = penalize_length(groups, limit=limit, buffer=self.config.overlong_buffer)
+        return credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=self.step_grader.weights)
+
+    def observe(self, step: int, record: dict[str, Any]) -> dict[str, Any]:
+        """Add the weights in force to a step's record and let the schedule see what came of them."""
+        if self.schedule is None:
+            return record
+        plan = self.schedule.plan(step)
+        self.schedule.observe(step, record["components"])
+        return {**record, "stage": plan.stage, "weights": dict(plan.weights)}
+
+    def sync_weights(self, step: int) -> None:
+        """Let whoever samples have the weights as they are after ``step``."""
+        sync_inference_model(self.inference_model, self.loaded)
+        if self.push_weights is not None:
+            self.push_weights(self.inference_model, step)
+
+    def validate(self, screen: Screen) -> None:
+        """Roll out the held-out tasks; keep the weights if they are the best so far."""
+        if not self.config.validation_every:
+            return
+        screen.phase("validating")
+        step, state = self.state.step, self.state
+        records = self._validated(self.validation_tasks, step)
+        reward = chosen_reward(records, self.config.best_by)
+        if reward is not None and (state.best_reward is None or reward > state.best_reward):
+            state.best_reward, state.best_step = reward, step
+            self.book.save_best(step)
+            records = [{**record, "best": True} for record in records]
+            screen.note(f"best so far at step {step}: validation reward {reward:.4f}")
+        if self.config.validation_condition is not None:
+            records += self._validated(self.spec.tasks(self.config.validation_condition), step)
+        for record in records:
+            self.write(record)
+
+    def _validated(self, tasks: Sequence[Task], step: int) -> list[dict[str, Any]]:
+        return from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
+
+    def handle_alerts(self, screen: Screen) -> None:
+        """Let the monitor look at the run and do what ``on_alert`` says."""
+        for alert in self.alerts.handle(self.state.step, self.records):
+            self.folder.append(alert)
+            screen.note(
+                f"{alert['severity']}: {alert['rule']}: {alert['evidence']} -> {alert['remedy']} ({alert['action']})"
+            )
+
+    def restore_best(self) -> int | None:
+        """Go back to the best weights with a fresh optimizer; returns their step, None if nothing was validated yet."""
+        best_step = self.state.best_step
+        if best_step is not None:
+            self.book.restore_best(best_step)
+            self.optimizer = make_optimizer(self.loaded.model, self.config)
+            self.sync_weights(self.state.step)
+        return best_step
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add a record to the metrics."""
+        self.folder.append(record)
+        self.records.append(record)
+
+    def checkpoint(self) -> None:
+        """Write down where the run stands."""
+        self.state.alerts = self.alerts.state()
+        self.state.schedule = None if self.schedule is None else self.schedule.state()
+        self.book.checkpoint(self.state, self.optimizer, keep=self.config.keep_checkpoints)
+        self.store_splits()
+
+    def store_splits(self) -> None:
+        """Write which tasks were trained on and which judge."""
+        place = next(reversed(self._trained), 0)
+        while place < self.state.next_task:
+            (task,), place = training_tasks(self.spec, self.config, place, 1, self.reserved)
+            self._trained[place] = task.id
+        validation = {task.id for task in self.validation_tasks}
+        splits = {
+            "train": set(self._trained.values()),
+            "validation": validation,
+            "conditions": self.reserved - validation,
+        }
+        self.book.store_splits(splits)
+
+    def restore(self) -> None:
+        """Go back to the newest checkpoint; to the beginning if there is none."""
+        self.state = self.book.restore(self.optimizer)
+        barrier()
+        self.alerts.restore(self.state.alerts)
+        if self.state.step and (self.schedule is None) != (self.state.schedule is None):
+            stored, now = ("none", "one") if self.state.schedule is None else ("one", "none")
+            raise ConfigError(f"the run in {self.folder.path} had {stored} schedule of rewards, now there is {now}")
+        if self.schedule is not None and self.state.schedule is not None:
+            self.schedule.restore(self.state.schedule)
+        self.records = [record for record in self.folder.records() if record["kind"] in ("step", "validation")]
+
+    def finish(self) -> None:
+        """Write the final model; it is the best one too if nothing was validated."""
+        self.book.save("final")
+        if self.state.best_step is None:
+            self.book.save("best")
+        barrier()
+
+
+def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:
+    """The frozen model that KL is measured to, loaded only if kl_coef is not 0: what the run began with, or a folder."""
+    if config.kl_coef == 0:
+        return None
+    reference = load_model(
+        config.reference or loaded.path,
+        dtype=loaded.dtype,
+        device=loaded.device,
+        attention=config.attention,
+        keep_history=True,  # it scores tokens and renders nothing
+    )
+    return reference.model.requires_grad_(False)

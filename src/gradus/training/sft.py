@@ -19,7 +19,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.fsdp import shard
 from gradus.training.distributed.processes import any_of, barrier, from_main, share, total, world
@@ -163,14 +163,14 @@ class _Trainer:
         loaded: LoadedModel,
         config: SftConfig,
         folder: RunFolder,
-        sequences: Sequence[TrainingSequence],
-        checks: Sequence[TrainingSequence],
+        sequences: Sequence[TrainingSample],
+        checks: Sequence[TrainingSample],
     ) -> None:
         self.loaded, self.config, self.folder = loaded, config, folder
         shard(loaded, samples=False)
         self.optimizer = make_optimizer(loaded.model, config)
         self.run = _Run()
-        self._by_episode: dict[int, list[TrainingSequence]] = {}
+        self._by_episode: dict[int, list[TrainingSample]] = {}
         for sequence in sequences:
             self._by_episode.setdefault(sequence.episode, []).append(sequence)
         self._pools = answer_pools(sequences) if config.history_noise else {}
@@ -179,7 +179,7 @@ class _Trainer:
         planned = config.epochs * self._batches_per_epoch
         self.steps = planned if config.max_steps is None else min(planned, config.max_steps)
 
-    def _cut(self, sequences: Sequence[TrainingSequence]) -> list[MicroBatch]:
+    def _cut(self, sequences: Sequence[TrainingSample]) -> list[MicroBatch]:
         share = share_prefixes(self.loaded.model)
         return microbatches(sequences, budget=self.config.token_budget, share=share) if sequences else []
 
@@ -245,7 +245,7 @@ class _Trainer:
             record |= self._validate()
         return record
 
-    def _batch(self, epoch: int, batch: int) -> list[TrainingSequence]:
+    def _batch(self, epoch: int, batch: int) -> list[TrainingSample]:
         """The sequences of one step: a slice of the epoch's shuffle, which depends on seed and epoch alone."""
         numbers = sorted(self._by_episode)
         order = np.random.default_rng(child_seed(self.config.seed, "sft", "epoch", epoch)).permutation(len(numbers))
@@ -259,7 +259,7 @@ class _Trainer:
             return sequences
         return [short for one in sequences if (short := short_turns(one, config.short_turns)).actions]
 
-    def _noisy(self, sequence: TrainingSequence, *key: int | str) -> TrainingSequence:
+    def _noisy(self, sequence: TrainingSample, *key: int | str) -> TrainingSample:
         """The sequence with noise in the answers that are read, where the settings want it."""
         if not self.config.history_noise:
             return sequence

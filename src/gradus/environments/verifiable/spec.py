@@ -132,6 +132,11 @@ def one_turn_spec(
         return Task(environment=source.name, seed=TRAIN_SEEDS + index, options={"split": "train"})
 
     by_name = make_graders() if graders is None else {grader.name: grader for grader in graders}
+
+    def content(task: Task) -> str:
+        item = source.item(task.options["split"], task.seed)
+        return f"{item.question}\n{item.answer}"
+
     return EnvironmentSpec(
         name=source.name,
         summary=summary,
@@ -148,6 +153,7 @@ def one_turn_spec(
             for name in conditions
         },
         train_task=train_task,
+        content=content if source.size("train") is not None else None,
         policies=policies,
         true_reward=true_reward or (lambda episode: episode.outcome.get("correct")),
         true_reward_name="correct" if true_reward is None else "reward",

@@ -10,7 +10,6 @@ from gradus.core.files import read_json
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
 from gradus.pipeline.evaluate import parse_pair
 from gradus.pipeline.policies import find_model, teacher_name
-from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.stages import CHECKPOINTS
 
 __all__ = ["audited", "batches", "knobs", "names", "schedule"]
@@ -121,8 +120,13 @@ def knobs(subject: Subject) -> list[Finding]:
     limit = _FULL_RATE if grpo.lora is None else _LORA_RATE
     rates = [grpo.lr, *(stage.lr or 0.0 for stage in recipe.stage)]
     findings: list[Finding] = []
-    if subject.trained:
-        findings += _for_nano(recipe, max(rates), limit)
+    if subject.trained and max(rates) > limit:
+        what = "all weights" if grpo.lora is None else "adapters"
+        findings.append(
+            warned(f"a rate of {max(rates):g} is high for {what} of a trained model", f"stay below {limit:g}")
+        )
+    if subject.trained and recipe.sft.lr > _SFT_RATE:
+        findings.append(warned(f"sft.lr {recipe.sft.lr:g} is high for a trained model", "try 1e-5"))
     if grpo.sampling.temperature < 0.7:
         way = "sample at temperature 1"
         findings.append(
@@ -133,22 +137,6 @@ def knobs(subject: Subject) -> list[Finding]:
     if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
         findings.append(warned(f"{episodes} episodes a condition prove little", "set eval.episodes to 100 or more"))
     return findings or [passed("nothing unusual")]
-
-
-def _for_nano(recipe: Recipe, rate: float, limit: float) -> list[Finding]:
-    """Settings for models that are trained from nothing, which would spoil a trained one."""
-    findings: list[Finding] = []
-    if rate > limit:
-        what = "all weights" if recipe.grpo.lora is None else "adapters"
-        findings.append(failed(f"a rate of {rate:g} spoils {what} of a trained model", f"stay below {limit:g}"))
-    if recipe.sft.lr > _SFT_RATE:
-        way = "set sft.lr to 1e-5, or to 1e-4 with lora"
-        findings.append(failed(f"sft.lr {recipe.sft.lr:g} spoils a trained model", way))
-    for stage, optimizer in (("sft", recipe.sft.optimizer), ("grpo", recipe.grpo.optimizer)):
-        if optimizer == "muon":
-            way = f"set {stage}.optimizer to adamw and {stage}.lr to 1e-5"
-            findings.append(failed(f"{stage}.optimizer muon is for models that are trained from nothing", way))
-    return findings
 
 
 def audited(subject: Subject) -> list[Finding]:

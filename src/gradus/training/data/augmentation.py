@@ -6,41 +6,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 
 __all__ = ["answer_pools", "short_turns", "with_history_noise"]
 
-Pools = Mapping[int, npt.NDArray[np.int64]]
+Pools = Mapping[int, Tensor]
 
 
-def answer_pools(sequences: Sequence[TrainingSequence]) -> Pools:
+def answer_pools(sequences: Sequence[TrainingSample]) -> Pools:
     """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
-    offsets = np.concatenate([sequence.offsets for sequence in sequences])
-    said = np.concatenate([sequence.ids[sequence.positions] for sequence in sequences])
-    return {int(place): np.unique(said[offsets == place]) for place in np.unique(offsets)}
+    offsets = torch.cat([sequence.offsets for sequence in sequences])
+    said = torch.cat([sequence.ids[sequence.positions] for sequence in sequences])
+    return {place: said[offsets == place].unique() for place in offsets.unique().tolist()}
 
 
 def with_history_noise(
-    sequence: TrainingSequence, share: float, pools: Pools, rng: np.random.Generator
-) -> TrainingSequence:
+    sequence: TrainingSample, share: float, pools: Pools, rng: np.random.Generator
+) -> TrainingSample:
     """Replace ``share`` of the answer tokens that are read; what is learned at their places stays what it was.
 
     Only tokens that can be something else are touched, so a stop token that ends every answer stays.
     """
     targets = sequence.targets if sequence.targets is not None else sequence.ids[sequence.positions]
-    ids = sequence.ids.copy()
-    noisy = rng.random(sequence.actions) < share
+    ids = sequence.ids.clone()
+    noisy = torch.from_numpy(rng.random(sequence.actions) < share)
     for place, pool in pools.items():
-        chosen = np.flatnonzero(noisy & (sequence.offsets == place))
+        chosen = (noisy & (sequence.offsets == place)).nonzero()[:, 0]
         if len(pool) > 1 and len(chosen):
-            ids[sequence.positions[chosen]] = rng.choice(pool, size=len(chosen))
+            ids[sequence.positions[chosen]] = torch.from_numpy(rng.choice(pool.numpy(), size=len(chosen)))
     return replace(sequence, ids=ids, targets=targets)
 
 
-def short_turns(sequence: TrainingSequence, turns: int) -> TrainingSequence:
-    """The sequence with only its first ``turns`` turns learned; what stands behind them is not computed either."""
+def short_turns(sequence: TrainingSample, turns: int) -> TrainingSample:
+    """The sequence with only its first ``turns`` turns learned; what comes after them is not computed either."""
     kept = sequence.turns < sequence.turns.min() + turns
     legal = (
         None

@@ -1,216 +1,171 @@
-"""Who is paid for what: from graded groups to one advantage per sampled token."""
+"""Credit: from graded groups to training samples with one advantage per sampled token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import fsum
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gradus.algorithms import (
-    gdpo_advantages,
-    group_advantages,
+    Algorithm,
+    Baseline,
+    Credit,
+    EpisodeRewards,
+    Scale,
     immediate_advantages,
-    maxrl_advantages,
-    reinforce_pp_advantages,
+    overlong_penalty,
     span_advantages,
-    turn_advantages,
 )
-from gradus.core import ConfigError, Episode, Group, Renderer, Turn
-from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSequence, episode_sequences
-from gradus.training.engine.update import TrainingSample
+from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Turn
+from gradus.training.data.sequences import TrainingSample, episode_samples
 
-__all__ = ["credit_groups", "token_ends"]
+__all__ = ["CreditRule", "credit_groups", "penalize_length", "token_ends"]
 
 
-def credit_groups(groups: Sequence[Group], config: GrpoConfig, renderer: Renderer) -> list[TrainingSample]:
-    """Training sequences of all graded episodes with an advantage per sampled token.
+@dataclass(frozen=True, kw_only=True)
+class CreditRule:
+    """How rewards become advantages. ``discount`` is per turn, for credit by turn and span."""
+
+    algorithm: Algorithm
+    credit: Credit
+    scale: Scale
+    baseline: Baseline = "mean"
+    discount: float = 1.0
+
+
+def credit_groups(
+    groups: Sequence[Group], rule: CreditRule, renderer: Renderer, *, weights: Mapping[str, float]
+) -> list[TrainingSample]:
+    """Training samples of all graded episodes with an advantage per sampled token.
 
     Episodes without a reward (failed, or ungradable) are left out: missing is not zero. Groups are told apart by their place
-    in ``groups``.
+    in ``groups``. ``weights``: the grader's, for algorithms that look at components.
     """
-    rows = [
-        (number, episode)
-        for number, group in enumerate(groups)
-        for episode in group.episodes
-        if episode.reward is not None and episode.reward.value is not None and episode.turns
-    ]
-    if not rows:
+    numbered = [(number, each) for number, group in enumerate(groups) for each in group.episodes if _is_graded(each)]
+    if not numbered:
         return []
-    episodes = [episode for _, episode in rows]
-    names = torch.tensor([number for number, _ in rows])
-    spread = _CREDIT[config.credited](episodes, names, config, renderer)
+    episodes = [episode for _, episode in numbered]
+    names = torch.tensor([number for number, _ in numbered])
+    samples = [
+        sample
+        for index, (number, episode) in enumerate(numbered)
+        for sample in episode_samples(episode, index=index, group=number)
+    ]
+    if rule.credit == "episode":
+        rewards = _episode_rewards(episodes, names, weights)
+        values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
+        return [replace(sample, advantages=values[sample.episode].repeat(sample.actions)) for sample in samples]
+    channels = _Channels.of(episodes, by_span=rule.credit == "span")
+    advantage = immediate_advantages if channels.immediate else span_advantages
+    values = advantage(*channels.rewards(episodes), names, scale=rule.scale, discount=rule.discount)
     return [
-        TrainingSample(sequence=sequence, advantages=spread(index, sequence))
-        for index, (number, episode) in enumerate(rows)
-        for sequence in episode_sequences(episode, index=index, group=number)
+        replace(sample, advantages=channels.by_token(values[sample.episode], sample, episodes, renderer))
+        for sample in samples
     ]
 
 
-Spread = Callable[[int, TrainingSequence], np.ndarray]
+def _is_graded(episode: Episode) -> bool:
+    return episode.reward is not None and episode.reward.value is not None and bool(episode.turns)
 
 
-def _by_episode(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, renderer: Renderer) -> Spread:
-    """One advantage for all tokens of an episode."""
-    del renderer
-    kind = config.preset.advantage
-    if kind == "reinforce++":
-        return _whitened(episodes)
-    rewards = torch.tensor([_value(episode) for episode in episodes], dtype=torch.float64)
-    if kind == "gdpo":
-        values = gdpo_advantages(*_components(episodes), names, scale=config.scale)
-    elif kind == "maxrl":
-        values = maxrl_advantages(rewards, names)
-    else:
-        values = group_advantages(rewards, names, baseline=config.preset.baseline, scale=config.scale)
-    listed = values.tolist()
-    return lambda index, sequence: np.full(sequence.actions, listed[index])
-
-
-def _by_turn(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, renderer: Renderer) -> Spread:
-    """Reward-to-go of a turn against the other members, for all tokens of that turn."""
-    del renderer
-    rewards, lengths = _padded(episodes, [[[paid] for paid in _grade(one).turn_rewards] for one in episodes], 1)
-    values = turn_advantages(rewards[..., 0], lengths, names, scale=config.scale, discount=config.discount).numpy()
-    return lambda index, sequence: values[index][sequence.turns]
-
-
-def _by_span(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, renderer: Renderer) -> Spread:
-    """As by turn, but payments for a span go to the tokens of that span alone."""
-    if any(term.immediate for one in episodes for turn in _grade(one).terms for term in turn):
-        return _by_immediate(episodes, names, config, renderer)
-    channels = sorted({term.span for one in episodes for turn in _grade(one).terms for term in turn if term.span})
-    place = {name: number + 1 for number, name in enumerate(channels)}
-    paid: list[list[list[float]]] = []
-    for episode in episodes:
-        rows: list[list[float]] = []
-        for turn, terms in zip(episode.turns, _grade(episode).terms, strict=True):
-            there = {span.name for span in turn.spans}
-            row = [0.0] * (len(channels) + 1)
-            for term in terms:
-                row[place[term.span] if term.span in there and term.span else 0] += term.value
-            rows.append(row)
-        paid.append(rows)
-    rewards, lengths = _padded(episodes, paid, len(channels) + 1)
-    values = span_advantages(rewards, lengths, names, scale=config.scale, discount=config.discount).numpy()
-
-    def spread(index: int, sequence: TrainingSequence) -> np.ndarray:
-        found = values[index][sequence.turns, 0].copy()
-        turns = episodes[index].turns
-        member = {int(turn): _span_tokens(turns[turn], place, renderer) for turn in np.unique(sequence.turns)}
-        for token, (turn, offset) in enumerate(zip(sequence.turns.tolist(), sequence.offsets.tolist(), strict=True)):
-            for channel in member[turn][offset]:
-                found[token] += values[index][turn, channel]
-        return found
-
-    return spread
-
-
-def _by_immediate(episodes: Sequence[Episode], names: Tensor, config: GrpoConfig, renderer: Renderer) -> Spread:
-    """Statements by what they were paid themselves, everything else by all that followed."""
-    kinds = sorted(
-        {term.span for one in episodes for turn in _grade(one).terms for term in turn if term.immediate and term.span}
-    )
-    place = {name: number + 1 for number, name in enumerate(kinds)}
-    paid: list[list[list[float]]] = []
-    for episode in episodes:
-        rows: list[list[float]] = []
-        for terms in _grade(episode).terms:
-            row = [0.0] * (len(kinds) + 1)
-            for term in terms:
-                row[place[term.span] if term.immediate and term.span else 0] += term.value
-            rows.append(row)
-        paid.append(rows)
-    rewards, lengths = _padded(episodes, paid, len(kinds) + 1)
-    values = immediate_advantages(rewards, lengths, names, scale=config.scale, discount=config.discount).numpy()
-
-    def spread(index: int, sequence: TrainingSequence) -> np.ndarray:
-        turns = episodes[index].turns
-        member = {int(turn): _span_tokens(turns[turn], place, renderer) for turn in np.unique(sequence.turns)}
-        channels = [
-            (member[turn][offset] or [0])[0]
-            for turn, offset in zip(sequence.turns.tolist(), sequence.offsets.tolist(), strict=True)
-        ]
-        return values[index][sequence.turns, channels]
-
-    return spread
-
-
-_CREDIT: dict[str, Callable[[Sequence[Episode], Tensor, GrpoConfig, Renderer], Spread]] = {
-    "episode": _by_episode,
-    "turn": _by_turn,
-    "span": _by_span,
-}
-
-
-def _grade(episode: Episode):
+def _reward(episode: Episode) -> Reward:
     assert episode.reward is not None
     return episode.reward
 
 
-def _value(episode: Episode) -> float:
-    value = _grade(episode).value
-    assert value is not None
-    return value
-
-
-def _components(episodes: Sequence[Episode]) -> tuple[Tensor, Tensor]:
-    """Payments of each component over an episode (N, C), weighted already, and their weights, all 1."""
-    names = sorted({term.component for one in episodes for turn in _grade(one).terms for term in turn})
-    rows = [
-        [sum(term.value for turn in _grade(one).terms for term in turn if term.component == name) for name in names]
-        for one in episodes
-    ]
-    return torch.tensor(rows, dtype=torch.float64), torch.ones(len(names), dtype=torch.float64)
-
-
-def _padded(
-    episodes: Sequence[Episode], paid: Sequence[Sequence[Sequence[float]]], channels: int
-) -> tuple[Tensor, Tensor]:
-    """(N, K, C) float64 payments, 0 behind an episode's end, and the number of turns (N,)."""
-    longest = max(len(episode.turns) for episode in episodes)
-    rewards = torch.zeros(len(episodes), longest, channels, dtype=torch.float64)
-    for number, rows in enumerate(paid):
-        if len(rows) != len(episodes[number].turns):
-            raise ConfigError(
-                f"the grader pays {len(rows)} turns of an episode that has {len(episodes[number].turns)}; credit by turn needs "
-                "one tuple of terms per turn"
-            )
-        rewards[number, : len(rows)] = torch.tensor(rows, dtype=torch.float64)
-    return rewards, torch.tensor([len(episode.turns) for episode in episodes])
-
-
-def _whitened(episodes: Sequence[Episode]) -> Spread:
-    """REINFORCE++: the reward stands at the last sampled token of an episode."""
-    counts = [sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) for episode in episodes]
-    rewards = torch.zeros(len(episodes), max(counts), dtype=torch.float64)
-    for row, count in enumerate(counts):
-        rewards[row, count - 1] = _value(episodes[row])
-    values = reinforce_pp_advantages(rewards, torch.arange(max(counts)) < torch.tensor(counts)[:, None]).numpy()
-    starts = [
-        np.concatenate([[0], np.cumsum([len(turn.tokens.action_ids) if turn.tokens else 0 for turn in episode.turns])])
-        for episode in episodes
-    ]
-    return lambda index, sequence: values[index][starts[index][sequence.turns] + sequence.offsets]
-
-
-def _span_tokens(turn: Turn, place: dict[str, int], renderer: Renderer) -> list[list[int]]:
-    """The channels of each sampled token of a turn: those whose span holds any of its visible characters."""
-    assert turn.tokens is not None
-    ends = token_ends(renderer, turn.tokens.action_ids)
-    text = turn.action
-    found: list[list[int]] = []
-    start = 0
-    for end in ends:
-        seen = [at for at in range(start, end) if at < len(text) and not text[at].isspace()]
-        found.append(
-            [place[s.name] for s in turn.spans if s.name in place and any(s.start <= at < s.end for at in seen)]
+def _terms(episode: Episode) -> tuple[tuple[RewardTerm, ...], ...]:
+    """The terms of each turn. Raises ConfigError if they are not as many as turns."""
+    terms = _reward(episode).terms
+    if len(terms) != len(episode.turns):
+        raise ConfigError(
+            f"the grader gives terms for {len(terms)} turns of an episode that has {len(episode.turns)}; credit by turn "
+            "needs one tuple of terms per turn"
         )
-        start = end
-    return found
+    return terms
+
+
+def _episode_rewards(episodes: Sequence[Episode], names: Tensor, weights: Mapping[str, float]) -> EpisodeRewards:
+    weighted = {name: weight for name, weight in weights.items() if weight}
+    components = [[_component(_reward(each), *item) for item in weighted.items()] for each in episodes]
+    lengths = [sum(len(turn.tokens.action_ids) for turn in each.turns if turn.tokens) for each in episodes]
+    return EpisodeRewards(
+        values=torch.tensor([_reward(each).value for each in episodes], dtype=torch.float64),
+        groups=names,
+        lengths=torch.tensor(lengths),
+        components=torch.tensor(components, dtype=torch.float64),
+        weights=torch.tensor(list(weighted.values()), dtype=torch.float64),
+    )
+
+
+def _component(reward: Reward, name: str, weight: float) -> float:
+    """A component, unweighted. Where it is undefined, what it added to the reward (mostly nothing), over its weight."""
+    value = reward.components.get(name)
+    if value is not None:
+        return value
+    return fsum(term.value for turn in reward.terms for term in turn if term.component == name) / weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Channels:
+    """Rewards that are credited apart: channel 0 holds what belongs to no span, the others one kind of span each.
+
+    ``immediate``: the kinds are those of immediate terms, and a token belongs to one channel alone; otherwise channel 0
+    belongs to all tokens, and the token's spans are added to it.
+    """
+
+    places: Mapping[str, int]
+    immediate: bool
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode], *, by_span: bool) -> _Channels:
+        """The channels that occur; channel 0 alone for credit by turn."""
+        terms = [term for each in episodes for turn in _terms(each) for term in turn if term.span] if by_span else []
+        immediate = any(term.immediate for term in terms)
+        kinds = sorted({term.span for term in terms if term.span and (term.immediate or not immediate)})
+        return cls(places={kind: number + 1 for number, kind in enumerate(kinds)}, immediate=immediate)
+
+    def rewards(self, episodes: Sequence[Episode]) -> tuple[Tensor, Tensor]:
+        """(N, K, C) float64 rewards by turn and channel, 0 after an episode's end, and the number of turns (N,)."""
+        longest = max(len(each.turns) for each in episodes)
+        rows = [[[0.0] * (len(self.places) + 1) for _ in range(longest)] for _ in episodes]
+        for row, episode in zip(rows, episodes, strict=True):
+            for sums, turn, terms in zip(row, episode.turns, _terms(episode), strict=False):
+                spans = {span.name for span in turn.spans}
+                for term in terms:
+                    apart = term.immediate if self.immediate else term.span in spans
+                    sums[self.places.get(term.span or "", 0) if apart else 0] += term.value
+        return torch.tensor(rows, dtype=torch.float64), torch.tensor([len(each.turns) for each in episodes])
+
+    def by_token(
+        self, values: Tensor, sample: TrainingSample, episodes: Sequence[Episode], renderer: Renderer
+    ) -> Tensor:
+        """(A,) from the advantages (K, C) of the sample's episode."""
+        if not self.places:
+            return values[sample.turns, 0]
+        turns = episodes[sample.episode].turns
+        inside = {turn: self._inside(turns[turn], renderer) for turn in sample.turns.unique().tolist()}
+        member: list[list[float]] = []
+        for turn, offset in zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True):
+            channels = inside[turn][offset]
+            chosen = set(channels[:1] or [0]) if self.immediate else {0, *channels}
+            member.append([float(channel in chosen) for channel in range(len(self.places) + 1)])
+        return (values[sample.turns] * torch.tensor(member, dtype=torch.float64)).sum(-1)
+
+    def _inside(self, turn: Turn, renderer: Renderer) -> list[list[int]]:
+        """The channels of each sampled token of a turn: those whose span holds any of its visible characters."""
+        assert turn.tokens is not None
+        by_token: list[list[int]] = []
+        start = 0
+        for end in token_ends(renderer, turn.tokens.action_ids):
+            visible = [at for at in range(start, end) if at < len(turn.action) and not turn.action[at].isspace()]
+            spans = [span for span in turn.spans if any(span.start <= at < span.end for at in visible)]
+            by_token.append([self.places[span.name] for span in spans if span.name in self.places])
+            start = end
+        return by_token
 
 
 @lru_cache(maxsize=65536)
@@ -221,3 +176,22 @@ def token_ends(renderer: Renderer, action_ids: tuple[int, ...]) -> tuple[int, ..
         length = len(renderer.decode(action_ids[:count]))
         ends.append(max(length, ends[-1] if ends else 0))
     return tuple(ends)
+
+
+def penalize_length(groups: Sequence[Group], *, limit: int, buffer: int) -> list[Group]:
+    """Add DAPO's soft penalty for overlong answers to the rewards, as a term ``overlong`` of the last turn."""
+
+    def penalized(episode: Episode) -> Episode:
+        if not _is_graded(episode):
+            return episode
+        reward, sampled = _reward(episode), sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
+        assert reward.value is not None
+        penalty = float(overlong_penalty(torch.tensor(sampled), limit=limit, buffer=buffer))
+        *before, last = _terms(episode)
+        terms = (*before, (*last, RewardTerm(component="overlong", value=penalty)))
+        components = {**reward.components, "overlong": penalty}
+        return replace(
+            episode, reward=replace(reward, value=reward.value + penalty, components=components, terms=terms)
+        )
+
+    return [replace(group, episodes=tuple(penalized(each) for each in group.episodes)) for group in groups]

@@ -1,4 +1,4 @@
-"""Training sequences to microbatches: a tree of shared prefixes and their suffixes, padded as little as possible.
+"""Training samples to microbatches: a tree of shared prefixes and their suffixes, padded as little as possible.
 
 A microbatch is two rectangles laid end to end in one row: P prefixes of up to Lp tokens and B suffixes of up to Ls tokens.
 Each suffix attends to its parent prefix and to itself. A prefix that G members of a group share is therefore computed once,
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 
 __all__ = ["Labels", "MicroBatch", "Tree", "microbatches"]
 
@@ -106,7 +105,7 @@ class _Branch:
 
 
 def microbatches(
-    sequences: Sequence[TrainingSequence],
+    sequences: Sequence[TrainingSample],
     *,
     budget: int,
     share: bool = True,
@@ -147,7 +146,7 @@ def _area(branches: Sequence[_Branch]) -> int:
     return len(branches) * prefix + sum(len(branch.members) for branch in branches) * longest
 
 
-def _branches(sequences: Sequence[TrainingSequence], share: bool) -> list[_Branch]:
+def _branches(sequences: Sequence[TrainingSample], share: bool) -> list[_Branch]:
     """Group sequences by key where they share a prefix that no sampled token is part of."""
     alone = [index for index, sequence in enumerate(sequences) if sequence.actions]
     if not share:
@@ -166,23 +165,23 @@ def _branches(sequences: Sequence[TrainingSequence], share: bool) -> list[_Branc
     return branches
 
 
-def _reach(sequence: TrainingSequence) -> int:
+def _reach(sequence: TrainingSample) -> int:
     """Tokens that must be computed: the last sampled token is predicted, never read."""
     return int(sequence.positions[-1])
 
 
-def _common_prefix(members: Sequence[TrainingSequence]) -> int:
+def _common_prefix(members: Sequence[TrainingSample]) -> int:
     """Length of the longest prefix that all members share and that ends before the first sampled token of each."""
     first = members[0].ids
     length = min(int(member.positions[0]) for member in members)
     for member in members[1:]:
-        differs = np.flatnonzero(first[:length] != member.ids[:length])
+        differs = (first[:length] != member.ids[:length]).nonzero()
         if len(differs):
             length = int(differs[0])
     return length
 
 
-def _split(branch: _Branch, sequences: Sequence[TrainingSequence], budget: int) -> list[_Branch]:
+def _split(branch: _Branch, sequences: Sequence[TrainingSample], budget: int) -> list[_Branch]:
     """Cut a branch where it exceeds the budget, or where padding would cost more than computing the prefix again."""
     ordered = sorted(branch.members, key=lambda index: (-_reach(sequences[index]), index))
     lengths = [max(1, _reach(sequences[index]) - branch.prefix) for index in ordered]
@@ -199,15 +198,15 @@ def _split(branch: _Branch, sequences: Sequence[TrainingSequence], budget: int) 
     return parts
 
 
-def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSequence], vocabulary: int | None) -> MicroBatch:
+def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vocabulary: int | None) -> MicroBatch:
     shared = branches[0].prefix > 0
     prefixes = len(branches) if shared else 0
     longest_prefix = max(branch.prefix for branch in branches)
     longest = max(branch.longest for branch in branches)
     rows = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
-    prefix_ids = np.zeros((prefixes, longest_prefix), dtype=np.int64)
-    suffix_ids = np.zeros((len(rows), longest), dtype=np.int64)
-    start = np.asarray([branches[number].prefix for number, _ in rows], dtype=np.int64)
+    prefix_ids = torch.zeros((prefixes, longest_prefix), dtype=torch.int64)
+    suffix_ids = torch.zeros((len(rows), longest), dtype=torch.int64)
+    start = [branches[number].prefix for number, _ in rows]
     tokens = pairs = 0
     for number, branch in enumerate(branches[:prefixes]):
         prefix_ids[number, : branch.prefix] = sequences[branch.members[0]].ids[: branch.prefix]
@@ -217,14 +216,11 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSequence], 
         suffix = sequences[index].ids[start[row] : _reach(sequences[index])]
         suffix_ids[row, : len(suffix)] = suffix
         tokens += len(suffix)
-        pairs += len(suffix) * (2 * int(start[row]) + len(suffix) + 1) // 2
-    positions = np.concatenate(
-        [np.tile(np.arange(longest_prefix), prefixes), (start[:, None] + np.arange(longest)[None]).ravel()]
-    )
-    ids = np.concatenate([prefix_ids.ravel(), suffix_ids.ravel()])
+        pairs += len(suffix) * (2 * start[row] + len(suffix) + 1) // 2
+    places = torch.tensor(start)[:, None] + torch.arange(longest)
     return MicroBatch(
-        input_ids=torch.from_numpy(ids)[None],
-        positions=torch.from_numpy(positions.astype(np.int64))[None],
+        input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
+        positions=torch.cat([torch.arange(longest_prefix).repeat(prefixes), places.ravel()])[None],
         tree=_tree(branches, prefixes, longest_prefix, len(rows), longest),
         labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary),
         sequences=tuple(index for _, index in rows),
@@ -236,52 +232,50 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSequence], 
 def _tree(branches: Sequence[_Branch], prefixes: int, longest_prefix: int, rows: int, longest: int) -> Tree:
     if not prefixes:
         return Tree(prefixes=(0, 0), suffixes=(rows, longest), parent=None, mask=None)
-    counts = {len(branch.members) for branch in branches}
-    parent = np.concatenate([np.full(len(branch.members), number) for number, branch in enumerate(branches)])
-    lengths = np.asarray([branch.prefix for branch in branches], dtype=np.int64)
-    own = np.tril(np.ones((longest, longest), dtype=bool))
-    if len(set(lengths.tolist())) == 1:
-        seen = np.concatenate([np.ones((longest, longest_prefix), dtype=bool), own], axis=1)[None, None]
+    counts = torch.tensor([len(branch.members) for branch in branches])
+    parent = torch.arange(len(branches)).repeat_interleave(counts)
+    lengths = torch.tensor([branch.prefix for branch in branches])
+    own = torch.ones((longest, longest), dtype=torch.bool).tril()
+    if len(lengths.unique()) == 1:
+        seen = torch.cat([torch.ones((longest, longest_prefix), dtype=torch.bool), own], dim=1)[None, None]
     else:
-        inside = np.arange(longest_prefix)[None] < lengths[parent][:, None]
-        before = np.broadcast_to(inside[:, None, :], (rows, longest, longest_prefix))
-        seen = np.concatenate([before, np.broadcast_to(own, (rows, longest, longest))], axis=2)[:, None]
-    mask = torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~torch.from_numpy(seen), float("-inf"))
+        inside = torch.arange(longest_prefix) < lengths[parent][:, None]
+        before = inside[:, None].expand(rows, longest, longest_prefix)
+        seen = torch.cat([before, own.expand(rows, longest, longest)], dim=2)[:, None]
+    mask = torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~seen, float("-inf"))
     return Tree(
         prefixes=(prefixes, longest_prefix),
         suffixes=(rows, longest),
-        parent=None if len(counts) == 1 else torch.from_numpy(parent),
+        parent=None if len(counts.unique()) == 1 else parent,
         mask=mask,
     )
 
 
 def _labels(
     rows: Sequence[tuple[int, int]],
-    start: np.ndarray,
-    sequences: Sequence[TrainingSequence],
+    start: Sequence[int],
+    sequences: Sequence[TrainingSample],
     shape: tuple[int, int, int],
     vocabulary: int | None,
 ) -> Labels:
     """Where each sampled token is predicted from: the first one often from the last position of a shared prefix."""
     prefixes, longest_prefix, longest = shape
-    source: list[np.ndarray] = []
+    source: list[Tensor] = []
     for row, (number, index) in enumerate(rows):
         before = sequences[index].positions - 1
         in_suffix = prefixes * longest_prefix + row * longest + before - start[row]
         in_prefix = number * longest_prefix + before
-        source.append(np.where(before >= start[row], in_suffix, in_prefix))
+        source.append(torch.where(before >= start[row], in_suffix, in_prefix))
     chosen = [sequences[index] for _, index in rows]
     return Labels(
-        source=torch.from_numpy(np.concatenate(source)),
-        target=torch.from_numpy(
-            np.concatenate([one.ids[one.positions] if one.targets is None else one.targets for one in chosen])
-        ),
-        row=torch.from_numpy(np.concatenate([np.full(one.actions, row) for row, one in enumerate(chosen)])),
+        source=torch.cat(source),
+        target=torch.cat([one.ids[one.positions] if one.targets is None else one.targets for one in chosen]),
+        row=torch.arange(len(chosen)).repeat_interleave(torch.tensor([one.actions for one in chosen])),
         legal=_legal(chosen, vocabulary),
     )
 
 
-def _legal(chosen: Sequence[TrainingSequence], vocabulary: int | None) -> Tensor | None:
+def _legal(chosen: Sequence[TrainingSample], vocabulary: int | None) -> Tensor | None:
     """(A, V) bool, true where a grammar allowed the token; all true where no grammar was in force."""
     if all(one.legal is None for one in chosen):
         return None

@@ -1,16 +1,16 @@
-"""Stored episodes to training sequences for SFT: text becomes ids here, once, by the renderer that the policy will use."""
+"""Stored episodes to training samples for SFT: text becomes ids here, once, by the renderer that the policy will use."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-import numpy as np
+import torch
 
 from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
 from gradus.core.thoughts import without_thoughts
 from gradus.policies.local.loading import LoadedModel
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 
 __all__ = ["strip_reasoning", "text_sequences"]
 
@@ -26,9 +26,7 @@ def strip_reasoning(action: str) -> str:
     return _REASONING.sub("", without_thoughts(action)).strip()
 
 
-def text_sequences(
-    loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True
-) -> list[TrainingSequence]:
+def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True) -> list[TrainingSample]:
     """Training sequences of what was said in episodes, by whatever policy; failed episodes are left out.
 
     The answer's own tokens and a stop token are trained, nothing else. ``reasoning`` False strips the reasoning of every
@@ -36,7 +34,7 @@ def text_sequences(
     Where a teacher corrected a turn (``Turn.expert_action``), its answer is learned and the student's stays in the history.
     Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
     """
-    sequences: list[TrainingSequence] = []
+    sequences: list[TrainingSample] = []
     for number, episode in enumerate(episodes):
         if episode.stop is not StopReason.FAILED:
             sequences.extend(_cut(loaded, episode, number, reasoning))
@@ -51,9 +49,9 @@ def text_sequences(
     return sequences
 
 
-def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSequence]:
+def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSample]:
     renderer = loaded.renderer
-    parts: list[TrainingSequence] = []
+    parts: list[TrainingSample] = []
     ids: list[int] = []
     places: list[_Place] = []
 
@@ -82,15 +80,15 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
 _Place = tuple[int, int, int, int]  # position, turn, offset, the token to be learned there
 
 
-def _sequence(ids: Sequence[int], places: Sequence[_Place], number: int) -> TrainingSequence:
+def _sequence(ids: Sequence[int], places: Sequence[_Place], number: int) -> TrainingSample:
     """``key`` is the same for all: any two sequences may share a prefix, such as the system prompt."""
-    columns = np.asarray(places, dtype=np.int64).reshape(-1, 4)
-    return TrainingSequence(
+    columns = torch.tensor(places, dtype=torch.int64).reshape(-1, 4)
+    return TrainingSample(
         key=(0, 0),
         episode=number,
-        ids=np.asarray(ids, dtype=np.int64),
+        ids=torch.tensor(ids, dtype=torch.int64),
         positions=columns[:, 0],
-        logprobs=np.zeros(len(columns)),
+        logprobs=torch.zeros(len(columns), dtype=torch.float64),
         turns=columns[:, 1],
         offsets=columns[:, 2],
         targets=columns[:, 3],

@@ -1,4 +1,4 @@
-"""Playing the groups of a step, each process its share of them."""
+"""Rolling out the groups of a step, each process its share of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["StepRollout", "roll_out_step"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepRollout:
-    """The groups of a step, the first training task that is still unused, and this process's seconds by phase."""
+    """The groups of a step, the first place in the order of tasks that is still unused, and this process's seconds by phase."""
 
     groups: Sequence[Group]
     next_task: int
@@ -33,18 +33,17 @@ def roll_out_step(
     *,
     step: int,
     next_task: int,
+    reserved: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> StepRollout:
-    """Play ``config.groups`` groups. With dynamic sampling, those without signal are replaced in further rounds.
+    """Roll out ``config.groups`` groups. With dynamic sampling, zero-variance groups are replaced in further rounds.
 
     Raises TrainingError if not one episode could be graded.
     """
     groups: list[Group] = []
     seconds = {"play": 0.0, "environment": 0.0, "reward": 0.0}
     for attempt in range(config.dynamic_sampling + 1):
-        missing = config.groups - len(groups)
-        tasks = training_tasks(spec, config, next_task, missing)
-        next_task += missing
+        tasks, next_task = training_tasks(spec, config, next_task, config.groups - len(groups), reserved)
         mine = share(len(tasks))
         result = roll_out(
             spec,
@@ -64,11 +63,11 @@ def roll_out_step(
         groups.extend(group for group in gather(result.groups) if last or not has_zero_variance(group))
         if len(groups) == config.groups:
             break
-    _check_played(groups)
+    _check_graded(groups)
     return StepRollout(groups=groups, next_task=next_task, seconds=seconds)
 
 
-def _check_played(groups: Sequence[Group]) -> None:
+def _check_graded(groups: Sequence[Group]) -> None:
     """A step in which nothing could be graded has nothing to learn from, and says why."""
     episodes = [episode for group in groups for episode in group.episodes]
     if any(episode.reward is not None and episode.reward.value is not None for episode in episodes):

@@ -1,33 +1,102 @@
-"""Which tasks a run trains on and which it keeps for validation."""
+"""Which tasks a run trains on and which it keeps for validation: split by what a task is, not by its index."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator
+
 import numpy as np
 
-from gradus.core import EnvironmentSpec, Task, child_seed
+from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
 from gradus.training.config import GrpoConfig
 
-__all__ = ["training_tasks", "validation_tasks"]
+__all__ = ["reserved_ids", "taught_indices", "training_tasks", "validation_tasks"]
+
+_GIVE_UP = 20_000  # tasks in a row that may not be used
 
 
-def training_tasks(spec: EnvironmentSpec, config: GrpoConfig, first: int, count: int) -> list[Task]:
-    """Tasks ``first`` to ``first + count`` of the run's order: a fresh shuffle each epoch, or one after another if endless.
+def training_tasks(
+    spec: EnvironmentSpec, config: GrpoConfig, first: int, count: int, reserved: frozenset[str]
+) -> tuple[list[Task], int]:
+    """``count`` tasks of the run's order from place ``first`` on, and the first place after them.
 
-    The order depends on the seed and on the place alone, so a resumed run goes on where it was.
+    The order is a fresh shuffle each epoch, or one after another if endless; it depends on the seed and on the place alone, so
+    a resumed run goes on where it was. A task whose id is ``reserved`` is passed over.
     """
-    offset = config.first_task + config.held_out
-    if config.tasks is None:
-        return [spec.train_task(offset + place) for place in range(first, first + count)]
-    number = config.tasks - config.held_out
-    order = {
-        epoch: np.random.default_rng(child_seed(config.seed, "tasks", epoch)).permutation(number)
-        for epoch in range(first // number, (first + count - 1) // number + 1)
-    }
-    return [
-        spec.train_task(offset + int(order[place // number][place % number])) for place in range(first, first + count)
-    ]
+    index_of = _order(config)
+    tasks: list[Task] = []
+    for place, task in _usable(spec, index_of, first, reserved):
+        tasks.append(task)
+        if len(tasks) == count:
+            return tasks, place + 1
+    return tasks, first
 
 
 def validation_tasks(spec: EnvironmentSpec, config: GrpoConfig) -> list[Task]:
-    """The held-out training tasks; training never meets them."""
-    return [spec.train_task(config.first_task + index) for index in range(config.held_out)]
+    """The held-out tasks: the first training tasks that differ from each other and from those of conditions."""
+    taken = set(_condition_ids(spec))
+    tasks: list[Task] = []
+    if not config.held_out:
+        return tasks
+    for _, task in _usable(spec, lambda place: config.first_task + place, 0, taken):
+        taken.add(task.id)
+        tasks.append(task)
+        if len(tasks) == config.held_out:
+            break
+    return tasks
+
+
+def reserved_ids(spec: EnvironmentSpec, config: GrpoConfig) -> frozenset[str]:
+    """Ids of all tasks that judge and must not be trained on or taught: validation, and conditions of a finite data set."""
+    return _condition_ids(spec) | {task.id for task in validation_tasks(spec, config)}
+
+
+def taught_indices(spec: EnvironmentSpec, count: int, reserved: frozenset[str]) -> list[int]:
+    """The first ``count`` indices of training tasks that a teacher may play."""
+    places: list[int] = []
+    for place, _ in _usable(spec, lambda place: place, 0, reserved):
+        places.append(place)
+        if len(places) == count:
+            break
+    return places
+
+
+def _order(config: GrpoConfig) -> Callable[[int], int]:
+    """Place in the run's order -> index of a training task."""
+    offset = config.first_task + config.held_out
+    if config.tasks is None:
+        return lambda place: offset + place
+    number = config.tasks - config.held_out
+    shuffles: dict[int, np.ndarray] = {}
+
+    def index_of(place: int) -> int:
+        epoch = place // number
+        if epoch not in shuffles:
+            shuffles[epoch] = np.random.default_rng(child_seed(config.seed, "tasks", epoch)).permutation(number)
+        return offset + int(shuffles[epoch][place % number])
+
+    return index_of
+
+
+def _usable(
+    spec: EnvironmentSpec, index_of: Callable[[int], int], first: int, reserved: Container[str]
+) -> Iterator[tuple[int, Task]]:
+    """Places and tasks from ``first`` on, those that are reserved left out."""
+    last = first
+    place = first
+    while place - last <= _GIVE_UP:
+        task = spec.identify(spec.train_task(index_of(place)))
+        if task.id not in reserved:
+            yield place, task
+            last = place
+        place += 1
+    raise ConfigError(
+        f"{spec.name} has no task left to train on: the last {_GIVE_UP} are all held out for validation or belong to a "
+        "condition; lower grpo.validation_tasks, or give more rows"
+    )
+
+
+def _condition_ids(spec: EnvironmentSpec) -> frozenset[str]:
+    """Ids of the conditions' tasks, if tasks have a content of their own; endless environments keep their seeds apart."""
+    if spec.content is None:
+        return frozenset()
+    return frozenset(spec.identify(task).id for name in spec.conditions for task in spec.tasks(name))

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from gradus.core import ConfigError
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, largest, launched_with, world
 from gradus.training.engine.forward import causal_model, score_tokens, supports_tree
 from gradus.training.engine.optimizers import trainable
@@ -114,15 +113,15 @@ def idle_passes(loaded: LoadedModel, passes: int, backward: Callable[[Tensor], N
 
 def _idle_pass(loaded: LoadedModel, backward: Callable[[Tensor], None]) -> None:
     """Gather and reduce what every pass does; the gradient is zero."""
-    nothing = np.zeros(1)
-    sequence = TrainingSequence(
+    nothing = torch.zeros(1, dtype=torch.int64)
+    sequence = TrainingSample(
         key=(0, 0),
         episode=0,
-        ids=np.zeros(2, dtype=np.int64),
-        positions=np.ones(1, dtype=np.int64),
-        logprobs=nothing,
-        turns=nothing.astype(np.int64),
-        offsets=nothing.astype(np.int64),
+        ids=torch.zeros(2, dtype=torch.int64),
+        positions=torch.ones(1, dtype=torch.int64),
+        logprobs=nothing.double(),
+        turns=nothing,
+        offsets=nothing,
     )
     (batch,) = microbatches([sequence], budget=1, share=supports_tree(loaded.model))
     scores = score_tokens(loaded.model, batch.to(loaded.device), SamplingConfig())

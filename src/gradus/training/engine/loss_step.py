@@ -175,11 +175,13 @@ def run_update(
     lr: float,
     *,
     before_step: Callable[[], None] | None = None,
+    skip_above: float | None = None,
 ) -> tuple[float, float]:
     """One optimizer update over microbatches whose losses add up, over those of all processes where there are several.
 
     ``loss`` must divide by figures of the whole step, so that the gradient does not depend on the cut. ``before_step`` may
-    refuse the update by raising. Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
+    refuse the update by raising. A gradient whose norm is above ``skip_above`` moves nothing (DeepSpeed, which knows the norm after
+    its step only, has no such limit). Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
     TrainingError if the gradient is not finite; the weights stay as they were.
     """
     optimizer.zero_grad(set_to_none=True)
@@ -199,7 +201,8 @@ def run_update(
         group["lr"] = lr * group.get("scale", 1.0)
     if zero is None:
         norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
-        optimizer.step()
+        if skip_above is None or norm <= skip_above:
+            optimizer.step()
     else:
         zero.step()
         norm = _finite(zero.norm())

@@ -10,30 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradus.algorithms import CORRECTIONS, LOSSES, combine_metrics, kl_loss
+from gradus.algorithms import CORRECTIONS, combine_metrics, kl_loss
 from gradus.core import child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSequence
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import gather, largest, share, total
 from gradus.training.engine.forward import score_tokens, tree_attention
 from gradus.training.engine.loss_step import TrainingError, precision, run_update, share_prefixes, vocabulary_size
 
-__all__ = ["TrainingSample", "UpdateResult", "policy_update"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSample:
-    """A training sequence with the advantage (A,) of each of its sampled tokens."""
-
-    sequence: TrainingSequence
-    advantages: np.ndarray
-
-    @property
-    def live(self) -> bool:
-        """Whether any token has an advantage; without one the policy gradient is exactly zero."""
-        return bool(np.any(self.advantages != 0.0))
+__all__ = ["UpdateResult", "policy_update"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +34,7 @@ class UpdateResult:
     figures: Mapping[str, float | None]
     logp_diff_max: float | None
     grad_norm: float | None
+    skipped_updates: int
     trained_tokens: int
     passes: Sequence[MicroBatch]
     seconds: Mapping[str, float]
@@ -72,22 +60,25 @@ def policy_update(
     *,
     reference: nn.Module | None = None,
     key: Sequence[int | str] = (),
+    skip_above: float | None = None,
 ) -> UpdateResult:
     """Take ``epochs`` x ``minibatches`` updates. Groups stay whole; losses are divided by figures of a whole update.
 
+    Updates whose gradient norm is above ``skip_above`` are skipped and counted.
     Raises TrainingError, before any weight changes, if the sampler's log-probs and the trainer's differ by more than
     ``max_logp_diff``.
     """
     started = time.perf_counter()
     updates_done: list[_Update] = []
     norm = logp_diff = None
-    stepping = 0.0
+    stepping, skipped = 0.0, 0
     for epoch in range(config.epochs):
         for part in _minibatches(credited, config, (*key, epoch)):
             update = _Update(loaded, config, part, reference, on_policy=not updates_done)
             if not update.trained:
                 continue  # no group of this part has a signal: nothing to learn, and no momentum to follow
-            norm, seconds = update.run(optimizer, lr)
+            norm, seconds = update.run(optimizer, lr, skip_above)
+            skipped += skip_above is not None and norm > skip_above
             stepping += seconds
             logp_diff = update.sums.logp_diff if logp_diff is None else logp_diff
             updates_done.append(update)
@@ -96,7 +87,8 @@ def policy_update(
         figures=_figures(last),
         logp_diff_max=logp_diff,
         grad_norm=norm,
-        trained_tokens=sum(one.sequence.actions for update in last for one in update.trained),
+        skipped_updates=skipped,
+        trained_tokens=sum(one.actions for update in last for one in update.trained),
         passes=[batch for update in updates_done for batch in update.batches],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
     )
@@ -110,7 +102,7 @@ def _minibatches(
         return [list(credited)]
     groups: dict[int, list[TrainingSample]] = {}
     for one in credited:
-        groups.setdefault(one.sequence.key[0], []).append(one)
+        groups.setdefault(one.key[0], []).append(one)
     names = sorted(groups)
     order = np.random.default_rng(child_seed(config.seed, "minibatches", *key)).permutation(len(names)).tolist()
     parts = [order[start :: config.minibatches] for start in range(config.minibatches)]
@@ -130,27 +122,34 @@ class _Update:
         on_policy: bool,
     ) -> None:
         self.loaded, self.config, self.reference, self.on_policy = loaded, config, reference, on_policy
-        self.n_tokens = sum(one.sequence.actions for one in credited)
+        self.n_tokens = sum(one.actions for one in credited)
         self.n_sequences = len(credited)
         # Only where nothing else pulls at the weights may a token without advantage be left out: its gradient is zero.
         self.bonus = config.entropy_coef != 0
         everything = reference is not None or self.bonus
         self.trained = [one for one in credited if everything or one.live]
-        self.scored = max(1, sum(one.sequence.actions for one in self.trained))
+        self.scored = max(1, sum(one.actions for one in self.trained))
         self.own = [self.trained[index] for index in share(len(self.trained))]  # this process's
         self.batches = microbatches(
-            [one.sequence for one in self.own],
+            self.own,
             budget=config.token_budget,
             share=share_prefixes(loaded.model),
             vocabulary=vocabulary_size(loaded.model),
         )
         self.sums = _Sums()
 
-    def run(self, optimizer: torch.optim.Optimizer, lr: float) -> tuple[float, float]:
+    def run(self, optimizer: torch.optim.Optimizer, lr: float, skip_above: float | None) -> tuple[float, float]:
         """Returns the gradient's norm, and the seconds that the optimizer took."""
         with precision(self.loaded, self.config):
             norm_and_seconds = run_update(
-                self.loaded, optimizer, self.batches, self.loss, self.config, lr, before_step=self.check_logp_diff
+                self.loaded,
+                optimizer,
+                self.batches,
+                self.loss,
+                self.config,
+                lr,
+                before_step=self.check_logp_diff,
+                skip_above=skip_above,
             )
         self.sums.loss, self.sums.kl, self.sums.entropy = total((self.sums.loss, self.sums.kl, self.sums.entropy))
         self.sums.metrics = gather(self.sums.metrics)
@@ -173,10 +172,10 @@ class _Update:
         scores = score_tokens(self.loaded.model, batch, config.sampling, entropy=True, differentiate=self.bonus)
         assert scores.entropy is not None
         chosen = [self.own[index] for index in batch.sequences]
-        sampled = _row([one.sequence.logprobs for one in chosen], scores.logprobs)
+        sampled = _row([one.logprobs for one in chosen], scores.logprobs)
         logprobs = scores.logprobs[None]
         mask = torch.ones_like(logprobs, dtype=torch.bool)
-        advantages = _row([one.advantages for one in chosen], scores.logprobs)
+        advantages = _row([_advantages(one) for one in chosen], scores.logprobs)
         old_logprobs, mismatch = sampled, {}
         if config.correction is not None:
             # The ratio that is clipped is to the weights before this update; what the sampler adds is a weight of its own.
@@ -185,7 +184,7 @@ class _Update:
             mismatch = {
                 name: _part(name, value, logprobs.numel() / self.scored) for name, value in mismatch_metrics.items()
             }
-        result = LOSSES[config.preset.loss](
+        result = config.named.loss(
             logprobs,
             old_logprobs,
             advantages,
@@ -225,9 +224,14 @@ class _Update:
             return score_tokens(self.reference, batch, self.config.sampling).logprobs[None]
 
 
-def _row(parts: Sequence[np.ndarray], like: Tensor) -> Tensor:
+def _advantages(sample: TrainingSample) -> Tensor:
+    assert sample.advantages is not None
+    return sample.advantages
+
+
+def _row(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     """(1, A) of what the sequences of a microbatch hold per sampled token."""
-    return torch.from_numpy(np.concatenate(parts)).to(dtype=torch.float32, device=like.device)[None]
+    return torch.cat(list(parts)).to(dtype=torch.float32, device=like.device)[None]
 
 
 def _part(name: str, value: Tensor, share: float) -> Tensor:

@@ -3,63 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from statistics import median
+from typing import Any
 
-__all__ = ["Alarm", "OnAlert"]
+from gradus.training.config import OnAlert
 
-OnAlert = Literal["warn", "stop", "adjust"]
-FLOOR = 1 / 64  # adjusting never lowers the learning rate below this share of what was asked for
+__all__ = ["AlertHandler", "Monitor", "spike_limit"]
+
+Monitor = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
+LOWEST_LR_SCALE = 1 / 64  # adjusting never lowers the learning rate below this share of what was asked for
+SPIKE, SPIKE_WINDOW, SPIKE_LEAST = 10.0, 50, 5  # those of the rule "gradient spike"
 
 
-class Alarm:
-    """Listens to a monitor, remembers what is already known, and reacts.
+def spike_limit(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """The gradient norm above which an update is a spike: ten times the median of the 50 steps before.
 
-    An alert is told when its rule begins to hold, not at every step that it goes on. With ``adjust``, the one remedy applied is
-    a factor on the learning rate that the alert names (``adjust: {"lr": 0.5}``): nothing else is safe to change
-    without asking. With ``stop``, an alert of severity ``stop`` ends the run.
+    None before five norms are known.
+    """
+    norms = [record.get("grad_norm") for record in records if record["kind"] == "step"][-SPIKE_WINDOW:]
+    known = [norm for norm in norms if norm is not None]
+    return SPIKE * max(median(known), 1e-12) if len(known) >= SPIKE_LEAST else None
+
+
+class AlertHandler:
+    """Asks a monitor, remembers which alerts are known, and reacts as ``on_alert`` says.
+
+    An alert is told when its rule begins to hold, not at every step that it goes on. ``warn`` does no more. ``stop`` ends the
+    run at an alert of severity ``stop``. ``adjust`` does what the alert names as safe: ``lr`` is a factor on the learning
+    rate, ``restore`` goes back to the best weights; updates whose gradient spikes are skipped.
     """
 
-    def __init__(
-        self, monitor: Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]] | None, on_alert: OnAlert
-    ) -> None:
+    def __init__(self, monitor: Monitor | None, on_alert: OnAlert, *, restore_best: Callable[[], int | None]) -> None:
         self._monitor = monitor
         self._on_alert = on_alert
-        self._holding: set[tuple[str, str]] = set()
+        self._restore_best = restore_best
+        self._known: set[tuple[str, str]] = set()
         self.lr_scale = 1.0
         self.stopped: str | None = None
 
-    def listen(self, step: int, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The new alerts of a step, as records of docs/metrics.md."""
+    def skip_above(self, records: Sequence[Mapping[str, Any]]) -> float | None:
+        """The gradient norm above which an update is skipped; None for never."""
+        return spike_limit(records) if self._on_alert == "adjust" else None
+
+    def handle(self, step: int, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """React to the new alerts of a step; returns them as records of docs/metrics.md."""
         if self._monitor is None:
             return []
-        found = {(str(alert["rule"]), str(alert["severity"])): alert for alert in self._monitor(records)}
-        fresh = [alert for key, alert in found.items() if key not in self._holding]
-        self._holding = set(found)
+        alerts = {(str(alert["rule"]), str(alert["severity"])): alert for alert in self._monitor(records)}
+        fresh = [alert for key, alert in alerts.items() if key not in self._known]
+        self._known = set(alerts)
         return [
             {
                 "kind": "alert",
                 "step": step,
                 **{name: alert.get(name) for name in ("rule", "severity", "evidence", "remedy")},
-                "action": self._react(alert),
+                "action": self._react(alert, records[-1]),
             }
             for alert in fresh
         ]
 
-    def _react(self, alert: Mapping[str, Any]) -> str:
+    def _react(self, alert: Mapping[str, Any], record: Mapping[str, Any]) -> str:
         if self._on_alert == "stop" and alert["severity"] == "stop":
             self.stopped = str(alert["rule"])
             return "stopped"
-        factor = (alert.get("adjust") or {}).get("lr")
-        if self._on_alert == "adjust" and factor is not None:
-            self.lr_scale = max(FLOOR, self.lr_scale * float(factor))
-            return f"learning rate x {self.lr_scale:g}"
-        return "warned"
+        adjust = (alert.get("adjust") or {}) if self._on_alert == "adjust" else {}
+        actions: list[str] = []
+        if adjust and (skipped := record.get("skipped_updates")):
+            actions.append(f"skipped {skipped} update{'s' if skipped > 1 else ''}")
+        if adjust.get("restore") == "best":
+            best_step = self._restore_best()
+            actions.append("no best weights to restore" if best_step is None else f"restored step {best_step}")
+        if (factor := adjust.get("lr")) is not None:
+            self.lr_scale = max(LOWEST_LR_SCALE, self.lr_scale * float(factor))
+            actions.append(f"learning rate x {self.lr_scale:g}")
+        return ", ".join(actions) or "warned"
 
     def state(self) -> dict[str, Any]:
         """JSON values from which :meth:`restore` goes on."""
-        return {"holding": sorted(map(list, self._holding)), "lr_scale": self.lr_scale}
+        return {"known": sorted(map(list, self._known)), "lr_scale": self.lr_scale, "stopped": self.stopped}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where :meth:`state` was taken."""
-        self._holding = {(rule, severity) for rule, severity in state.get("holding", [])}
+        self._known = {(rule, severity) for rule, severity in state.get("known", [])}
         self.lr_scale = float(state.get("lr_scale", 1.0))
+        self.stopped = state.get("stopped")

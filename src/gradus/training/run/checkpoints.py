@@ -8,6 +8,7 @@ are the same for any number of processes.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.policies.local.loading import quiet_transformers
@@ -26,7 +27,15 @@ from gradus.training.distributed.processes import barrier, gather_full_tensor, s
 from gradus.training.engine.optimizers import trainable
 from gradus.training.run.folder import write_folder
 
-__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint", "save_model"]
+__all__ = [
+    "Checkpoint",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "load_weights",
+    "save_checkpoint",
+    "save_model",
+    "save_weights",
+]
 
 SCHEMA = 1
 
@@ -45,7 +54,7 @@ def save_checkpoint(
 ) -> Path:
     """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
-    weights = {name: gather_full_tensor(value) for name, value in trainable(model).items()}
+    weights = _gather_weights(model)
     optimizer_state = optimizer.state_dict()
 
     def fill(aside: Path) -> None:
@@ -85,6 +94,32 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         ) from error
     if state.get("schema") != SCHEMA:
         raise StorageError(f"the checkpoint {path} has schema {state.get('schema')}, this version reads {SCHEMA}")
+    _put_weights(weights, model, path)
+    optimizer.load_state_dict(optimizer_state)
+    return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write the trained weights to one file, whole or not at all. All processes must call this."""
+    weights = _gather_weights(model)
+    if world().main:
+        aside = path.with_name(f".{path.name}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(weights, aside)
+        os.replace(aside, path)
+    barrier()
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Put the weights of :func:`save_weights` back. Raises StorageError if they do not fit."""
+    _put_weights(load_file(path), model, path)
+
+
+def _gather_weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: gather_full_tensor(value) for name, value in trainable(model).items()}
+
+
+def _put_weights(weights: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
     parameters = trainable(model)
     if set(parameters) != set(weights):
         odd = sorted(set(parameters) ^ set(weights))
@@ -94,8 +129,6 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(shard_like(weights[name], parameter))
-    optimizer.load_state_dict(optimizer_state)
-    return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
 
 
 def save_model(path: Path, model: nn.Module, tokenizer: Any, settings: ModelSettings | None = None) -> None:

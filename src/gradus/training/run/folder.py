@@ -4,6 +4,8 @@
 
     metrics.jsonl            one JSON object a line, see docs/metrics.md
     config.json              what the run was started with
+    resolved.json            every setting, and where its value came from
+    splits.json              which tasks were trained on and which judge
     checkpoints/step-000040/ everything a run needs to go on
     best/, final/            ordinary Hugging Face folders
     episodes/                samples of the rollouts
@@ -29,6 +31,7 @@ __all__ = ["RunFolder", "write_folder", "write_text"]
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
+RESOLVED = "resolved.json"
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -94,10 +97,18 @@ class RunFolder:
         """The metrics file."""
         return self.path / METRICS
 
-    def open(self, config: BaseModel, *, resume: bool, context: Mapping[str, Any] | None = None) -> None:
+    def open(
+        self,
+        config: BaseModel,
+        *,
+        resume: bool,
+        context: Mapping[str, Any] | None = None,
+        resolved: Mapping[str, Any] | None = None,
+    ) -> None:
         """Begin a run here, or check that a resumed one was begun with the same settings.
 
-        ``context`` are further settings that must not change (the model, the environment, the grader). Raises ConfigError if
+        ``context`` are further settings that must not change (the model, the environment, the grader). ``resolved``: every
+        value and where it came from, for ``resolved.json``. Raises ConfigError if
         the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it.
         """
         if not self.writing:
@@ -110,6 +121,8 @@ class RunFolder:
             _compare(json.loads(stored.read_text(encoding="utf-8")), now, self.path)
             return
         write_text(stored, json.dumps(now, indent=2) + "\n")
+        if resolved is not None:
+            write_text(self.path / RESOLVED, json.dumps(resolved, indent=2) + "\n")
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the metrics, whole or not at all. Undefined figures (NaN, infinities) become null."""
@@ -131,7 +144,8 @@ class RunFolder:
         if not self.writing or any(record["kind"] in ("step", "sft") for record in self.records()):
             return
         self.metrics.unlink(missing_ok=True)
-        (self.path / CONFIG).unlink(missing_ok=True)
+        for name in (CONFIG, RESOLVED, "splits.json"):
+            (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):  # something else is in it
             self.path.rmdir()
 

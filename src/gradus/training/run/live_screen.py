@@ -12,7 +12,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Screen"]
+__all__ = ["FIGURES", "Screen"]
+
+FIGURES = {  # of GRPO: label -> metric
+    "reward": "reward_mean",
+    "reward std": "reward_std",
+    "true_reward": "true_reward_mean",
+    "kl": "kl",
+    "entropy": "entropy",
+    "zero-variance groups": "zero_variance_groups",
+    "turns": "turns_mean",
+    "tokens": "action_tokens_mean",
+    "logp diff": "logp_diff_max",
+    "gradient norm": "grad_norm",
+    "tokens/s": "tokens_per_second",
+    "seconds": "seconds.total",
+}
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTORY = 40

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from gradus.core import Episode, Group, StopReason
+from gradus.policies.local.loading import LoadedModel
+from gradus.training.engine.throughput import matmul_peak, training_flops
+from gradus.training.engine.update import UpdateResult
 
-__all__ = ["answer_information", "episode_metrics", "has_zero_variance", "mean_of"]
+__all__ = ["answer_information", "episode_metrics", "has_zero_variance", "mean_of", "step_record"]
 
 CUT = (StopReason.TRUNCATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
 
@@ -41,6 +45,40 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "action_tokens_mean": mean_of(
             sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) for episode in played
         ),
+    }
+
+
+def step_record(
+    step: int,
+    groups: Sequence[Group],
+    update: UpdateResult,
+    seconds: Mapping[str, float],
+    *,
+    lr: float,
+    loaded: LoadedModel,
+    autocast: bool,
+) -> dict[str, Any]:
+    """One line of docs/metrics.md."""
+    turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
+    sampled = sum(len(tokens.action_ids) for tokens in turns)
+    read = sum(len(tokens.context_ids) for tokens in turns)
+    peak = matmul_peak(loaded.device.type, torch.bfloat16 if autocast else loaded.dtype)
+    flops = training_flops(loaded.model, update.passes)
+    return {
+        "kind": "step",
+        "step": step,
+        **episode_metrics(groups),
+        **update.figures,
+        "logp_diff_max": update.logp_diff_max,
+        "grad_norm": update.grad_norm,
+        "skipped_updates": update.skipped_updates,
+        "lr": lr,
+        "action_tokens": sampled,
+        "trained_tokens": update.trained_tokens,
+        "tokens": sampled + read,
+        "seconds": dict(seconds),
+        "tokens_per_second": (sampled + read) / seconds["total"],
+        "matmul_peak_share": flops / (peak * seconds["train"]) if update.passes else None,
     }
 
 

@@ -1,0 +1,168 @@
+"""What each algorithm's name means: loss, advantage, baseline, scale, credit and clip, as in its paper.
+
+One registry. Other packages add theirs with :func:`register_algorithm`, or by an entry point of the group ``gradus.algorithms``
+that names an :class:`Algorithm`. A setting of a run that is given overrides the name's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from gradus.algorithms.advantages import (
+    Baseline,
+    Scale,
+    gdpo_advantages,
+    group_advantages,
+    maxrl_advantages,
+    reinforce_pp_advantages,
+)
+from gradus.algorithms.losses import LOSSES, PolicyLoss
+
+__all__ = [
+    "Algorithm",
+    "Credit",
+    "EpisodeAdvantage",
+    "EpisodeRewards",
+    "algorithm_names",
+    "find_algorithm",
+    "register_algorithm",
+]
+
+Credit = Literal["episode", "turn", "span"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeRewards:
+    """The rewards of N graded episodes. ``values`` (N,); ``groups`` (N,) integer names; ``lengths`` (N,) sampled tokens;
+    ``components`` (N, C) unweighted and ``weights`` (C,)."""
+
+    values: Tensor
+    groups: Tensor
+    lengths: Tensor
+    components: Tensor
+    weights: Tensor
+
+
+class EpisodeAdvantage(Protocol):
+    """One advantage per episode, (N,)."""
+
+    def __call__(self, rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor: ...
+
+
+def _group(rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor:
+    return group_advantages(rewards.values, rewards.groups, baseline=baseline, scale=scale)
+
+
+def _gdpo(rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor:
+    return gdpo_advantages(rewards.components, rewards.weights, rewards.groups, baseline=baseline, scale=scale)
+
+
+def _maxrl(rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor:
+    del baseline, scale
+    return maxrl_advantages(rewards.values, rewards.groups)
+
+
+def _reinforce_pp(rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor:
+    del baseline, scale
+    return reinforce_pp_advantages(rewards.values, rewards.lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One named algorithm.
+
+    ``scale`` None: the advantage scales in its own way, so a run cannot set it. ``credit`` None: what the grader supports
+    (by turn if it has terms per turn). ``credits``: those that a run may choose. ``clip``: low and high, None for a loss that
+    does not clip. ``advantage`` is used with credit by episode; by turn and by span there is one way for all.
+    """
+
+    loss: PolicyLoss
+    source: str
+    scale: Scale | None
+    clip: tuple[float, float] | None
+    credit: Credit | None = "episode"
+    credits: tuple[Credit, ...] = ("episode", "turn", "span")
+    baseline: Baseline = "mean"
+    advantage: EpisodeAdvantage = _group
+
+
+_EPISODE_ONLY: tuple[Credit, ...] = ("episode",)
+
+_ALGORITHMS: dict[str, Algorithm] = {
+    "gradus": Algorithm(
+        loss=LOSSES["dapo"],
+        source="DAPO's loss and clip, one scale for the batch, credit as fine as the grader supports",
+        scale="batch",
+        clip=(0.2, 0.28),
+        credit=None,
+    ),
+    "grpo": Algorithm(loss=LOSSES["grpo"], source="arXiv 2402.03300", scale="group", clip=(0.2, 0.2)),
+    "dr_grpo": Algorithm(loss=LOSSES["dr_grpo"], source="arXiv 2503.20783", scale="none", clip=(0.2, 0.2)),
+    "dapo": Algorithm(loss=LOSSES["dapo"], source="arXiv 2503.14476", scale="group", clip=(0.2, 0.28)),
+    "gspo": Algorithm(loss=LOSSES["gspo"], source="arXiv 2507.18071", scale="group", clip=(3e-4, 4e-4)),
+    "cispo": Algorithm(loss=LOSSES["cispo"], source="arXiv 2506.13585", scale="group", clip=(1.0, 4.0)),
+    "rloo": Algorithm(
+        loss=LOSSES["rloo"], source="arXiv 2402.14740", scale="none", clip=None, baseline="leave_one_out"
+    ),
+    "reinforce++": Algorithm(
+        loss=LOSSES["dapo"],
+        source="arXiv 2501.03262",
+        scale=None,
+        clip=(0.2, 0.2),
+        credits=_EPISODE_ONLY,
+        advantage=_reinforce_pp,
+    ),
+    "gdpo": Algorithm(
+        loss=LOSSES["dapo"],
+        source="arXiv 2601.05242",
+        scale="group",
+        clip=(0.2, 0.28),
+        credits=_EPISODE_ONLY,
+        advantage=_gdpo,
+    ),
+    "maxrl": Algorithm(
+        loss=LOSSES["dapo"],
+        source="arXiv 2602.02710",
+        scale=None,
+        clip=(0.2, 0.28),
+        credits=_EPISODE_ONLY,
+        advantage=_maxrl,
+    ),
+}
+
+
+def register_algorithm(name: str, algorithm: Algorithm) -> None:
+    """Let runs say ``algorithm = name``. Raises ValueError for a name that is taken by another one."""
+    if _ALGORITHMS.setdefault(name, algorithm) is not algorithm:
+        raise ValueError(f"there is an algorithm {name!r} already; choose another name")
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """What other packages bring, not yet imported."""
+    return {each.name: each for each in entry_points(group="gradus.algorithms")}
+
+
+def algorithm_names() -> list[str]:
+    """All names, in order of registration."""
+    return list(dict.fromkeys([*_ALGORITHMS, *_installed()]))
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The algorithm of this name. Raises ValueError for one that does not exist."""
+    if name in _ALGORITHMS:
+        return _ALGORITHMS[name]
+    entry = _installed().get(name)
+    if entry is None:
+        raise ValueError(f"unknown algorithm {name!r}; there are {', '.join(algorithm_names())}")
+    algorithm = entry.load()
+    if not isinstance(algorithm, Algorithm):
+        raise ValueError(
+            f"the entry point {name!r} of gradus.algorithms is a {type(algorithm).__name__}; expected an Algorithm"
+        )
+    return algorithm

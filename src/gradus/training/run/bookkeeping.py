@@ -1,0 +1,119 @@
+"""What a GRPO run remembers: its state, checkpoints, the best weights, and which tasks had which role."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradus.core import ConfigError, Group
+from gradus.core.files import write_json
+from gradus.policies.local.loading import LoadedModel
+from gradus.rollouts import write_episodes
+from gradus.training.run.checkpoints import (
+    Checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    save_model,
+    save_weights,
+)
+from gradus.training.run.folder import RunFolder
+
+__all__ = ["GrpoState", "RunBook", "check_splits"]
+
+
+@dataclass
+class GrpoState:
+    """What a checkpoint must remember besides weights and optimizer."""
+
+    step: int = 0
+    next_task: int = 0
+    best_step: int | None = None
+    best_reward: float | None = None
+    alerts: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] | None = None
+
+
+class RunBook:
+    """The files of one GRPO run. ``keep_best``: keep the best weights so that they can be restored in the run."""
+
+    def __init__(
+        self, folder: RunFolder, loaded: LoadedModel, inference_model: LoadedModel, *, keep_best: bool
+    ) -> None:
+        self.folder, self.loaded, self.inference_model, self.keep_best = folder, loaded, inference_model, keep_best
+
+    def checkpoint(self, state: GrpoState, optimizer: torch.optim.Optimizer, *, keep: int) -> None:
+        """Write down where the run stands."""
+        values = {name: value for name, value in vars(state).items() if name != "step"}
+        checkpoint = Checkpoint(step=state.step, offset=self.folder.offset(), state=values)
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, optimizer, keep=keep)
+        self._drop_old_best(state.best_step)
+
+    def restore(self, optimizer: torch.optim.Optimizer) -> GrpoState:
+        """Go back to the newest checkpoint; to the beginning if there is none."""
+        path = latest_checkpoint(self.folder.path)
+        if path is None:
+            self.folder.truncate(0)
+            return GrpoState()
+        checkpoint = load_checkpoint(path, self.loaded.model, optimizer)
+        self.folder.truncate(checkpoint.offset)
+        return GrpoState(step=checkpoint.step, **checkpoint.state)
+
+    def save(self, name: str) -> None:
+        """Write the weights as they are to a model folder of the run."""
+        inference = self.inference_model
+        save_model(self.folder.path / name, inference.model, inference.tokenizer, self.loaded.settings)
+
+    def save_best(self, step: int) -> None:
+        """The weights of ``step`` are the best so far."""
+        self.save("best")
+        if self.keep_best:
+            save_weights(self._best_weights(step), self.loaded.model)
+
+    def restore_best(self, step: int) -> None:
+        """Put the best weights, those of ``step``, back into the model."""
+        load_weights(self._best_weights(step), self.loaded.model)
+
+    def _best_weights(self, step: int) -> Path:
+        return self.folder.path / "checkpoints" / f"best-{step:06d}.safetensors"
+
+    def _drop_old_best(self, best_step: int | None) -> None:
+        """Keep the best weights that this run or one resumed from a kept checkpoint may go back to."""
+        if not (self.keep_best and self.folder.writing):
+            return
+        states = (self.folder.path / "checkpoints").glob("step-*/state.json")
+        needed = {json.loads(path.read_text(encoding="utf-8"))["state"]["best_step"] for path in states} | {best_step}
+        wanted = {self._best_weights(step) for step in needed if step is not None}
+        for path in (self.folder.path / "checkpoints").glob("best-*.safetensors"):
+            if path not in wanted:
+                path.unlink()
+
+    def store_episodes(self, step: int, groups: Sequence[Group], environment: str) -> None:
+        """Keep a sample of what was sampled, tokens and log-probs included."""
+        if self.folder.writing:
+            path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl"
+            write_episodes(path, [each for group in groups for each in group.episodes], environment=environment)
+
+    def store_splits(self, splits: Mapping[str, Iterable[str]]) -> None:
+        """Write ``splits.json``: role -> ids of its tasks. Raises ConfigError if they overlap."""
+        listed = {role: sorted(ids) for role, ids in splits.items()}
+        check_splits(listed)
+        if self.folder.writing:
+            write_json(self.folder.path / "splits.json", listed)
+
+
+def check_splits(splits: Mapping[str, Iterable[str]]) -> None:
+    """Raises ConfigError if a task of ``validation`` or ``conditions`` is also one that was trained on or taught."""
+    for judge in ("validation", "conditions"):
+        for role in ("train", "teach"):
+            if shared := set(splits.get(judge, ())) & set(splits.get(role, ())):
+                raise ConfigError(
+                    f"{len(shared)} tasks are both in {role} and in {judge}, the first is {min(shared)}: a task that judges must "
+                    "never be trained on. Teach other tasks, or hold out others (grpo.first_task)"
+                )

@@ -1,0 +1,77 @@
+"""Every value of a run, and where it came from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import lamps
+
+from gradus.core import ConfigError
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rewards.grading import reweigh
+from gradus.training.config import GrpoConfig
+from gradus.training.grpo import train_grpo
+from gradus.training.run.folder import RunFolder
+from gradus.training.run.resolved import resolve
+
+SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
+BY_TURN = lamps().grader()
+AT_END = replace(BY_TURN, name="at-end", per_turn=False)
+
+
+def test_credit_follows_the_grader_unless_the_algorithm_says_otherwise() -> None:
+    assert BY_TURN.per_turn
+    assert resolve(GrpoConfig(), BY_TURN).config.credit == "turn"
+    assert resolve(GrpoConfig(), AT_END).config.credit == "episode"
+    assert resolve(GrpoConfig(algorithm="grpo"), BY_TURN).config.credit == "episode"
+    assert resolve(GrpoConfig(credit="span"), AT_END).config.credit == "span"
+    with pytest.raises(ConfigError, match="discount is per turn and has no effect here: grader 'at-end'"):
+        resolve(GrpoConfig(discount=0.9), AT_END)
+
+
+def test_a_name_brings_its_paper_and_settings_override_it() -> None:
+    paper = resolve(GrpoConfig(algorithm="gspo"), BY_TURN)
+    assert (paper.config.scale, paper.config.clip_low, paper.config.clip_high) == ("group", 3e-4, 4e-4)
+    assert paper.sources["scale"] == "algorithm gspo"
+    mine = resolve(
+        GrpoConfig(algorithm="gspo", scale="batch"), BY_TURN, {"scale": "command line", "algorithm": "recipe"}
+    )
+    assert mine.config.scale == "batch"
+    assert mine.text() == (
+        "algorithm gspo (recipe) · credit episode (algorithm gspo) · scale batch (command line) · "
+        "clip_low 0.0003 (algorithm gspo) · clip_high 0.0004 (algorithm gspo)"
+    )
+
+
+def test_a_run_stores_where_its_values_came_from(lamps_model: Path, tmp_path: Path) -> None:
+    config = GrpoConfig(
+        max_steps=1, groups=2, group_size=2, validation_every=0, threads=1, device="cpu", sampling=SAMPLING
+    )
+    train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False, sources={"groups": "recipe"})
+    table = json.loads((tmp_path / "run" / "resolved.json").read_text())
+    assert table["groups"] == {"value": 2, "from": "recipe"}
+    assert table["credit"] == {"value": "turn", "from": f"grader {BY_TURN.name}"}
+    assert table["scale"] == {"value": "batch", "from": "algorithm gradus"}
+    assert table["lr"] == {"value": 3e-4, "from": "default"}
+    assert set(table) == set(GrpoConfig.model_fields)
+
+
+def test_weights_have_effect_in_gdpo(lamps_model: Path, tmp_path: Path) -> None:
+    """GDPO scales each component on its own; weights that were applied before would be scaled away again."""
+    grader = BY_TURN
+    assert len(grader.weights) > 1
+    first = next(iter(grader.weights))
+    norms = []
+    for number, factor in enumerate((1.0, 5.0)):
+        config = GrpoConfig(
+            algorithm="gdpo", max_steps=1, groups=4, group_size=4, validation_every=0, threads=1, device="cpu",
+            sampling=SAMPLING, seed=3,
+        )  # fmt: skip
+        weighted = reweigh(grader, {first: factor * grader.weights[first]})
+        train_grpo(lamps_model, lamps(), config, tmp_path / str(number), grader=weighted, live=False)
+        (record,) = [each for each in RunFolder(tmp_path / str(number)).records() if each["kind"] == "step"]
+        norms.append(record["grad_norm"])
+    assert norms[0] != pytest.approx(norms[1], rel=1e-3)

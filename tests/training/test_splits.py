@@ -1,0 +1,88 @@
+"""What judges is never trained on: splits are by what a task is, for data that comes back epoch after epoch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes import lamps
+
+from gradus.core import ConfigError, EnvironmentSpec
+from gradus.environments import load
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import read_episodes
+from gradus.training.config import GrpoConfig
+from gradus.training.data.tasks import reserved_ids, taught_indices, training_tasks, validation_tasks
+from gradus.training.grpo import train_grpo
+from gradus.training.run.bookkeeping import check_splits
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentSpec:
+    """400 rows, a tenth of them twice under other white space and columns."""
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    rows = [{"question": f"What is {n} plus {n + 1}?", "answer": str(2 * n + 1)} for n in range(360)]
+    rows += [{**row, "note": "again"} for row in rows[:40]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return load(f"jsonl:{path}")
+
+
+def question(spec: EnvironmentSpec, seed: int, options: dict) -> str:
+    return spec.make().reset(seed=seed, **options).text
+
+
+def test_no_validation_question_is_trained_on_or_taught(data: EnvironmentSpec) -> None:
+    config = GrpoConfig(groups=16, validation_tasks=32)
+    reserved = reserved_ids(data, config)
+    held_out = {question(data, task.seed, dict(task.options)) for task in validation_tasks(data, config)}
+    assert len(held_out) == 32
+    place, trained = 0, []
+    for _ in range(40):
+        tasks, place = training_tasks(data, config, place, config.groups, reserved)
+        trained += [question(data, task.seed, dict(task.options)) for task in tasks]
+    assert len(trained) == 640
+    assert len(set(trained)) > 200  # more than one epoch, and all that is left is used
+    assert not held_out & set(trained)
+    judged = {question(data, task.seed, dict(task.options)) for name in data.conditions for task in data.tasks(name)}
+    assert not judged & set(trained)
+    assert not judged & held_out
+    taught = {question(data, data.train_task(i).seed, {"split": "train"}) for i in taught_indices(data, 500, reserved)}
+    assert not (held_out | judged) & taught
+
+
+def test_endless_environments_keep_their_seeds() -> None:
+    for name in ("rhythm", "arithmetic", "memory"):
+        spec = load(name)
+        config = GrpoConfig(first_task=1000, validation_tasks=8)
+        reserved = reserved_ids(spec, config)
+        tasks, place = training_tasks(spec, config, 5, 10, reserved)
+        assert [task.seed for task in tasks] == [spec.train_task(1008 + 5 + i).seed for i in range(10)]
+        assert place == 15
+        assert [task.seed for task in validation_tasks(spec, config)] == [
+            spec.train_task(1000 + i).seed for i in range(8)
+        ]
+        assert taught_indices(spec, 20, reserved) == list(range(20))
+
+
+def test_nothing_left_is_an_error(data: EnvironmentSpec) -> None:
+    with pytest.raises(ConfigError, match="no task left to train on"):
+        validation_tasks(data, GrpoConfig(validation_tasks=400))
+
+
+def test_a_run_stores_its_splits(lamps_model: Path, tmp_path: Path) -> None:
+    config = GrpoConfig(
+        max_steps=3, groups=2, group_size=2, validation_tasks=4, validation_every=3, store_every=1, threads=1,
+        device="cpu", sampling=SamplingConfig(max_new_tokens=3, grammar=True), checkpoint_every=1,
+    )  # fmt: skip
+    train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False)
+    splits = json.loads((tmp_path / "run" / "splits.json").read_text())
+    assert {role: len(ids) for role, ids in splits.items()} == {"train": 6, "validation": 4, "conditions": 0}
+    stored = read_episodes(tmp_path / "run" / "episodes" / "step-000001.jsonl").episodes
+    assert {episode.task.id for episode in stored} <= set(splits["train"])
+
+
+def test_an_overlap_is_refused() -> None:
+    check_splits({"train": ["a", "b"], "teach": ["a"], "validation": ["c"]})
+    with pytest.raises(ConfigError, match="1 tasks are both in teach and in validation, the first is a"):
+        check_splits({"train": ["b"], "teach": ["a"], "validation": ["a", "c"]})
