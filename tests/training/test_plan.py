@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
+from gradus.cli.app import app
+from gradus.cli.commands import attach
 from gradus.core import ConfigError
+from gradus.pipeline.recipe import load_recipe
 from gradus.planning.forecast import (
     GIB,
     Lengths,
     ModelShape,
     as_rows,
     check_fits,
+    fit_to_memory,
     make_plan,
     memory_forecast,
     read_shape,
@@ -110,6 +115,38 @@ def test_a_proposed_token_budget_fits() -> None:
     proposed = int(str(caught.value).split("token_budget to ")[1].split()[0])
     smaller = config.model_copy(update={"token_budget": proposed})
     check_fits(make_plan(THREE_B, smaller, LENGTHS, GPU), smaller)
+
+
+@pytest.mark.parametrize(("gib", "adapters"), [(22, True), (11, True), (76, False)])
+def test_settings_are_fitted_to_a_card(gib: int, adapters: bool) -> None:
+    """What it says to set fits, is as little as is needed, and is understood by the settings."""
+    config = GrpoConfig(groups=8, group_size=8, token_budget=16_384, dtype="bfloat16")
+    card = replace(GPU, memory=gib * GIB)
+    assert not make_plan(THREE_B, config, LENGTHS, card).fits
+    plan, fitted, changed = fit_to_memory(THREE_B, config, LENGTHS, card)
+    assert plan.fits
+    check_fits(plan, fitted)
+    assert (fitted.lora is not None) == adapters
+    assert fitted.group_size == config.group_size, "the batch of the algorithm stays"
+    recipe = load_recipe("arithmetic", changes=["grpo.dtype=bfloat16", *changed])
+    for name in ("token_budget", "gradient_checkpointing", "batch_size", "lora"):
+        if any(each.startswith(f"grpo.{name}=") for each in changed):
+            assert getattr(recipe.grpo, name) == getattr(fitted, name)
+
+
+def test_what_fits_already_is_left_alone() -> None:
+    config = preset("small-gpu")
+    assert fit_to_memory(THREE_B, config, LENGTHS, GPU)[1:] == (config, [])
+
+
+def test_the_command_plans_a_recipe_on_its_own_prompts(tmp_path: Path) -> None:
+    attach(app)
+    model = make_tiny_qwen2(tmp_path / "model", context=2048)
+    shown = CliRunner().invoke(app, ["plan", "arithmetic", "--model", str(model), "--memory", "24GB"])
+    assert shown.exit_code == 0, shown.output
+    assert "a card of 24GB" in " ".join(shown.output.split())
+    wrong = CliRunner().invoke(app, ["plan", "arithmetic", "--model", str(model), "--memory", "much"])
+    assert "gigabytes, as in 24GB" in wrong.output + str(wrong.exception)
 
 
 def test_a_sequence_beyond_the_context_is_refused() -> None:

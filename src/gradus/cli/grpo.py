@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import TRACKER
+from gradus.cli.options import PRESET, TRACKER
 
 __all__ = ["command"]
 
@@ -19,6 +19,7 @@ def command(
     changes: list[str] = typer.Option(
         [], "--set", "-s", help="Change a setting: --set grpo.max_steps=20 (repeatable)."
     ),
+    preset: str | None = PRESET,
     tracker: list[str] = TRACKER,
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/grpo"), "--out", "-o", help="Folder for checkpoints and metrics."),
@@ -29,6 +30,13 @@ def command(
     from gradus.pipeline.stages import grpo_alone
 
     found = load_recipe(
-        environment, path=recipe, model=model, changes=changes, seed=seed, grader=grader, trackers=tracker
+        environment,
+        path=recipe,
+        model=model,
+        changes=changes,
+        seed=seed,
+        grader=grader,
+        trackers=tracker,
+        preset=preset,
     )
     typer.echo(f"model: {grpo_alone(found, out, resume=resume)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["KEEP_HISTORY", "MAX_NEW_TOKENS", "TEMPERATURE", "TRACKER"]
+__all__ = ["KEEP_HISTORY", "MAX_NEW_TOKENS", "PRESET", "TEMPERATURE", "TRACKER"]
 
 TRACKER = typer.Option(
     [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
@@ -19,4 +19,9 @@ KEEP_HISTORY = typer.Option(
     None,
     "--keep-history/--rewrite-history",
     help="Keep earlier answers as sampled, also if the chat template would rewrite them. Without it: as trained.",
+)
+PRESET = typer.Option(
+    None,
+    "--preset",
+    help="Settings that suit a machine: cpu, small-gpu (24 GB) or large-gpu (80 GB); --set goes before them.",
 )

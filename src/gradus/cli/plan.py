@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
+
+from gradus.cli.options import PRESET
 
 __all__ = ["command"]
 
 
 def command(
-    model: str = typer.Option(..., "--model", "-m", help="Model folder or hub name; only its config is read."),
-    preset: str = typer.Option("cpu", "--preset", help="cpu (this machine), small-gpu or large-gpu."),
-    prompt: int = typer.Option(256, "--prompt", help="Tokens read per turn, the first turn's with the system prompt."),
-    answer: int = typer.Option(128, "--answer", help="Tokens sampled per turn, at most."),
-    turns: int = typer.Option(1, "--turns", help="Turns of an episode."),
-    steps: int = typer.Option(100, "--steps", help="Optimizer steps."),
+    recipe: str = typer.Argument(..., help="A TOML recipe, a recipe that comes with Gradus, or an environment."),
+    model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name; a nano model otherwise."),
+    preset: str | None = PRESET,
+    memory: str | None = typer.Option(
+        None, "--memory", help="Fit the settings to a card of this size, as in 24GB, and print what to set."
+    ),
+    changes: list[str] = typer.Option([], "--set", "-s", help="Change a setting, as in `gradus run` (repeatable)."),
+    quick: bool = typer.Option(False, "--quick", help="Plan the recipe at toy size."),
 ) -> None:
-    """Forecast a run; what cannot fit is refused with the setting to change."""
+    """Forecast a run of a recipe; what cannot fit is refused with the setting to change."""
     from rich.console import Console
     from rich.table import Table
 
-    from gradus.core import ConfigError
-    from gradus.pipeline.policies import find_model
-    from gradus.planning.forecast import Lengths, as_rows, check_fits, make_plan, read_shape
-    from gradus.planning.hardware import PRESETS, this_machine
-    from gradus.training.config import GrpoConfig
+    from gradus.pipeline.checks import load_named
+    from gradus.pipeline.checks.plan import fitted_plan
+    from gradus.planning.forecast import as_rows, check_fits
 
-    if preset not in PRESETS:
-        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    chosen = PRESETS[preset]
-    config = GrpoConfig.model_validate({**chosen.settings, "max_steps": steps})
-    found: Path | str = find_model(model) or model
-    lengths = Lengths(prompt=prompt, answer=answer, turns=turns)
-    plan = make_plan(read_shape(found), config, lengths, chosen.hardware or this_machine())
+    found = load_named(recipe, model=model, preset=preset, changes=changes, quick=quick)
+    plan, config, changed = fitted_plan(found, preset=preset, memory=memory)
     table = Table(title=f"{plan.model.name} on {plan.hardware.name}", box=None, show_header=False, title_justify="left")
     for row in as_rows(plan):
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    console.print(table)
     check_fits(plan, config)
+    if changed:
+        console.print("it fits with: " + " ".join(f"--set {each}" for each in changed), highlight=False)

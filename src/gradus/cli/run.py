@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import TRACKER
+from gradus.cli.options import PRESET, TRACKER
 
 __all__ = ["command"]
 
@@ -18,6 +18,7 @@ def command(
     changes: list[str] = typer.Option(
         [], "--set", "-s", help="Change a setting: --set grpo.max_steps=20 (repeatable)."
     ),
+    preset: str | None = PRESET,
     tracker: list[str] = TRACKER,
     quick: bool = typer.Option(False, "--quick", help="Every stage at toy size, for a first look."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
@@ -28,6 +29,6 @@ def command(
     from gradus.pipeline import load_recipe, run_recipe
 
     found = load_recipe(
-        environment, path=recipe, model=model, changes=changes, quick=quick, seed=seed, trackers=tracker
+        environment, path=recipe, model=model, changes=changes, quick=quick, seed=seed, trackers=tracker, preset=preset
     )
     run_recipe(found, out=out, redo=redo)

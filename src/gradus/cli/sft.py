@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import TRACKER
+from gradus.cli.options import PRESET, TRACKER
 
 __all__ = ["command"]
 
@@ -17,6 +17,7 @@ def command(
     model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name; a nano model otherwise."),
     recipe: Path | None = typer.Option(None, "--recipe", "-r", help="A TOML recipe; the environment's own otherwise."),
     changes: list[str] = typer.Option([], "--set", "-s", help="Change a setting: --set sft.epochs=2 (repeatable)."),
+    preset: str | None = PRESET,
     tracker: list[str] = TRACKER,
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/sft"), "--out", "-o", help="Folder for the model and its metrics."),
@@ -26,5 +27,7 @@ def command(
     from gradus.pipeline import load_recipe
     from gradus.pipeline.stages import sft_alone
 
-    found = load_recipe(environment, path=recipe, model=model, changes=changes, seed=seed, trackers=tracker)
+    found = load_recipe(
+        environment, path=recipe, model=model, changes=changes, seed=seed, trackers=tracker, preset=preset
+    )
     typer.echo(f"model: {sft_alone(found, data, out, resume=resume)}")

@@ -11,12 +11,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gradus.core import ConfigError
 from gradus.planning.hardware import Hardware
 from gradus.training.config import GrpoConfig
 
-__all__ = ["Lengths", "ModelShape", "Plan", "as_rows", "check_fits", "make_plan", "memory_forecast", "read_shape"]
+__all__ = [
+    "Lengths",
+    "ModelShape",
+    "Plan",
+    "as_rows",
+    "check_fits",
+    "fit_to_memory",
+    "make_plan",
+    "memory_forecast",
+    "read_shape",
+]
 
 _ROWS = 256  # episodes that a rollout runs at once
 _FIRST_CAPACITY = 256  # positions that a cache begins with; it doubles
@@ -179,6 +190,38 @@ def check_fits(plan: Plan, config: GrpoConfig) -> None:
         return
     need = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
     raise ConfigError(f"this run would need {need}, at its peak while {plan.moment}; {_way_out(plan, config)}")
+
+
+def fit_to_memory(
+    shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware
+) -> tuple[Plan, GrpoConfig, list[str]]:
+    """Change one setting after another until the forecast fits: the plan, its settings, and the changes as ``--set`` takes them.
+
+    Cheapest first: what costs only time comes before adapters, which change what is trained. If nothing is enough, the plan is that of
+    the last attempt, and :func:`check_fits` refuses it.
+    """
+    attempts: list[dict[str, Any]] = [{"gradient_checkpointing": True}]
+    attempts += [{"token_budget": budget} for budget in (8192, 4096, 2048, 1024, 512) if budget < config.token_budget]
+    attempts += [{"batch_size": rows} for rows in (64, 32, 16, 8) if rows < _rows(config)]
+    attempts += [{"lora": {"rank": 16, "alpha": 32}, "lr": 1e-5}] if config.lora is None else []
+    attempts += [{"dtype": "bfloat16"}] if hardware.kind != "cpu" else []
+    changed: dict[str, Any] = {}
+    fitted, plan = config, make_plan(shape, config, lengths, hardware)
+    for attempt in attempts:
+        if plan.fits:
+            break
+        wanted = {**config.model_dump(exclude_unset=True), **changed, **attempt}
+        other = GrpoConfig.model_validate(wanted)
+        smaller = make_plan(shape, other, lengths, hardware)
+        if smaller.peak < plan.peak:
+            fitted, plan, changed = other, smaller, {**changed, **attempt}
+    return plan, fitted, [f"grpo.{key}={_toml(value)}" for key, value in changed.items()]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}={each}" for key, each in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _way_out(plan: Plan, config: GrpoConfig) -> str:

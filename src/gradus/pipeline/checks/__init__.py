@@ -19,9 +19,9 @@ from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, 
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
 from gradus.pipeline.checks.tasks import data, environment, gold
-from gradus.pipeline.recipe import load_recipe, own_recipes
+from gradus.pipeline.recipe import Recipe, load_recipe, own_recipes
 
-__all__ = ["CHECKS", "check_recipe", "status_of", "to_json"]
+__all__ = ["CHECKS", "check_recipe", "load_named", "status_of", "to_json"]
 
 Check = Callable[[Subject], Sequence[Finding]]
 
@@ -48,6 +48,13 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
 }
 
 
+def load_named(named: str, **options: Any) -> Recipe:
+    """The recipe that a command's first word means: a TOML file, a recipe that comes with Gradus, or an environment's."""
+    own = named in own_recipes() and named not in environments.names()
+    file = Path(named) if named.endswith(".toml") or own else None
+    return load_recipe(None if file else named, path=file, **options)
+
+
 def check_recipe(named: str, *, out: Path | None = None, online: bool = False, **options: Any) -> tuple[Finding, ...]:
     """All findings about a recipe: ``named`` is a TOML file, a recipe that comes with Gradus, or an environment.
 
@@ -55,9 +62,7 @@ def check_recipe(named: str, *, out: Path | None = None, online: bool = False, *
     asked only with ``online``.
     """
     try:
-        own = named in own_recipes() and named not in environments.names()
-        file = Path(named) if named.endswith(".toml") or own else None
-        recipe = load_recipe(None if file else named, path=file, **options)
+        recipe = load_named(named, **options)
     except GradusError as error:
         return (_from_error(error, "recipe", "correct the recipe"),)
     findings = [passed(f"{named} is understood", check="recipe")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -88,18 +87,12 @@ def context(subject: Subject) -> list[Finding]:
 
 def memory(subject: Subject) -> list[Finding]:
     """The forecast of `gradus plan` for GRPO, against what this machine has."""
-    from gradus.planning.forecast import Lengths, check_fits, make_plan, read_shape
+    from gradus.pipeline.checks.plan import forecast_of
+    from gradus.planning.forecast import check_fits, make_plan
     from gradus.planning.hardware import this_machine
 
-    longest, config = subject.longest, subject.recipe.grpo
-    # A plan multiplies its lengths by the turns; here they are shares of a real sequence, so that both agree.
-    answer = config.sampling.max_new_tokens if longest.turns == 1 else math.ceil(longest.said / longest.turns)
-    lengths = Lengths(prompt=math.ceil(longest.read / longest.turns), answer=answer, turns=longest.turns)
-    shape = read_shape(subject.model)
-    if shape.context is not None and lengths.whole > shape.context:
-        lengths = Lengths(
-            prompt=lengths.prompt, answer=shape.context // longest.turns - lengths.prompt, turns=longest.turns
-        )
+    config = subject.recipe.grpo
+    shape, lengths = forecast_of(subject)
     plan = make_plan(shape, config, lengths, this_machine())
     check_fits(plan, config)  # raises, naming the setting to change
     line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, about {plan.hours * 60:.0f} minutes of GRPO"

@@ -1,0 +1,55 @@
+"""The forecast of a recipe: its own prompts and answers on its own model, on this machine, a preset's or a card of some size."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gradus.core import ConfigError
+from gradus.pipeline.checks.subject import Subject
+from gradus.pipeline.recipe import Recipe
+from gradus.planning.forecast import GIB, Lengths, ModelShape, Plan, fit_to_memory, make_plan, read_shape
+from gradus.planning.hardware import PRESETS, this_machine
+from gradus.training.config import GrpoConfig
+
+__all__ = ["fitted_plan", "forecast_of"]
+
+_KEPT_FREE = 0.92  # of a card: the rest is the driver's and the libraries'
+
+
+def fitted_plan(recipe: Recipe, *, preset: str | None, memory: str | None) -> tuple[Plan, GrpoConfig, list[str]]:
+    """The plan of a recipe, the settings it is for, and what had to be changed to fit ``memory`` (as ``--set`` takes it)."""
+    chosen = PRESETS[preset].hardware if preset in PRESETS else None
+    hardware = chosen or this_machine()
+    if memory is not None:
+        card = chosen or PRESETS["small-gpu"].hardware or hardware
+        hardware = replace(card, name=f"a card of {memory}", memory=_KEPT_FREE * _bytes(memory))
+    with TemporaryDirectory(prefix="gradus-plan-") as scratch:
+        subject = Subject(recipe, folder=None, scratch=Path(scratch), online=False)
+        shape, lengths = forecast_of(subject)
+    shape = replace(shape, name=recipe.model.path or "a nano model")
+    if memory is None:
+        return make_plan(shape, recipe.grpo, lengths, hardware), recipe.grpo, []
+    return fit_to_memory(shape, recipe.grpo, lengths, hardware)
+
+
+def forecast_of(subject: Subject) -> tuple[ModelShape, Lengths]:
+    """Shape and lengths. A plan multiplies its lengths by the turns; here they are shares of a real sequence, so that both agree."""
+    longest, config = subject.longest, subject.recipe.grpo
+    answer = config.sampling.max_new_tokens if longest.turns == 1 else math.ceil(longest.said / longest.turns)
+    lengths = Lengths(prompt=math.ceil(longest.read / longest.turns), answer=answer, turns=longest.turns)
+    shape = read_shape(subject.model, online=subject.online)
+    if shape.context is not None and lengths.whole > shape.context:
+        lengths = replace(lengths, answer=shape.context // longest.turns - lengths.prompt)
+    return shape, lengths
+
+
+def _bytes(text: str) -> float:
+    """``24GB`` or ``24`` in bytes; cards are sold by GiB, whatever is printed on them."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:G|GB|GiB)?\s*", text, re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"--memory takes gigabytes, as in 24GB, got {text!r}")
+    return float(match[1]) * GIB
