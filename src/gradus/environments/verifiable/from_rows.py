@@ -127,13 +127,15 @@ def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float
     return judge
 
 
-def score_grader(summary: str = "the judge's score") -> Grader:
-    """The grader that gives what the environment's judge said."""
+def score_grader(
+    summary: str = "the judge's score", *, limits: tuple[float, float] | None = (0.0, 1.0)
+) -> Grader:
+    """The grader that gives what the environment's judge said, which lies within ``limits``."""
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
         return [_score(episode) for episode in episodes]
 
-    return Grader(name="score", summary=summary, weights={"score": 1.0}, compute=compute, range=(0.0, 1.0))
+    return Grader(name="score", summary=summary, weights={"score": 1.0}, compute=compute, range=limits)
 
 
 def _score(episode: Episode) -> Reward:
