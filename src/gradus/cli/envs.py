@@ -13,13 +13,11 @@ def command(
     name: str | None = typer.Argument(None, help="Show everything about one environment."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
-    """List the environments, or show one: graders, conditions, policies."""
-    from gradus import environments
-
-    if name is not None:
+    """List the environments, those of a suite (`gradus envs reasoning-gym:`), or show one: graders, conditions, policies."""
+    if name is not None and not name.endswith(":"):
         _one(name, as_json)
         return
-    rows = [{"name": each, "summary": _summary(each)} for each in environments.names()]
+    rows = _rows(name)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
@@ -33,6 +31,16 @@ def command(
         table.add_row(row["name"], row["summary"])
     Console().print(table)
     typer.echo("Your own: module:attribute, an EnvironmentSpec. More about one: gradus envs NAME")
+
+
+def _rows(suite: str | None) -> list[dict[str, str]]:
+    """All environments, or those of one suite."""
+    from gradus import environments
+    from gradus.interop.suites.naming import list_suite
+
+    if suite is None:
+        return [{"name": each, "summary": _summary(each)} for each in environments.names()]
+    return [{"name": suite + each, "summary": text} for each, text in list_suite(suite[:-1]).items()]
 
 
 def _summary(name: str) -> str:
