@@ -91,7 +91,7 @@ class VerifiableEnvironment:
         )
 
     def outcome(self) -> Mapping[str, Any]:
-        """Gold answer, what was given, its score, the worked solution and the row's columns."""
+        """Gold answer, what was given, its score, whether it is the gold answer word for word, the row's columns."""
         if self._item is None:
             return {}
         verdict = self._verdict or Verdict(score=None, given=None)
@@ -99,6 +99,7 @@ class VerifiableEnvironment:
             "answer": gold_answer(self._item.answer),
             "given": verdict.given,
             "correct": verdict.score,
+            "exact": _exact(verdict.given, gold_answer(self._item.answer)) if self._verdict else None,
             "error": verdict.error,
             "format": None if self._format is None else float(self._format),
             "worked": self._item.worked,
@@ -107,6 +108,11 @@ class VerifiableEnvironment:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _exact(given: str | None, gold: str) -> float | None:
+    """Whether the gold answer was given word for word: what a judge that can be fooled is compared with. None without a gold."""
+    return float((given or "").split() == gold.split()) if gold else None
 
 
 def _spans(action: str) -> tuple[Span, ...]:

@@ -160,7 +160,7 @@ def one_turn_spec(
         max_turns=1,
         teacher=teacher,
         metrics=_metrics,
-        presentation=Presentation(view=_view),
+        presentation=Presentation(view=_view, watched={"exact": "exact"}),
         language=Language(vocabulary=vocabulary),
         audit=AuditHints(
             panel=Panel(
@@ -180,6 +180,7 @@ def _metrics(episode: Episode) -> dict[str, float | None]:
     given = episode.outcome.get("given")
     return {
         "format": episode.outcome.get("format"),
+        "exact": episode.outcome.get("exact"),
         "answered": None if episode.outcome.get("correct") is None else float(given is not None),
     }
 
