@@ -45,10 +45,10 @@ def has_verifiers() -> bool:
 
 
 def test_without_verifiers_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    if PYTHON == sys.executable and has_verifiers():
+    if sys.executable == PYTHON and has_verifiers():
         pytest.skip("verifiers is installed here")
     monkeypatch.delenv("GRADUS_VERIFIERS_PYTHON", raising=False)
-    with pytest.raises(ConfigError, match="pip install verifiers.*GRADUS_VERIFIERS_PYTHON"):
+    with pytest.raises(ConfigError, match=r"pip install verifiers.*GRADUS_VERIFIERS_PYTHON"):
         environments.load("verifiers:some_taskset")
 
 
@@ -70,7 +70,7 @@ def test_a_taskset_is_scored_by_its_own_rewards(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    with pytest.raises(ConfigError, match="no file none.py"):
+    with pytest.raises(ConfigError, match=r"no file none\.py"):
         environments.load("verifiers:none.py")
     with pytest.raises(ConfigError, match="takes a module"):
         environments.load("verifiers")

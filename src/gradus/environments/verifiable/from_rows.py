@@ -127,9 +127,7 @@ def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float
     return judge
 
 
-def score_grader(
-    summary: str = "the judge's score", *, limits: tuple[float, float] | None = (0.0, 1.0)
-) -> Grader:
+def score_grader(summary: str = "the judge's score", *, limits: tuple[float, float] | None = (0.0, 1.0)) -> Grader:
     """The grader that gives what the environment's judge said, which lies within ``limits``."""
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
