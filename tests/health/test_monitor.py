@@ -6,15 +6,16 @@ import pytest
 from streams import healthy, spoiled
 
 from gradus.core import StorageError
+from gradus.core.metrics import read_metrics
 from gradus.health import (
     Monitor,
     advice,
     diagnose,
     exit_code,
-    read_metrics,
     report,
     status,
 )
+from gradus.pipeline.doctor import doctor_command
 
 
 def _clipped(record, i):
@@ -133,3 +134,56 @@ def test_a_folder_that_is_no_run_and_a_broken_line_are_told(tmp_path):
     _write(tmp_path / "metrics.jsonl", [], tail='not json\n{"kind": "step", "step": 2}\n')
     with pytest.raises(StorageError, match="line 1 is not JSON"):
         read_metrics(tmp_path)
+
+
+def test_a_file_of_someone_else_and_an_empty_one_are_not_healthy(tmp_path):
+    for text, told in (("", "no line"), ('{"epoch": 1, "train_loss": 0.3}\n', "epoch, train_loss")):
+        (tmp_path / "metrics.jsonl").write_text(text)
+        with pytest.raises(StorageError, match=told):
+            read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\x00binary")
+    with pytest.raises(StorageError, match="UTF-8"):
+        read_metrics(tmp_path)
+
+
+def test_the_command_reads_sft_and_grpo_so_overfitting_is_told(tmp_path, capsys):
+    losses = [1.0, 0.5, 0.6, 0.62, 0.65]
+    sft = [{"kind": "sft", "step": step, "loss": 0.5, "validation_loss": loss} for step, loss in enumerate(losses)]
+    _write(tmp_path / "sft" / "metrics.jsonl", sft)
+    _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 12))
+    code = doctor_command(tmp_path, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert document["schema"] == 2
+    assert [each["rule"] for each in document["diagnoses"]] == ["overfitting"]
+
+
+def test_a_student_made_worse_is_not_healthy(tmp_path, capsys):
+    _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 5))
+    worse = {"mean": -0.05, "low": -0.08, "high": -0.02}
+    pairs = {"grpo - sft": {"reward": worse, "true_reward": {"mean": 0.0, "low": -0.1, "high": 0.1}}}
+    (tmp_path / "results.json").write_text(json.dumps({"conditions": {"main": {"pairs": pairs}}}))
+    code = doctor_command(tmp_path, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert (code, document["status"]) == (1, "warn")
+    assert "grpo - sft on main" in document["diagnoses"][0]["evidence"]
+
+
+def test_falling_on_the_same_held_out_tasks_is_told():
+    noise = [0.01 * (i % 3) for i in range(20)]
+    first = {"kind": "validation", "step": 0, "decoding": "greedy", "rewards": [0.6 + x for x in noise]}
+    later = {**first, "step": 3, "rewards": [0.5 - x for x in noise]}
+    assert [each.rule for each in diagnose([first, later])] == ["worse on held-out tasks"]
+    assert diagnose([later, {**first, "step": 6}]) == []
+
+
+def test_shrinking_to_one_short_answer_is_told_unless_the_true_reward_rises():
+    def run(gain):
+        return [
+            {**record, "action_tokens_mean": 40.0 - 1.2 * i, "distinct_actions": 0.9 - 0.028 * i,
+             "true_reward_mean": 1.0 + gain * i + 0.05 * (i % 3)}
+            for i, record in enumerate(healthy(0, 30))
+        ]  # fmt: skip
+
+    assert "one short answer" in [each.rule for each in diagnose(run(0.0))]
+    assert "one short answer" not in [each.rule for each in diagnose(run(0.2))]

@@ -77,7 +77,7 @@ def test_a_plateau_after_a_rise_is_only_said():
     assert "plateau" in diagnoses["reward stuck"].evidence
 
 
-def test_overfitting_of_priming():
+def test_overfitting_of_sft():
     losses = [2.0, 1.2, 0.9, 0.8, 0.85, 0.9, 0.95]
     records = [{"kind": "sft", "step": 10 * i, "loss": 2 - 0.2 * i, "validation_loss": v} for i, v in enumerate(losses)]
     diagnoses = diagnose(records)
@@ -92,8 +92,12 @@ def test_a_loss_near_zero_is_explained_and_harmless():
     assert status([diagnoses]) == "healthy"
 
 
+# These have their tests in test_monitor.py.
+OF_THE_MONITOR = ("worse on held-out tasks", "worse in the evaluation", "one short answer")
+
+
 def test_every_rule_has_a_test():
-    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero"}
+    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero", *OF_THE_MONITOR}
     assert covered == {rule.name for rule in RULES}
 
 

@@ -24,7 +24,7 @@ from gradus.interop.push import plan_push, upload
 from gradus.rollouts import roll_out, write_episodes
 
 RESULTS = {
-    "schema": 1,
+    "schema": 2,
     "environment": "adder",
     "grader": "sum",
     "conditions": {

@@ -57,7 +57,7 @@ def test_every_stage_leaves_what_it_promises(run):
 
 def test_results_have_the_schema_that_machines_read(run):
     results = json.loads((run / "results.json").read_text())
-    assert results["schema"] == 1
+    assert results["schema"] == 2
     assert results["grader"] == "v3"
     condition = results["conditions"]["in-distribution"]
     assert set(condition["policies"]) == {"heuristic", "sft", "grpo", "grpo-greedy"}

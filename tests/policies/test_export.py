@@ -21,7 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 RESULTS = {
-    "schema": 1,
+    "schema": 2,
     "environment": "arithmetic",
     "grader": "composed",
     "conditions": {

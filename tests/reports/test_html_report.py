@@ -114,7 +114,7 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         {"stage": "teach", "seconds": 200.0, "episodes": 1500, "cost": 1.25},
         {"stage": "grpo", "seconds": 3400.0, "tokens": 12_000},
     ]
-    (tmp_path / "costs.json").write_text(json.dumps({"schema": 1, "stages": stages}), encoding="utf-8")
+    (tmp_path / "costs.json").write_text(json.dumps({"schema": 2, "stages": stages}), encoding="utf-8")
     diagnosis = {
         "rule": "zero-variance groups",
         "severity": "warn",

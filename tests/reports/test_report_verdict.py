@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.reports import verdict_on
-from gradus.reports.results import figure, format_interval, format_number, format_signed
+from gradus.reports.results import figure
+from gradus.stats import format_interval, format_number, format_signed
 
 numbers = st.floats(min_value=-100, max_value=100)
 

@@ -12,8 +12,10 @@ from gradus.stats import (
     mean_interval,
     paired_difference,
     paired_power,
+    sign_test,
     spearman,
     spearman_within,
+    tango_interval,
 )
 
 A = [0.52, 0.61, 0.33, 0.47, 0.80, 0.55, 0.41, 0.66]
@@ -60,9 +62,55 @@ def test_too_few_pairs_are_undefined():
         paired_difference([1.0], [])
 
 
-@pytest.mark.parametrize(("step", "t"), [(0.1, np.inf), (-0.1, -np.inf), (0.0, 0.0)])
-def test_equal_differences_are_beyond_all_noise_unless_they_are_zero(step, t):
-    assert paired_difference([value + step for value in A], A).t == t
+@pytest.mark.parametrize("sign", [1, -1])
+def test_equal_differences_have_no_interval_and_are_as_sure_as_their_signs(sign):
+    result = paired_difference([value + sign * 0.1 for value in A], A)
+    assert (result.low, result.high, result.bca_low, result.sd) == (None, None, None, None)
+    assert result.p == 2 * 0.5**8
+    assert result.t == pytest.approx(sign * 2.66, abs=0.01)
+
+
+def test_two_right_answers_of_two_prove_nothing():
+    result = paired_difference([1.0, 1.0], [0.0, 0.0])
+    assert result.p == 0.5
+    assert result.low < 0 < result.high <= 1
+    assert mean_interval([1.0, 1.0]).low == pytest.approx(0.342, abs=0.001)
+
+
+def test_binary_outcomes_have_mcnemars_exact_p():
+    a, b = [1.0] * 12 + [0.0] * 4 + [1.0] * 10, [0.0] * 12 + [1.0] * 4 + [1.0] * 10
+    result = paired_difference(a, b)
+    assert result.p == pytest.approx(reference.binomtest(12, 16).pvalue)
+    assert result.p == sign_test(12, 4)
+    assert paired_difference(b, a).low == pytest.approx(-result.high, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "table", [(1, 0, 44), (3, 0, 8), (4, 0, 8), (5, 0, 5), (14, 7, 149), (30, 12, 60), (30, 15, 60)]
+)
+def test_score_bounds_leave_out_0_just_if_mcnemars_score_does(table):
+    wins, losses, n = table
+    low, high = tango_interval(wins, losses, n)
+    assert (low > 0) == ((wins - losses) / np.sqrt(wins + losses) > reference.norm.ppf(0.975))
+    assert -1 <= low < (wins - losses) / n <= high <= 1
+
+
+@pytest.mark.parametrize(("n", "chances"), [(10, (0.3, 0.1)), (30, (0.2, 0.2)), (50, (0.02, 0.0)), (100, (0.4, 0.1))])
+def test_paired_binary_bounds_cover(n, chances):
+    rng = np.random.default_rng(3)
+    draws = rng.multinomial(n, [*chances, 1 - sum(chances)], size=2000)
+    bounds = {(w, x): tango_interval(w, x, n) for w, x, _ in {tuple(d) for d in draws.tolist()}}
+    truth = chances[0] - chances[1]
+    covered = [bounds[w, x][0] - 1e-9 <= truth <= bounds[w, x][1] + 1e-9 for w, x, _ in draws.tolist()]
+    assert np.mean(covered) > 0.93
+
+
+@pytest.mark.parametrize("n", [2, 5, 20, 100])
+def test_binary_policies_that_are_equal_are_called_different_in_at_most_five_percent(n):
+    rng = np.random.default_rng(5)
+    won = rng.random((2000, 2, n)) < 0.6
+    wrong = [sign_test(int((a & ~b).sum()), int((b & ~a).sum())) < 0.05 for a, b in won]
+    assert np.mean(wrong) <= 0.05
 
 
 def test_clusters_widen_the_interval_and_withhold_the_win_rate():
@@ -76,10 +124,10 @@ def test_clusters_widen_the_interval_and_withhold_the_win_rate():
     assert clustered.win_low is None
 
 
-def test_no_difference_at_all_is_no_evidence_and_a_constant_one_is_certain():
+def test_no_difference_at_all_is_no_evidence_and_a_constant_one_is_little():
     same = paired_difference(A, A)
-    assert (same.mean, same.low, same.p) == (0.0, 0.0, 1.0)
-    assert paired_difference([2.0, 3.0, 4.0], [1.0, 2.0, 3.0]).p == 0.0
+    assert (same.mean, same.low, same.p) == (0.0, None, 1.0)
+    assert paired_difference([2.0, 3.0, 4.0], [1.0, 2.0, 3.0]).p == 0.25
 
 
 def test_p_is_uniform_where_nothing_differs():

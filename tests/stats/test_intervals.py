@@ -53,9 +53,16 @@ def test_undefined_is_none_and_missing_values_are_left_out(interval):
 
 
 @pytest.mark.parametrize("interval", [mean_interval, bca_interval])
-def test_a_constant_has_an_interval_without_width(interval):
+def test_a_constant_has_no_interval(interval):
     result = interval([0.25] * 7)
-    assert (result.low, result.high) == (0.25, 0.25)
+    assert (result.mean, result.low, result.high) == (0.25, None, None)
+
+
+def test_a_share_has_wilsons_interval_and_stays_in_range():
+    result = mean_interval([1.0] * 24 + [0.0] * 3)
+    assert (result.low, result.high) == (wilson(24, 27).low, wilson(24, 27).high)
+    assert result.high < 1
+    assert mean_interval([0.0] * 50).high == wilson(0, 50).high
 
 
 # As scipy.stats.binomtest(...).proportion_ci(method="wilson") gives them.
@@ -129,6 +136,36 @@ def test_clustered_bounds_cover_where_plain_ones_do_not():
     assert plain < 0.75
     assert clustered == pytest.approx(0.95, abs=0.03)
     assert bootstrap > 0.88
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.5, 8), (0.9, 27), (0.97, 60)])
+def test_bounds_of_a_share_cover_where_students_do_not(share, n):
+    def draw(rng):
+        return list((rng.random(n) < share).astype(float))
+
+    assert _coverage(draw, lambda x: _bounds(mean_interval(x)), share, 2000) > 0.93
+    if share > 0.95:
+        assert _coverage(draw, _student, share, 2000) < 0.9
+
+
+def test_a_share_over_clusters_covers():
+    labels = [i // 4 for i in range(80)]
+
+    def draw(rng):
+        return list((rng.random(80) < np.repeat(rng.beta(4, 1, 20), 4)).astype(float))
+
+    assert _coverage(draw, lambda x: _bounds(mean_interval(x, clusters=labels)), 0.8, 2000) > 0.93
+    assert _coverage(draw, lambda x: _bounds(mean_interval(x)), 0.8, 2000) < 0.93
+
+
+def test_a_share_of_one_over_three_clusters_is_three_answers_not_thirty():
+    result = mean_interval([1.0] * 30, clusters=[i // 10 for i in range(30)])
+    assert result.low < 0.5
+
+
+def _student(values):
+    half = reference.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return np.mean(values) - half, np.mean(values) + half
 
 
 def _bounds(interval):

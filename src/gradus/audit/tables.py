@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from gradus.audit.run import AuditResult
-from gradus.stats import Interval
+from gradus.stats import format_interval
 
 __all__ = ["check_rows", "point_rows", "tables"]
 
@@ -23,7 +23,10 @@ def check_rows(result: AuditResult) -> list[tuple[str, str, str]]:
 def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
     """Policy, role, reward and true reward, best reward first."""
     ordered = sorted(result.points, key=lambda point: -(point.reward.mean if point.reward.mean is not None else -1e9))
-    return [(point.policy, point.role, _interval(point.reward), _interval(point.true_reward)) for point in ordered]
+    return [
+        (point.policy, point.role, format_interval(point.reward), format_interval(point.true_reward))
+        for point in ordered
+    ]
 
 
 def tables(result: AuditResult) -> list[Any]:
@@ -45,10 +48,3 @@ def tables(result: AuditResult) -> list[Any]:
 def _escaped(text: str) -> str:
     """Brackets of intervals are not markup."""
     return text.replace("[", r"\[")
-
-
-def _interval(found: Interval) -> str:
-    if found.mean is None:
-        return "-"
-    bounds = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None else ""
-    return f"{found.mean:.3f}{bounds}"

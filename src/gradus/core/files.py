@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gradus.core.errors import StorageError
 
-__all__ = ["read_json", "write_json", "write_lines", "write_text"]
+__all__ = [
+    "JsonLines",
+    "read_json",
+    "read_json_lines",
+    "read_text",
+    "replacing",
+    "write_json",
+    "write_lines",
+    "write_text",
+]
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines (which bring their own line ends) so that a reader meets the old file or the new one, never half.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to; it takes the place of ``path`` at the end, synced, so a reader never meets half a file.
 
     Raises StorageError if the disk is full or the folder cannot be written; the old file is kept.
     """
@@ -23,10 +37,10 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
         aside = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-            file.flush()
+        yield aside
+        with aside.open("rb+") as file:
             os.fsync(file.fileno())
         aside.chmod(0o644)  # temporary files are private, results are to be shared
         os.replace(aside, path)
@@ -38,6 +52,17 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     finally:
         if aside is not None:
             aside.unlink(missing_ok=True)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines, which bring their own line ends, as :func:`replacing` does; a name that ends in .gz is compressed."""
+    with replacing(path) as aside:
+        if path.suffix == ".gz":
+            with aside.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as packed:
+                packed.writelines(line.encode() for line in lines)
+        else:
+            with aside.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -58,3 +83,45 @@ def read_json(path: Path) -> Any:
         raise StorageError(f"no file {path}") from error
     except (OSError, ValueError) as error:
         raise StorageError(f"{path} cannot be read as JSON: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLines:
+    """What a JSON-lines file holds: its objects, and a sentence for each line that is none. ``cut``: the last line has no end."""
+
+    records: list[dict[str, Any]]
+    problems: list[str]
+    cut: bool
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, which may be gzipped (.gz). Raises StorageError if it is not there or not UTF-8."""
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    except FileNotFoundError as error:
+        raise StorageError(f"no file {path}") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise StorageError(f"could not read {path} as UTF-8 text: {error}") from error
+
+
+def read_json_lines(path: Path) -> JsonLines:
+    """The objects in a JSON-lines file. A last line that cannot be read is ``cut``: its writer was stopped, or is at work."""
+    lines = read_text(path).split("\n")
+    records: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                return JsonLines(records=records, problems=problems, cut=True)
+            problems.append(f"{path} line {number} is not JSON ({error})")
+            continue
+        if isinstance(record, dict):
+            records.append(cast(dict[str, Any], record))
+        else:
+            problems.append(f"{path} line {number}: expected a JSON object, got {type(record).__name__}")
+    return JsonLines(records=records, problems=problems, cut=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
+from gradus.core.documents import Results
 from gradus.evaluation.summary import SCHEMA, Figures, holm_over_conditions, pair_record, policy_record
 from gradus.rollouts import regrade, roll_out
 
@@ -21,12 +22,12 @@ Pair = tuple[str, str]
 class Evaluation:
     """What was played and what it came to. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
 
-    document: Mapping[str, Any]
+    document: Results
     episodes: StepRollout
 
-    def to_json(self) -> dict[str, Any]:
-        """The document of schema 1 (docs/evaluation.md); the same evaluation gives the same bytes."""
-        return dict(self.document)
+    def to_json(self) -> Results:
+        """The document of schema 2 (docs/evaluation.md); the same evaluation gives the same bytes."""
+        return self.document.copy()
 
     def tables(self) -> list[Any]:
         """Tables for a terminal, as rich renderables."""
@@ -80,8 +81,10 @@ def evaluate(
                 progress=_labeled(progress, f"{condition} · {name}"),
             )
             played[condition][name] = [replace(episode, policy=name) for episode in rolled_out.episodes]
-    document = compare(spec, played, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True)
-    return Evaluation(document={**document, "seed": seed}, episodes=played)
+    document = compare(
+        spec, played, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True, seeds=[seed]
+    )
+    return Evaluation(document=document, episodes=played)
 
 
 def compare(
@@ -93,10 +96,11 @@ def compare(
     power: float | None = None,
     checkpoint: str | None = None,
     graded: bool = False,
-) -> dict[str, Any]:
+    seeds: Sequence[int] = (),
+) -> Results:
     """The document for episodes that are there already; nothing is played.
 
-    ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them.
+    ``seeds``: those of the policies' own randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them.
     """
     chosen = _graders(spec, graders)
     names = list(dict.fromkeys(name for policies in played.values() for name in policies))
@@ -106,13 +110,14 @@ def compare(
         current = played if graded and index == 0 else _regraded(spec, played, grader)
         by_grader[grader.name] = _conditions(spec, grader, current, compared, power)
     first, *others = chosen
-    document: dict[str, Any] = {
+    document: Results = {
         "schema": SCHEMA,
         "environment": spec.name,
         "grader": first.name,
         "checkpoint": checkpoint,
         "true_reward_name": spec.true_reward_name,
         "level": 0.95,
+        "seeds": list(seeds),
         "conditions": by_grader[first.name],
     }
     if others:

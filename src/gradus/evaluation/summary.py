@@ -12,11 +12,11 @@ from math import isfinite
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason
+from gradus.core.documents import SCHEMA, Mean, PairedMean
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference
 
 __all__ = ["SCHEMA", "Figures", "holm_over_conditions", "pair_record", "policy_record"]
 
-SCHEMA = 1
 _DIGITS = 6
 _RESERVED = frozenset({"reward", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})
 
@@ -154,12 +154,12 @@ def holm_over_conditions(conditions: Mapping[str, dict[str, Any]]) -> None:
             figure["p_holm"] = _rounded(adjusted)
 
 
-def _mean(values: Values, figures: Figures) -> dict[str, float | None]:
+def _mean(values: Values, figures: Figures) -> Mean:
     interval = mean_interval(values, clusters=figures.clusters)
     return {"mean": _rounded(interval.mean), "low": _rounded(interval.low), "high": _rounded(interval.high)}
 
 
-def _pair(paired: Paired) -> dict[str, Any]:
+def _pair(paired: Paired) -> PairedMean:
     return {
         "mean": _rounded(paired.mean),
         "low": _rounded(paired.low),

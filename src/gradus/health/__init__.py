@@ -7,7 +7,6 @@ from gradus.health.diagnose import (
     count_alarms,
     diagnose,
     exit_code,
-    read_metrics,
     report,
     status,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "count_alarms",
     "diagnose",
     "exit_code",
-    "read_metrics",
     "report",
     "status",
 ]

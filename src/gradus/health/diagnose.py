@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gradus.core import StorageError
+from gradus.core.documents import SCHEMA, Diagnoses
 from gradus.health.finding import SEVERITIES, Finding
 from gradus.health.history import History
 from gradus.health.rules import RULES, Rule
@@ -20,7 +18,6 @@ __all__ = [
     "count_alarms",
     "diagnose",
     "exit_code",
-    "read_metrics",
     "report",
     "status",
 ]
@@ -123,10 +120,10 @@ def _identity(record: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def status(diagnoses: Iterable[Diagnosis]) -> str:
+def status(diagnoses: Iterable[Diagnosis]) -> Literal["healthy", "warn", "stop"]:
     """healthy, warn or stop: the worst of the diagnoses; what is only explained counts as healthy."""
     worst = max((SEVERITIES.index(each.severity) for each in diagnoses), default=0)
-    return "healthy" if worst == 0 else SEVERITIES[worst]
+    return ("healthy", "warn", "stop")[worst]
 
 
 def exit_code(state: str) -> int:
@@ -148,10 +145,10 @@ def advice(diagnoses: Sequence[Diagnosis]) -> str:
     return f"{verb}: {first.rule}, {when}. {first.remedy}{more}"
 
 
-def report(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+def report(diagnoses: Sequence[Diagnosis]) -> Diagnoses:
     """The document of `gradus doctor --json`."""
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "status": status(diagnoses),
         "summary": advice(diagnoses),
         "diagnoses": [asdict(each) for each in diagnoses],
@@ -171,41 +168,3 @@ def count_alarms(runs: Iterable[Records], rules: Sequence[Rule] = RULES) -> dict
             if each.severity in counted[each.rule]:
                 counted[each.rule][each.severity] += 1
     return counted
-
-
-def read_metrics(run: Path | str) -> list[dict[str, Any]]:
-    """All records of a run folder (its sft and grpo stages), of a stage's folder, or of one metrics.jsonl.
-
-    A last line that is cut off is left out: the run may be writing it just now.
-    """
-    path = Path(run)
-    candidates = (
-        [path]
-        if path.is_file()
-        else [path / "sft" / "metrics.jsonl", path / "grpo" / "metrics.jsonl", path / "metrics.jsonl"]
-    )
-    files = [file for file in candidates if file.is_file()]
-    if not files:
-        raise StorageError(
-            f"no metrics.jsonl in {path}; expected a run folder as `gradus run` and `gradus grpo` write it"
-        )
-    return [record for file in files for record in _read_lines(file)]
-
-
-def _read_lines(file: Path) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
-    lines = file.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise StorageError(
-                f"{file} line {number} is not JSON ({error}); restore the file or remove the line"
-            ) from error
-        if isinstance(record, dict):
-            records.append(record)
-    return records

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradus.health.finding import Finding
 from gradus.health.history import History, difference, trend
-from gradus.stats import Paired, paired_difference
+from gradus.stats import Paired, format_interval, paired_difference
 
 __all__ = [
     "collapse",
@@ -21,8 +21,11 @@ __all__ = [
     "length_drift",
     "overfitting",
     "reward_stuck",
+    "short_answers",
     "template_collapse",
     "truncation",
+    "worse_in_evaluation",
+    "worse_on_validation",
     "zero_variance_groups",
 ]
 
@@ -228,6 +231,55 @@ def hack_on_validation(history: History) -> Finding | None:
     )
     sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
     return Finding(severity="stop" if sure else "warn", evidence=evidence)
+
+
+def worse_on_validation(history: History) -> Finding | None:
+    """Task by task against the first validation the reward, or the true reward, has fallen beyond noise."""
+    now = history.records[-1]
+    first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
+    if first is now:
+        return None
+    for name, word in (("rewards", "reward"), ("true_rewards", "true reward")):
+        moved = _moved(first, now, name)
+        if moved is not None and moved.t is not None and moved.t > _SURE:
+            return None  # the reward rose; if the true reward fell, that is a hack and told as one
+        if moved is not None and moved.mean is not None and moved.t is not None and moved.t < -_SURE:
+            evidence = (
+                f"on the same {moved.n} tasks ({now.get('decoding')}) the {word} fell by {-moved.mean:.3f} "
+                f"since step {first.get('step')} (t = {moved.t:.1f})"
+            )
+            return Finding(severity="warn", evidence=evidence)
+    return None
+
+
+def worse_in_evaluation(history: History) -> Finding | None:
+    """In the evaluation of a run the trained student is below the student before GRPO, by an interval that leaves out 0."""
+    for record in history.records:
+        for name in ("reward", "true_reward"):
+            change = record.get(name) or {}
+            if isinstance(high := change.get("high"), int | float) and high < 0:
+                evidence = (
+                    f"{record['pair']} on {record['condition']}: {name.replace('_', ' ')} "
+                    f"{format_interval(change, signed=True)}"
+                )
+                return Finding(severity="warn", evidence=evidence)
+    return None
+
+
+def short_answers(history: History) -> Finding | None:
+    """Episodes shrink to one short answer: below half of the tokens and of the variety at the start, and nothing gained by it."""
+    if len(history) < 2 * _WINDOW:
+        return None
+    length, variety = _against_start(history, "action_tokens_mean"), _against_start(history, "distinct_actions")
+    if length is None or variety is None or length >= _HALF or variety >= _HALF:
+        return None
+    aim = "true_reward_mean" if len(history.known("true_reward_mean")) else "reward_mean"
+    gained = difference(history.head(aim, _WINDOW), history.column(aim, _WINDOW))
+    if gained is None or gained > _NOISE:
+        return None
+    tokens = history.mean("action_tokens_mean", _WINDOW)
+    evidence = f"episodes have {length:.0%} of the tokens ({tokens:.0f}) and {variety:.0%} of the distinct answers of the first {_WINDOW} steps"
+    return Finding(severity="warn", evidence=evidence)
 
 
 def overfitting(history: History) -> Finding | None:

@@ -85,6 +85,20 @@ RULES: tuple[Rule, ...] = (
         kind="validation",
     ),
     Rule(
+        name="worse on held-out tasks",
+        summary="on the same held-out tasks the student is below where it began",
+        remedy="Use the checkpoint from before (`best` is kept), lower the learning rate, and train for more steps than --quick does.",
+        check=learning_rules.worse_on_validation,
+        kind="validation",
+    ),
+    Rule(
+        name="worse in the evaluation",
+        summary="the trained student is below the student before GRPO",
+        remedy="Use the model from before GRPO; lower the learning rate, take larger groups, or train for more steps than --quick does.",
+        check=learning_rules.worse_in_evaluation,
+        kind="evaluation",
+    ),
+    Rule(
         name="zero-variance groups",
         summary="groups whose members all get the same reward teach nothing",
         remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",
@@ -95,6 +109,13 @@ RULES: tuple[Rule, ...] = (
         summary="less and less variety, and nothing gained by it",
         remedy="Lower the learning rate, add an entropy bonus, or warm-start with more varied examples.",
         check=learning_rules.collapse,
+        adjust={"lr": 0.5},
+    ),
+    Rule(
+        name="one short answer",
+        summary="episodes shrink to the same short answer",
+        remedy="Read the newest episodes with `gradus show RUN --last`; reward what is asked for, add an entropy bonus, or warm-start longer.",
+        check=learning_rules.short_answers,
         adjust={"lr": 0.5},
     ),
     Rule(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from gradus import __version__
 from gradus.core import ConfigError, GradusError
+from gradus.policies.local.model_card import evaluation_table
 from gradus.rollouts import read_episodes
 
 __all__ = ["PlannedFile", "PushPlan", "plan_push", "upload"]
@@ -115,37 +116,12 @@ def _model_card(repository: str, model: Path, results: Mapping[str, Any] | None)
     if adapter:
         head["base_model"] = json.loads((model / "adapter_config.json").read_text())["base_model_name_or_path"]
     body = [f"# {repository.partition('/')[2]}", "", f"Trained with Gradus {__version__}.", ""]
-    body += _evaluation(results) if results else ["It was not evaluated with `gradus eval` before this upload.", ""]
+    body += (
+        [evaluation_table(results), ""]
+        if results
+        else ["It was not evaluated with `gradus eval` before this upload.", ""]
+    )
     return _front(head) + "\n".join(body)
-
-
-def _evaluation(results: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"Environment `{results.get('environment')}`, grader `{results.get('grader')}`; means with 95 % intervals.",
-        "",
-    ]
-    for condition, result in results.get("conditions", {}).items():
-        lines += [
-            f"## {condition} ({result.get('episodes')} episodes)",
-            "",
-            "| policy | reward | true reward |",
-            "|---|---|---|",
-        ]
-        for policy, figures in result.get("policies", {}).items():
-            lines.append(f"| {policy} | {_interval(figures.get('reward'))} | {_interval(figures.get('true_reward'))} |")
-        pairs = result.get("pairs", {})
-        if pairs:
-            lines += ["", "| pair | difference of the reward |", "|---|---|"]
-            lines += [f"| {pair} | {_interval(figures.get('reward'))} |" for pair, figures in pairs.items()]
-        lines.append("")
-    return lines
-
-
-def _interval(figure: Mapping[str, Any] | None) -> str:
-    if not figure or figure.get("mean") is None:
-        return "undefined"
-    low, high = figure.get("low"), figure.get("high")
-    return f"{figure['mean']:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")
 
 
 def _episodes_plan(source: Path, repository: str, private: bool) -> PushPlan:

@@ -10,19 +10,18 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from gradus.core import StorageError
-from gradus.core.files import write_json
+from gradus.core.documents import Diagnoses
+from gradus.core.files import read_json, write_json
+from gradus.core.metrics import read_metrics
 
 __all__ = ["diagnose_run", "doctor_command"]
-
-_PLACES = ("metrics.jsonl", "grpo/metrics.jsonl", "sft/metrics.jsonl")
 
 
 def doctor_command(run: Path, *, as_json: bool = False) -> int:
     """Diagnose a run folder or a metrics file, show it, and return the exit code."""
-    from gradus.health import diagnose, exit_code, report
+    from gradus.health import exit_code
 
-    document = report(diagnose(read_metrics(run)))
+    document = _document(run)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
     else:
@@ -32,32 +31,29 @@ def doctor_command(run: Path, *, as_json: bool = False) -> int:
 
 def diagnose_run(folder: Path, *, console: Console) -> None:
     """The doctor as a stage of a run: writes doctor.json."""
-    from gradus.health import diagnose, report
-
-    document = report(diagnose(read_metrics(folder)))
+    document = _document(folder)
     write_json(folder / "doctor.json", document)
     show_diagnoses(document, console)
 
 
-def read_metrics(run: Path) -> list[Mapping[str, Any]]:
-    """The metrics of a run folder (GRPO's, or SFT's if there is no GRPO yet) or of a file; a torn last line is left out."""
-    places = [run] if run.is_file() else [run / place for place in _PLACES]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise StorageError(
-            f"no metrics in {run}; expected {' or '.join(_PLACES)}, which `gradus run` and `gradus grpo` write"
-        )
-    records: list[Mapping[str, Any]] = []
-    lines = found.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            if number < len(lines):
-                raise StorageError(f"{found} line {number} is not JSON: {error}") from error
-    return records
+def _document(run: Path) -> Diagnoses:
+    from gradus.health import diagnose, report
+
+    return report(diagnose([*read_metrics(run), *evaluation_records(run)]))
+
+
+def evaluation_records(run: Path) -> list[dict[str, Any]]:
+    """What the evaluation of a run says of GRPO against the student before it, as records for the rules."""
+    path = run / "results.json"
+    if not path.is_file():
+        return []
+    conditions = read_json(path).get("conditions") or {}
+    return [
+        {"kind": "evaluation", "condition": condition, "pair": pair, **stored["pairs"][pair]}
+        for condition, stored in list(conditions.items())[:1]
+        for pair in ("grpo - sft", "grpo-greedy - sft-greedy", "grpo - base")
+        if pair in (stored.get("pairs") or {})
+    ]
 
 
 def show_diagnoses(document: Mapping[str, Any], console: Console) -> None:

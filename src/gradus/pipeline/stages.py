@@ -103,7 +103,7 @@ def _finish(run: _Run) -> Path:
     """Costs, the report with them, and the tables on screen."""
     from gradus.reports import show_results, write_report
 
-    write_json(run.folder / "costs.json", {"schema": 1, "stages": run.state.costs()})
+    write_json(run.folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
     report = write_report(run.folder)
     results = read_json(run.folder / "results.json")
     run.console.print(show_results(results, quick=run.recipe.quick))

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Turn
+from gradus.core.documents import SCHEMA
 from gradus.core.files import write_text
 
 __all__ = ["SCHEMA", "environment_words", "prepare_report", "shown_episodes", "shown_view"]
-
-SCHEMA = 1
 
 Advantages = Callable[[Group], Sequence[Sequence[float]]]
 """A group -> one advantage per turn for each member, [G][K]."""

@@ -13,9 +13,9 @@ from gradus.core import StorageError
 from gradus.core.files import write_text
 from gradus.reports.episode_data import json_values
 from gradus.reports.page_data import STATES, page_context
-from gradus.reports.results import format_number
 from gradus.reports.run_files import RunRecord, read_run
 from gradus.reports.verdict import Claim
+from gradus.stats import format_number
 
 __all__ = ["render_report", "write_eval_report", "write_report"]
 

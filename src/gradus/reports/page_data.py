@@ -10,10 +10,11 @@ from typing import Any
 from gradus.reports.curves import grpo_curves, sft_curves
 from gradus.reports.evaluation_charts import audit_points, outcome_curves
 from gradus.reports.reference import reference_table
-from gradus.reports.results import figure, format_interval, format_number, main_condition
+from gradus.reports.results import figure, main_condition
 from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
 from gradus.reports.verdict import verdict_on
+from gradus.stats import format_interval, format_number
 
 __all__ = ["page_context"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.reports.results import figure, format_number, graders_of
+from gradus.reports.results import figure, graders_of
 from gradus.reports.score_tables import Cell, Row, figure_cell
+from gradus.stats import format_number
 
 __all__ = ["reference_table"]
 

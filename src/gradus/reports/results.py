@@ -12,10 +12,6 @@ __all__ = [
     "components_of",
     "differences",
     "figure",
-    "format_interval",
-    "format_number",
-    "format_p",
-    "format_signed",
     "graders_of",
     "main_condition",
     "measures_of",
@@ -23,7 +19,6 @@ __all__ = [
 ]
 
 Json = Mapping[str, Any]
-MINUS = "\N{MINUS SIGN}"
 FIRST = ("reward", "true_reward", "play")  # shown first, in this order; the environment's own metrics follow
 NOT_MEASURES = ("components", "curves", "failures", "usage")
 
@@ -143,37 +138,3 @@ def differences(conditions: Json, condition: str) -> list[Difference]:
             )
         )
     return pairs_found
-
-
-def format_number(value: float | None, digits: int = 3) -> str:
-    """``0.463``, with a true minus; a dash where there is none."""
-    if value is None:
-        return "–"
-    text = f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
-    if float(text.replace(",", "")) == 0:
-        text = text.lstrip("-")
-    return text.replace("-", MINUS)
-
-
-def format_signed(value: float | None, digits: int = 3) -> str:
-    """``+0.043``: for differences."""
-    text = format_number(value, digits)
-    return f"+{text}" if value is not None and value > 0 and float(f"{value:.{digits}f}") != 0 else text
-
-
-def format_interval(interval: Figure | None, *, signed: bool = False, digits: int = 3) -> str:
-    """``0.463 [0.450, 0.476]``, never broken inside the brackets; without them where the interval is undefined."""
-    if interval is None:
-        return "–"
-    write = format_signed if signed else format_number
-    mean = write(interval.mean, digits)
-    if interval.low is None or interval.high is None:
-        return mean
-    return f"{mean} [{write(interval.low, digits)},\N{NO-BREAK SPACE}{write(interval.high, digits)}]"
-
-
-def format_p(value: float | None) -> str:
-    """A p-value: ``0.031`` or ``< 0.001``."""
-    if value is None:
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gradus.core import StorageError
+from gradus.core.files import read_json_lines
+
 __all__ = ["RunRecord", "read_json", "read_lines", "read_run"]
 
 Json = dict[str, Any]
@@ -82,18 +85,11 @@ def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
     if not path.is_file():
         missing.append(f"{what}: not stored")
         return []
-    records: list[Json] = []
-    broken = 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            broken += 1
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    if broken:
+    try:
+        lines = read_json_lines(path)
+    except StorageError as error:
+        missing.append(f"{what}: {error}")
+        return []
+    if broken := len(lines.problems) + lines.cut:
         missing.append(f"{what}: {broken} lines could not be read and were left out")
-    return records
+    return lines.records

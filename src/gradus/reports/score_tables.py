@@ -6,19 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gradus.reports.results import (
-    Figure,
-    components_of,
-    differences,
-    figure,
-    format_number,
-    format_p,
-    format_signed,
-    graders_of,
-    measures_of,
-    ranked,
-)
+from gradus.reports.results import Figure, components_of, differences, figure, graders_of, measures_of, ranked
 from gradus.reports.verdict import STUDENTS, state_of
+from gradus.stats import format_number, format_p, format_signed
 
 __all__ = ["Cell", "Row", "ScoreTable", "figure_cell", "is_own", "score_charts", "score_tables"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import Episode, EpisodeView, Turn
-from gradus.reports.results import format_number, format_signed
+from gradus.stats import format_number, format_signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
-from gradus.reports.results import figure, format_interval, graders_of, measures_of, ranked
+from gradus.reports.results import figure, graders_of, measures_of, ranked
 from gradus.reports.score_tables import is_own
 from gradus.reports.verdict import verdict_on
+from gradus.stats import format_interval
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gradus.reports.results import Difference, Figure, differences, figure, format_interval, main_condition, ranked
+from gradus.reports.results import Difference, Figure, differences, figure, main_condition, ranked
+from gradus.stats import format_interval
 
 __all__ = ["Claim", "Verdict", "verdict_on"]
 

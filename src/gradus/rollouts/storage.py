@@ -29,7 +29,7 @@ from gradus.core import (
     TurnTokens,
     Usage,
 )
-from gradus.core.files import write_lines
+from gradus.core.files import read_text, write_lines
 
 __all__ = ["SCHEMA", "EpisodeFile", "EpisodeWriter", "decode", "encode", "read_episodes", "write_episodes"]
 
@@ -182,12 +182,9 @@ def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment
 def read_episodes(path: Path | str) -> EpisodeFile:
     """Read a file of episodes. Lines that cannot be read are named in ``problems``; the others are returned."""
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError as error:
-        raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --save` writes one") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"could not read {path} as UTF-8 text: {error}") from error
+    if not path.exists():
+        raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --save` writes one")
+    lines = read_text(path).split("\n")
     header = _read_header(path, lines[0] if lines else "")
     episodes: list[Episode] = []
     problems: list[str] = []

@@ -3,7 +3,9 @@
 Undefined is None, never 0: an interval needs two values (or two clusters), a correlation needs two that differ.
 """
 
+from gradus.stats.binary import sign_test, tango_interval
 from gradus.stats.bootstrap import bca_bounds, bca_interval
+from gradus.stats.formatting import format_interval, format_number, format_p, format_signed
 from gradus.stats.intervals import Interval, Proportion, mean_interval, wilson
 from gradus.stats.multiple import holm
 from gradus.stats.paired import Paired, paired_difference
@@ -17,11 +19,17 @@ __all__ = [
     "bca_bounds",
     "bca_interval",
     "episodes_needed",
+    "format_interval",
+    "format_number",
+    "format_p",
+    "format_signed",
     "holm",
     "mean_interval",
     "paired_difference",
     "paired_power",
+    "sign_test",
     "spearman",
     "spearman_within",
+    "tango_interval",
     "wilson",
 ]

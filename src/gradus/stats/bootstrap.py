@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gradus.stats.binary import is_constant
 from gradus.stats.clusters import Labels, cluster_index
 from gradus.stats.distributions import Array, normal_cdf, normal_quantile
 from gradus.stats.intervals import Interval
@@ -28,14 +29,17 @@ def bca_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """Mean of ``values`` with its BCa bounds; None entries are left out; bounds are None below two values or clusters."""
+    """Mean of ``values`` with its BCa bounds; None entries are left out.
+
+    Bounds are None below two values or clusters, and where all values are equal: resampling them says nothing.
+    """
     kept = [i for i, value in enumerate(values) if value is not None]
     x = np.array([values[i] for i in kept], dtype=np.float64)
     labels = None if clusters is None else [str(clusters[i]) for i in kept]
     if not x.size:
         return Interval(mean=None, low=None, high=None, n=0)
     bounds = bca_bounds(x[:, None], clusters=labels, level=level, resamples=resamples, seed=seed)
-    low, high = (None, None) if bounds is None else (float(bounds[0][0]), float(bounds[1][0]))
+    low, high = (None, None) if bounds is None or is_constant(x) else (float(bounds[0][0]), float(bounds[1][0]))
     return Interval(mean=float(x.mean()), low=low, high=high, n=x.size)
 
 

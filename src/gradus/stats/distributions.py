@@ -10,6 +10,7 @@ from scipy import special as _special  # pyright: ignore[reportMissingTypeStubs]
 
 __all__ = [
     "Array",
+    "binomial_cdf",
     "noncentral_t_cdf",
     "normal_cdf",
     "normal_quantile",
@@ -19,6 +20,11 @@ __all__ = [
 
 Array = npt.NDArray[np.float64]
 _functions = cast(Any, _special)
+
+
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """P(X <= k) for ``n`` trials that succeed with chance ``p`` each."""
+    return float(_functions.bdtr(k, n, p))
 
 
 def normal_cdf(x: Array) -> Array:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gradus.stats.binary import is_binary, is_constant
 from gradus.stats.clusters import Labels, cluster_index, standard_error
-from gradus.stats.distributions import normal_quantile, student_quantile
+from gradus.stats.distributions import Array, normal_quantile, student_quantile
 
 __all__ = ["Interval", "Proportion", "mean_interval", "wilson"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean with its confidence bounds. ``n`` values were used; bounds are None below two values (or two clusters)."""
+    """A mean with its confidence bounds. ``n`` values were used; bounds are None where nothing is known of the spread."""
 
     mean: float | None
     low: float | None
@@ -34,9 +35,14 @@ class Proportion:
 
 
 def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = None, level: float = 0.95) -> Interval:
-    """Mean of ``values`` with Student's t interval; None entries are left out.
+    """Mean of ``values`` with its interval; None entries are left out.
 
-    ``clusters``: one label per value; bounds are then cluster-robust with one degree of freedom less than clusters.
+    Student's t; where all values are 0 or 1, Wilson's score interval of a share. Bounds are None below two values (or clusters),
+    and where all values are one number other than 0 or 1: such a sample says nothing of its own spread.
+
+    ``clusters``: one label per value; bounds are then cluster-robust with one degree of freedom less than clusters;
+    a share takes the effective number of values that this error implies, with Student's t for the normal quantile. Source:
+    Korn and Graubard, Survey Methodology 24, 1998; Dean and Pagano, J. Survey Statistics and Methodology 3, 2015.
 
     >>> interval = mean_interval([1.0, 2.0, 3.0, 4.0])
     >>> interval.mean, round(interval.low, 4), round(interval.high, 4)
@@ -50,29 +56,46 @@ def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = N
     if not x.size:
         return Interval(mean=None, low=None, high=None, n=0)
     mean = float(x.mean())
-    error = standard_error(x, np.unique(index[kept], return_inverse=True)[1])
-    if error is None:
+    label = np.unique(index[kept], return_inverse=True)[1]
+    error = standard_error(x, label)
+    if error is not None and is_binary(x):
+        share = _share(x, error, clusters is not None and bool(label.max() + 1 < x.size), level)
+        return Interval(mean=mean, low=share.low, high=share.high, n=x.size)
+    if error is None or is_constant(x):
         return Interval(mean=mean, low=None, high=None, n=x.size)
     half = student_quantile(0.5 + level / 2, error[1]) * error[0]
     return Interval(mean=mean, low=mean - half, high=mean + half, n=x.size)
 
 
+def _share(x: Array, error: tuple[float, int], clustered: bool, level: float) -> Proportion:
+    """Wilson's interval of a share, over the effective number of values if they come in clusters."""
+    if not clustered:
+        return wilson(float(x.sum()), x.size, level=level)
+    mean = float(x.mean())
+    spread, df = error
+    alone = df + 1.0  # where the clusters do not differ, each counts once
+    size = min(float(x.size), mean * (1 - mean) / spread**2) if spread > 0 and 0 < mean < 1 else alone
+    return _wilson(mean, size, student_quantile(0.5 + level / 2, df))
+
+
 def wilson(successes: float, n: int, *, level: float = 0.95) -> Proportion:
     """Wilson's score interval of a share. Source: Wilson, JASA 22, 1927.
 
-    >>> share_of_ten = wilson(10, 10)
-    >>> share_of_ten.share, round(share_of_ten.low, 4), round(share_of_ten.high, 4)
+    >>> ten = wilson(10, 10)
+    >>> ten.share, round(ten.low, 4), round(ten.high, 4)
     (1.0, 0.7225, 1.0)
     """
     if not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes = {successes}, n = {n}")
     if n == 0:
         return Proportion(share=None, low=None, high=None, n=0)
-    z = float(normal_quantile(0.5 + level / 2))
-    share = successes / n
+    return replace(_wilson(successes / n, n, float(normal_quantile(0.5 + level / 2))), n=n)
+
+
+def _wilson(share: float, n: float, z: float) -> Proportion:
     center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
     # At 0 and 1 the bound equals the share exactly; rounding must not put it on the wrong side.
     return Proportion(
-        share=share, low=min(share, max(0.0, center - half)), high=max(share, min(1.0, center + half)), n=n
+        share=share, low=min(share, max(0.0, center - half)), high=max(share, min(1.0, center + half)), n=round(n)
     )

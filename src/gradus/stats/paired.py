@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradus.stats.binary import is_binary, is_constant, sign_test, tango_interval
 from gradus.stats.bootstrap import RESAMPLES, bca_interval
 from gradus.stats.clusters import Labels, cluster_index, standard_error
-from gradus.stats.distributions import student_cdf, student_quantile
+from gradus.stats.distributions import normal_quantile, student_cdf, student_quantile
 from gradus.stats.intervals import wilson
 
 __all__ = ["Paired", "paired_difference"]
@@ -19,9 +20,12 @@ __all__ = ["Paired", "paired_difference"]
 class Paired:
     """The differences a - b over ``n`` pairs.
 
-    ``low``, ``high``: Student's t bounds of the mean difference; ``bca_low``, ``bca_high``: the bootstrap's. ``wins`` pairs
-    have a > b and ``ties`` have a = b; ``win_low``, ``win_high`` are Wilson's bounds of the win rate wins / n, None under
-    clusters, where pairs are not independent. ``error`` is the standard error of the mean difference; ``p`` is two-sided.
+    ``low``, ``high``: bounds of the mean difference, Student's t, or Tango's score interval where all outcomes are 0 or 1. They
+    are None where all differences are one number: a sample without spread says nothing of its spread. ``bca_low``,
+    ``bca_high``: the bootstrap's. ``wins`` pairs have a > b and ``ties`` have a = b; ``win_low``, ``win_high`` are Wilson's
+    bounds of the win rate wins / n, None under clusters, where pairs are not independent. ``error`` is the standard error of
+    the mean difference. ``p`` is two-sided: of the t test, or of the exact sign test (McNemar's, for outcomes that are 0 or 1)
+    where t does not hold.
     """
 
     mean: float | None
@@ -36,15 +40,16 @@ class Paired:
     n: int
     error: float | None
     p: float | None
+    exact: bool = False  # whether p is that of the sign test
 
     @property
     def t(self) -> float | None:
-        """The mean difference over its standard error; infinite where all differences are one number other than 0."""
-        if self.mean is None or self.error is None:
+        """How many standard errors the difference is from 0; where p is exact, the normal quantile with the same p."""
+        if self.mean is None or self.p is None:
             return None
-        if self.error <= 1e-12 * abs(self.mean):
-            return 0.0 if self.mean == 0 else float(np.copysign(np.inf, self.mean))
-        return self.mean / self.error
+        if self.error and not self.exact:
+            return self.mean / self.error
+        return float(np.copysign(normal_quantile(1 - self.p / 2), self.mean)) if self.p < 1 else 0.0
 
     @property
     def sd(self) -> float | None:
@@ -78,6 +83,14 @@ def paired_difference(
     labels = [int(i) for i in kept]
     bca = bca_interval([float(d) for d in difference], clusters=labels, level=level, resamples=resamples, seed=seed)
     low, high, error, p = _student(difference, kept, level)
+    columns = (np.array([x for _, x, _ in pairs]), np.array([y for _, _, y in pairs]))
+    exact = False
+    if clusters is None and is_binary(*columns):
+        exact, p = True, sign_test(wins, len(pairs) - wins - ties)
+        low, high = tango_interval(wins, len(pairs) - wins - ties, len(pairs), level=level)
+    elif error is not None and is_constant(difference):
+        signs = int(kept.max()) + 1 if difference[0] != 0 else 0  # clusters, each with one sign
+        exact, p, low, high, error = True, sign_test(signs, 0), None, None, None
     return Paired(
         mean=bca.mean,
         low=low,
@@ -91,6 +104,7 @@ def paired_difference(
         n=len(pairs),
         error=error,
         p=p,
+        exact=exact,
     )
 
 
@@ -106,8 +120,5 @@ def _student(
     error, df = spread
     mean = float(difference.mean())
     half = student_quantile(0.5 + level / 2, df) * error
-    if error == 0:
-        p = 1.0 if mean == 0 else 0.0
-    else:
-        p = 2 * student_cdf(-abs(mean) / error, df)
+    p = 2 * student_cdf(-abs(mean) / error, df) if error > 0 else 1.0
     return mean - half, mean + half, error, p

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradus import __version__
+from gradus.stats import format_interval
 
 __all__ = ["evaluation_table", "model_card"]
 
@@ -58,22 +59,14 @@ def evaluation_table(results: Mapping[str, Any]) -> str:
     for name, condition in results.get("conditions", {}).items():
         rows = [["policy", "reward", "true_reward"]]
         for policy, figures in condition.get("policies", {}).items():
-            rows.append([policy, _interval(figures.get("reward")), _interval(figures.get("true_reward"))])
+            rows.append([policy, format_interval(figures.get("reward")), format_interval(figures.get("true_reward"))])
         parts.append(f"**{name}**, {condition.get('episodes')} episodes\n\n{_markdown(rows)}")
         pairs = [["difference on the same seeds", "reward", "true_reward"]]
         for pair, figures in condition.get("pairs", {}).items():
-            pairs.append([pair, _interval(figures.get("reward")), _interval(figures.get("true_reward"))])
+            pairs.append([pair, format_interval(figures.get("reward")), format_interval(figures.get("true_reward"))])
         if len(pairs) > 1:
             parts.append(_markdown(pairs))
     return "\n\n".join(parts)
-
-
-def _interval(figures: Mapping[str, Any] | None) -> str:
-    if not figures or figures.get("mean") is None:
-        return "–"
-    if figures.get("low") is None:
-        return f"{figures['mean']:.3f}"
-    return f"{figures['mean']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
 
 
 def _markdown(rows: list[list[str]]) -> str:

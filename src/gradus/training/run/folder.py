@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradus.core import ConfigError, StorageError
-from gradus.core.files import write_text
+from gradus.core.files import read_json_lines, write_text
 
 __all__ = ["RunFolder", "write_folder", "write_text"]
 
@@ -170,8 +170,7 @@ class RunFolder:
         """All metrics so far."""
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
+        return read_json_lines(self.metrics).records
 
 
 def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

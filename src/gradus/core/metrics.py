@@ -1,0 +1,136 @@
+"""What a run writes down in its ``metrics.jsonl``: the records' types (docs/metrics.md), and reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from gradus.core.errors import StorageError
+from gradus.core.files import JsonLines, read_json_lines
+
+__all__ = [
+    "METRICS_FILES",
+    "AlertRecord",
+    "SftRecord",
+    "StepRecord",
+    "ValidationRecord",
+    "metrics_files",
+    "read_metrics",
+]
+
+METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
+_KINDS = ("step", "validation", "alert", "sft")
+
+
+class StepRecord(TypedDict, total=False):
+    """One optimizer step of GRPO. A figure that is undefined is None."""
+
+    kind: Literal["step"]
+    step: int
+    reward_mean: float | None
+    reward_std: float | None
+    reward_total_std: float | None
+    true_reward_mean: float | None
+    components: Mapping[str, float | None]
+    component_variance: Mapping[str, float | None]
+    metrics: Mapping[str, float | None]
+    groups: int
+    zero_variance_groups: float | None
+    episodes: int
+    failed_episodes: float | None
+    truncated_episodes: float | None
+    invalid_actions: float | None
+    distinct_actions: float | None
+    answer_information: float | None
+    turns_mean: float | None
+    action_tokens_mean: float | None
+    loss: float | None
+    kl: float | None
+    entropy: float | None
+    clip_fraction: float | None
+    ratio_max: float | None
+    logp_diff_max: float | None
+    grad_norm: float | None
+    lr: float
+    action_tokens: int
+    trained_tokens: int
+    tokens: int
+    seconds: Mapping[str, float]
+    tokens_per_second: float | None
+    stage: str | None
+    weights: Mapping[str, float]
+
+
+class ValidationRecord(TypedDict, total=False):
+    """One pass over the held-out tasks; ``rewards`` and ``true_rewards`` have one value a task, in the same order every time."""
+
+    kind: Literal["validation"]
+    step: int
+    decoding: Literal["sampled", "greedy"]
+    condition: str | None
+    reward_mean: float | None
+    true_reward_mean: float | None
+    components: Mapping[str, float | None]
+    metrics: Mapping[str, float | None]
+    rewards: list[float | None]
+    true_rewards: list[float | None]
+    episodes: int
+    best: bool
+
+
+class AlertRecord(TypedDict, total=False):
+    """A rule of the doctor that fired while the run went on, and what ``on_alert`` did."""
+
+    kind: Literal["alert"]
+    step: int
+    rule: str
+    severity: Literal["info", "warn", "stop"]
+    evidence: str
+    remedy: str
+    action: str
+
+
+class SftRecord(TypedDict, total=False):
+    """One logged step of SFT; losses in nats per action token."""
+
+    kind: Literal["sft"]
+    step: int
+    epoch: int
+    loss: float | None
+    accuracy: float | None
+    validation_loss: float | None
+    validation_accuracy: float | None
+    grad_norm: float | None
+    lr: float
+    tokens: int
+    seconds: float
+    tokens_per_second: float | None
+
+
+def metrics_files(run: Path | str) -> list[Path]:
+    """The metrics files of a run folder (SFT's first, then GRPO's), of a stage's folder, or the one file that was named."""
+    path = Path(run)
+    return [path] if path.is_file() else [path / place for place in METRICS_FILES if (path / place).is_file()]
+
+
+def read_metrics(run: Path | str) -> list[dict[str, Any]]:
+    """All records of :func:`metrics_files`. A last line that is cut off is left out: the run may be writing it just now.
+
+    Raises StorageError if there is no file, a line is damaged, or nothing in it is a record of a run.
+    """
+    files = metrics_files(run)
+    if not files:
+        raise StorageError(
+            f"no metrics.jsonl in {run}; expected a run folder as `gradus run` and `gradus grpo` write it"
+        )
+    lines: list[JsonLines] = [read_json_lines(file) for file in files]
+    if problems := [problem for each in lines for problem in each.problems]:
+        raise StorageError(f"{problems[0]}; restore the file or remove the line")
+    records = [record for each in lines for record in each.records]
+    if not any(record.get("kind") in _KINDS for record in records):
+        seen = f"lines with the keys {', '.join(list(records[0])[:5])}" if records else "no line"
+        raise StorageError(
+            f'{files[0]} holds {seen}; expected the metrics of a run: JSON lines with "kind" one of {", ".join(_KINDS)}'
+        )
+    return records

@@ -1,0 +1,67 @@
+"""Outcomes that are 0 or 1: right or wrong, solved or not. Student's t does not hold for them in small samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gradus.stats.distributions import Array, binomial_cdf, normal_quantile
+
+__all__ = ["is_binary", "is_constant", "sign_test", "tango_interval"]
+
+
+def is_binary(*columns: Array) -> bool:
+    """Whether there are values and every one is 0 or 1."""
+    return all(column.size > 0 and bool(np.all((column == 0) | (column == 1))) for column in columns)
+
+
+def is_constant(values: Array) -> bool:
+    """Whether all values are one number, to rounding."""
+    return bool(np.ptp(values) <= 1e-12 * max(1e-300, float(np.abs(values).max()))) if values.size else True
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Two-sided exact p of ``wins`` against ``losses``; ties are left out. For binary outcomes it is McNemar's exact test.
+
+    Source: McNemar, Psychometrika 12, 1947; Conover, Practical Nonparametric Statistics, 1999, section 3.4.
+
+    >>> sign_test(2, 0), sign_test(6, 0)
+    (0.5, 0.03125)
+    """
+    decided = wins + losses
+    return min(1.0, 2 * binomial_cdf(min(wins, losses), decided, 0.5)) if decided else 1.0
+
+
+def tango_interval(wins: int, losses: int, n: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Score interval of the difference of two paired shares, (wins - losses) / n, over ``n`` pairs.
+
+    It is defined where all pairs agree, and stays within [-1, 1]. Source: Tango, Statistics in Medicine 17, 1998, eqs. 9-12.
+
+    >>> [round(bound, 3) for bound in tango_interval(2, 0, 2)]
+    [-0.315, 1.0]
+    """
+    z = float(normal_quantile(0.5 + level / 2))
+    estimate = (wins - losses) / n
+    low = -1.0 if losses == n else _crossing(lambda delta: _score(delta, wins, losses, n) < z, estimate, -1.0)
+    high = 1.0 if wins == n else _crossing(lambda delta: _score(delta, wins, losses, n) > -z, estimate, 1.0)
+    return low, high
+
+
+def _score(delta: float, wins: int, losses: int, n: int) -> float:
+    """How many standard errors the observed difference lies above ``delta``, with the variance under ``delta``."""
+    a = 2.0 * n
+    b = -wins - losses + (2 * n - wins + losses) * delta
+    c = -losses * delta * (1 - delta)
+    lost = (np.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)  # the likeliest share of losses if delta is true
+    variance = n * (2 * lost + delta * (1 - delta))
+    gap = wins - losses - n * delta
+    return 0.0 if gap == 0 else float(gap / np.sqrt(max(variance, 1e-300)))
+
+
+def _crossing(inside: Callable[[float], bool], start: float, end: float) -> float:
+    """The point between ``start`` (inside) and ``end`` where ``inside`` stops to hold, by bisection."""
+    for _ in range(60):
+        middle = (start + end) / 2
+        start, end = (middle, end) if inside(middle) else (start, middle)
+    return start
