@@ -42,7 +42,7 @@ def played() -> StepRollout:
         {name: spec.policy(name) for name in names},
         conditions=["in-distribution", "held-out"],
         graders=["v3", "v2"],
-        episodes=5,
+        episodes=8,
     )
     tasks = spec.tasks("in-distribution", 2)
     groups = [

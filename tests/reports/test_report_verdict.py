@@ -34,9 +34,12 @@ def document(
     ("reward", "true", "words"),
     [
         ((0.1, 0.05, 0.15), (1.0, 0.5, 1.5), "GRPO made the student better"),
-        ((0.1, -0.05, 0.25), (1.0, 0.5, 1.5), "not proven to have changed"),
-        ((-0.1, -0.2, -0.05), (1.0, 0.5, 1.5), "GRPO made the student worse"),
-        ((0.1, 0.05, 0.15), (-1.0, -1.5, -0.5), "looks like a hack"),
+        ((0.1, -0.05, 0.25), (1.0, 0.5, 1.5), "raised episode reward, and is not proven to have changed the reward"),
+        ((0.1, -0.05, 0.25), (1.0, -0.5, 1.5), "is not proven to have changed the student"),
+        ((0.1, 0.05, 0.15), (1.0, -0.5, 1.5), "raised the reward, and is not proven to have changed episode reward"),
+        ((-0.1, -0.2, -0.05), (1.0, -0.5, 1.5), "GRPO made the student worse"),
+        ((-0.1, -0.2, -0.05), (1.0, 0.5, 1.5), "lowered the reward and raised episode reward"),
+        ((0.1, 0.05, 0.15), (-1.0, -1.5, -0.5), "which looks like a hack"),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
@@ -89,3 +92,27 @@ def test_missing_is_a_dash_and_not_0() -> None:
     assert format_number(None) == "–"
     assert figure({"mean": None, "low": None, "high": None}) is None
     assert format_interval(figure({"mean": 0.5, "low": None, "high": None})) == "0.500"
+
+
+def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
+    results = document((0.1, 0.05, 0.15), (1.0, 0.5, 1.5))
+    home = results["conditions"]["home"]
+    held = {
+        **home,
+        "policies": {"sft": {"reward": 0.727, "true_reward": 9.1}, "grpo": {"reward": 0.782, "true_reward": 9.9}},
+    }
+    results["conditions"] = {"home": home, "held-out": held}
+    headline = verdict_on(results).headline
+    assert headline.startswith("GRPO made the student better: v9 on held-out 0.727 to 0.782 (+0.100")
+    assert "episode reward 9.10 to 9.90" in headline
+
+
+@pytest.mark.parametrize(("p", "episodes"), [(0.5, 10), (0.01, 2), (0.06, 100)])
+def test_no_claim_where_p_is_large_or_pairs_are_few(p: float, episodes: int) -> None:
+    results = document((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+    for value in results["conditions"]["home"]["pairs"]["grpo - sft"].values():
+        value |= {"p": p, "p_holm": p, "episodes": episodes}
+    verdict = verdict_on(results)
+    assert verdict.headline.startswith("GRPO is not proven to have changed the student")
+    assert verdict.claims["home"][0].state == "open"
+    assert any("Only 2 pairs" in each for each in verdict.cautions) == (episodes == 2)

@@ -55,7 +55,29 @@ def write_report_episodes(
     pieces = {
         name: _pieces(policy.loaded.tokenizer) for name, policy in policies.items() if isinstance(policy, LocalPolicy)
     }
-    prepare_report(folder, spec, groups, advantages=advantages, pieces=pieces)
+    facts = _facts(trained, seed)
+    prepare_report(folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces)
+
+
+def _facts(trained: Policy | None, seed: int) -> dict[str, Any]:
+    """What stands under the headline: which model, how large, and where and when it was evaluated."""
+    import os
+    import platform
+    from datetime import UTC, datetime
+
+    import torch
+
+    from gradus.policies.local.policy import LocalPolicy
+
+    facts: dict[str, Any] = {}
+    if isinstance(trained, LocalPolicy):
+        model = trained.loaded.model
+        facts["model"] = str(getattr(model.config, "model_type", type(model).__name__))
+        facts["parameters"] = f"{sum(each.numel() for each in model.parameters()):,}"
+    hardware = (
+        torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
+    )
+    return {**facts, "seed": seed, "date": datetime.now(UTC).date().isoformat(), "hardware": hardware}
 
 
 def _pieces(tokenizer: Any) -> Any:

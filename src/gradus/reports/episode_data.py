@@ -76,12 +76,19 @@ def prepare_report(
     spec: EnvironmentSpec,
     groups: Sequence[Group],
     *,
+    facts: Mapping[str, Any] | None = None,
     advantages: Advantages | None = None,
     pieces: Mapping[str, Pieces] | None = None,
 ) -> Path:
-    """Write ``report/about.json`` and ``report/episodes.json`` of a run. Returns their folder."""
+    """Write ``report/about.json`` and ``report/episodes.json`` of a run. Returns their folder.
+
+    ``facts``: what the page says of the run under its headline, name to value (model, parameters, seed, date, hardware).
+    """
     folder = run_folder / "report"
-    write_text(folder / "about.json", json.dumps(environment_words(spec), ensure_ascii=False, indent=1))
+    write_text(
+        folder / "about.json",
+        json.dumps({**environment_words(spec), "run": dict(facts or {})}, ensure_ascii=False, indent=1),
+    )
     episodes = shown_episodes(spec, groups, advantages=advantages, pieces=pieces)
     write_text(folder / "episodes.json", json.dumps(episodes, ensure_ascii=False))
     return folder

@@ -93,8 +93,8 @@ def _facts(record: RunRecord) -> list[str]:
     facts = [str(source["environment"])] if source.get("environment") else []
     if source.get("grader"):
         facts.append(f"grader {source['grader']}")
-    facts.append(record.name)
-    return facts
+    run: Json = (record.about or {}).get("run") or {}
+    return [*facts, record.name, *(f"{name} {value}" for name, value in run.items())]
 
 
 def _aim(record: RunRecord) -> str:

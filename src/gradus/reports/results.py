@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "differences",
     "figure",
     "graders_of",
+    "headline_condition",
     "main_condition",
     "measures_of",
     "ranked",
@@ -20,26 +21,32 @@ __all__ = [
 
 Json = Mapping[str, Any]
 FIRST = ("reward", "true_reward", "play")  # shown first, in this order; the environment's own metrics follow
+ALPHA = 0.05
+FEWEST = 6  # pairs: with five, even five wins of five have p = 0.06 in a sign test
 NOT_MEASURES = ("components", "curves", "failures", "usage")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A mean with its interval; bounds are None where they are undefined."""
+    """A mean with its interval; bounds are None where they are undefined. ``p`` and ``n`` are those of a paired difference."""
 
     mean: float
     low: float | None = None
     high: float | None = None
+    p: float | None = None
+    n: int | None = None
 
     @property
     def certain(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        """Whether a difference may be claimed: the interval leaves out 0, p is below 0.05, and there are enough pairs."""
+        if self.low is None or self.high is None or (self.p is not None and self.p >= ALPHA):
+            return False
+        return (self.n is None or self.n >= FEWEST) and (self.low > 0 or self.high < 0)
 
     def reversed(self) -> Figure:
         """The figure of the opposite difference."""
         low, high = (None if bound is None else -bound for bound in (self.high, self.low))
-        return Figure(mean=-self.mean, low=low, high=high)
+        return replace(self, mean=-self.mean, low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +72,9 @@ def figure(value: object) -> Figure | None:
         mean = value.get("mean")
         if not isinstance(mean, int | float):
             return None
-        return Figure(mean=float(mean), low=_number(value.get("low")), high=_number(value.get("high")))
+        p, n = _number(value.get("p_holm", value.get("p"))), _number(value.get("episodes"))
+        low, high = _number(value.get("low")), _number(value.get("high"))
+        return Figure(mean=float(mean), low=low, high=high, p=p, n=None if n is None else int(n))
     number = _number(value)
     return None if number is None else Figure(mean=number)
 
@@ -86,6 +95,12 @@ def graders_of(results: Json) -> dict[str, Json]:
 def main_condition(results: Json) -> str | None:
     """The first condition is the main one."""
     return next(iter(results.get("conditions") or {}), None)
+
+
+def headline_condition(results: Json) -> str | None:
+    """The condition that a headline speaks of: held-out data where there are some, else the main condition."""
+    names = list(results.get("conditions") or {})
+    return next((name for name in names if "held-out" in name or "unseen" in name), main_condition(results))
 
 
 def measures_of(conditions: Json) -> list[str]:

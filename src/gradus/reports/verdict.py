@@ -7,13 +7,35 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gradus.reports.results import Difference, Figure, differences, figure, main_condition, ranked
-from gradus.stats import format_interval
+from gradus.reports.results import (
+    FEWEST,
+    Difference,
+    Figure,
+    differences,
+    figure,
+    headline_condition,
+    main_condition,
+    ranked,
+)
+from gradus.stats import format_interval, format_number
 
 __all__ = ["Claim", "Verdict", "verdict_on"]
 
 Json = Mapping[str, Any]
 STUDENTS = ("grpo", "sft")  # a run's own checkpoints, the one to be judged first
+HEADLINES = {  # by what is shown of the reward and of the true reward
+    ("shown", "shown"): "GRPO made the student better",
+    ("shown", "none"): "GRPO raised the reward; no true reward was measured",
+    ("shown", "open"): "GRPO raised the reward, and is not proven to have changed {aim}",
+    ("shown", "refuted"): "GRPO raised the reward and lowered {aim}, which looks like a hack of the grader",
+    ("open", "shown"): "GRPO raised {aim}, and is not proven to have changed the reward",
+    ("open", "refuted"): "GRPO made the student worse in {aim}",
+    ("refuted", "shown"): "GRPO lowered the reward and raised {aim}",
+    ("refuted", "open"): "GRPO made the student worse",
+    ("refuted", "refuted"): "GRPO made the student worse",
+    ("refuted", "none"): "GRPO made the student worse",
+}
+OPEN = "GRPO is not proven to have changed the student"
 VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
 
 
@@ -43,11 +65,16 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     if results is None or condition is None:
         return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
     if any(name in results["conditions"][condition].get("policies", {}) for name in STUDENTS):
+        condition = headline_condition(results) or condition
         cautions.append(
             "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
         )
+    pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
+    if pairs and max(pairs) < FEWEST:
+        cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
     headline = _student_headline(results, condition) or _ranking_headline(results, condition)
-    claims = {name: _claims(results, name) for name in results["conditions"]}
+    order = dict.fromkeys([condition, *results["conditions"]])
+    claims = {name: _claims(results, name) for name in order}
     return Verdict(
         headline=headline, claims={name: listed for name, listed in claims.items() if listed}, cautions=cautions
     )
@@ -61,22 +88,30 @@ def state_of(difference: Figure) -> str:
 
 
 def _student_headline(results: Json, condition: str) -> str | None:
-    pair = _against(results, condition, "grpo").get("sft")
+    """GRPO against the student before it. Better is said only if the reward and the true reward rose, each beyond doubt."""
+    before = next((name for name in ("sft", "base") if name in _against(results, condition, "grpo")), None)
+    pair = _against(results, condition, "grpo")[before] if before else None
     reward = pair.figures.get("reward") if pair else None
     if pair is None or reward is None:
         return None
     true, aim = pair.figures.get("true_reward"), _aim(results)
-    amount = f"{format_interval(reward, signed=True)} in {_grader(results)} on {condition}"
-    state = state_of(reward)
-    if state == "shown" and true is not None and state_of(true) == "refuted":
-        return (
-            f"GRPO raised the reward and lowered {aim}: {amount}. It looks like a hack of the grader, not like a gain."
-        )
-    if state == "shown":
-        return f"GRPO made the student better: {amount}."
-    if state == "refuted":
-        return f"GRPO made the student worse: {amount}."
-    return f"GRPO is not proven to have changed the student: {amount}."
+    grader = f"{_grader(results)} on {condition}"
+    amount = f"{grader} {_change(results, condition, pair, 'reward')}"
+    if true is not None:
+        amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
+    states = (state_of(reward), state_of(true) if true is not None else "none")
+    return f"{HEADLINES.get(states, OPEN).format(aim=aim)}: {amount}."
+
+
+def _change(results: Json, condition: str, pair: Difference, measure: str) -> str:
+    """``0.727 to 0.782 (+0.055 [+0.03, +0.08])``: before, after, and the paired difference."""
+    policies = results["conditions"][condition].get("policies") or {}
+    before, after = (figure((policies.get(name) or {}).get(measure)) for name in (pair.second, pair.first))
+    digits = 2 if measure == "true_reward" else 3
+    change = format_interval(pair.figures.get(measure), signed=True, digits=digits)
+    if before is None or after is None:
+        return change
+    return f"{format_number(before.mean, digits)} to {format_number(after.mean, digits)} ({change})"
 
 
 def _ranking_headline(results: Json, condition: str) -> str:
