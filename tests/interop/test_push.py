@@ -113,7 +113,7 @@ def test_the_models_card_has_the_figures_of_the_run(run: Path) -> None:
     assert card is not None
     head = yaml.safe_load(card.split("---")[1])
     assert head["library_name"] == "transformers"
-    assert "| grpo | 0.500 [0.400, 0.600] | 1.000 |" in card
+    assert "| grpo | 0.500 [0.400,\xa00.600] | 1.000 |" in card
     assert "| grpo - sft | 0.100 |" in card
     assert "somebody else" not in card
 

@@ -20,7 +20,7 @@ from gradus.stats import format_number
 __all__ = ["render_report", "write_eval_report", "write_report"]
 
 PAGE = Path(__file__).parent / "page"
-SCRIPTS = ("charts.js", "episodes.js", "main.js")
+SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js")
 
 
 def write_report(run_folder: Path) -> Path:

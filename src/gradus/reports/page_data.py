@@ -13,6 +13,7 @@ from gradus.reports.reference import reference_table
 from gradus.reports.results import figure, main_condition
 from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
+from gradus.reports.terms import actions_used, explanations
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval, format_number
 
@@ -36,6 +37,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         },
         "audit": audit_points(record.audit),
         "episodes": (record.episodes or {}).get("entries") or [],
+        "terms": explanations(about),
     }
     context: Json = {
         "title": _title(record),
@@ -43,6 +45,8 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "verdict": verdict_on(results, quick=bool(recipe.get("quick") or (results or {}).get("quick"))),
         "states": STATES,
         "promises": _promises(record),
+        "kept": _kept(record.promises),
+        "actions": actions_used(data["episodes"]),
         "scores": score_tables(results),
         "main_condition": main_condition(results) if results else None,
         "reference": reference_table(about.get("reference"), results),
@@ -70,10 +74,10 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
 
 def _sections(context: Json) -> list[Json]:
     candidates = (
+        ("training", "Training", context["has_training"]),
         ("proven", "Proven", context["verdict"].claims or context["promises"]),
         ("scores", "Scores", context["scores"]),
         ("original", "Beside the original", context["reference"]),
-        ("training", "Training", context["has_training"]),
         ("health", "Health", context["doctor"] or context["alerts"]),
         ("audit", "Audit", context["audit"]),
         ("episodes", "Episodes", context["has_episodes"]),
@@ -124,6 +128,11 @@ def _promises(record: RunRecord) -> list[Json]:
             }
         )
     return rows
+
+
+def _kept(promises: Sequence[Json]) -> str:
+    """``9 of 12 kept``."""
+    return f"{sum(each.get('met') is True for each in promises)} of {len(promises)} kept"
 
 
 def _contents(entries: Sequence[Json]) -> dict[str, bool]:

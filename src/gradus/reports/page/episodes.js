@@ -40,7 +40,10 @@ function episodeBrowser(host, entries, graderName) {
     selects[key] = html("select", { id: `pick-${key}`, onchange: () => { state[key] = selects[key].value; refresh(); } });
     controls.append(html("label", { for: `pick-${key}` }, label, selects[key]));
   }
-  host.append(controls, view);
+  const address = html("p", { class: "small" });
+  host.append(html("div", { id: "find" }), controls, address, view);
+  const open = (entry) => { Object.assign(state, { condition: entry.condition, seed: String(entry.seed), policy: entry.policy, beside: "" }); refresh(); };
+  addEventListener("hashchange", () => { const entry = addressed(entries, location.hash); if (entry) { open(entry); host.scrollIntoView(); } });
 
   const fill = (key, options, empty = null) => {
     if (!options.includes(state[key])) state[key] = empty !== null ? empty : options[0];
@@ -65,8 +68,12 @@ function episodeBrowser(host, entries, graderName) {
     view.classList.toggle("two", chosen.length > 1);
     view.replaceChildren(...(link.count > 1 ? [walker(link)] : []), ...chosen.map((entry) => column(entry, link, graderName)));
     link.set(0);
+    if (chosen[0]) address.replaceChildren(html("a", { href: episodeAddress(chosen[0]) }, "Link to this episode"));
   }
-  refresh();
+  const linked = addressed(entries, location.hash);
+  if (linked) open(linked); else refresh();
+  episodeSearch(host.querySelector("#find"), entries, open);
+  if (linked) host.scrollIntoView();
 }
 
 function walker(link) {

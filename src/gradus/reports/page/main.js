@@ -36,3 +36,6 @@ if (scatter && data.audit?.length) scatterChart(scatter, { points: data.audit, x
 
 const browser = document.getElementById("browser");
 if (browser && data.episodes?.length) episodeBrowser(browser, data.episodes, browser.dataset.grader);
+
+explainTerms(data.terms ?? {});
+addDownloads();
