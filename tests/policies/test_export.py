@@ -130,7 +130,7 @@ def test_the_card_holds_the_evaluation(adapter: Path, tmp_path: Path) -> None:
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert "| sft | 1.250 [1.000,\xa01.500] | 0.400 |" in card
-    assert "| grpo - sft | 1.650 [1.400, 1.900] | – |" in card
+    assert "| grpo - sft | 1.650 [1.400,\xa01.900] | – |" in card
     assert "LoRA of rank 4 and alpha 8, merged" in card
 
 

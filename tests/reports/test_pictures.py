@@ -20,7 +20,7 @@ def texts(path: Path) -> str:
 
 def test_scores_name_every_policy_and_condition(played: Any, tmp_path: Path) -> None:
     first = texts(scores_figure(played.results, tmp_path / "a.svg"))
-    for name in ("heuristic+constant", "in-distribution (5)", "held-out (5)", "reward, v3"):
+    for name in ("heuristic+constant", "in-distribution (8)", "held-out (8)", "reward, v3"):
         assert f"<!-- {name} -->" in first
     assert texts(scores_figure(played.results, tmp_path / "b.svg")) == first
 

@@ -28,7 +28,7 @@ FLAGS = [
     "--disable-sync",
     "--disable-extensions",
     "--enable-logging=stderr",
-    "--virtual-time-budget=4000",
+    "--virtual-time-budget=8000",
     "--dump-dom",
 ]
 WIDTHS = (390, 1280)
@@ -49,6 +49,20 @@ setTimeout(() => {
       width: root.clientWidth, over: root.scrollWidth - root.clientWidth, problems: frame.contentWindow.problems,
       charts: page.querySelectorAll(".stage svg").length, empty: [...page.querySelectorAll(".stage")].filter((host) => !host.childElementCount).length,
       moved: before !== page.querySelector(".turn pre").textContent,
+      found: (() => {
+        const text = page.getElementById("find-text");
+        const all = page.querySelectorAll(".results tbody tr").length;
+        text.value = "no policy ever said this";
+        text.dispatchEvent(new Event("input"));
+        const none = page.querySelectorAll(".results tbody tr").length;
+        text.value = "";
+        text.dispatchEvent(new Event("input"));
+        const links = [...page.querySelectorAll(".results tbody a")];
+        const rewards = [...page.querySelectorAll(".results tbody td:nth-child(2)")].map((cell) => Number(cell.textContent.replace("−", "-")));
+        links.at(-1).click();
+        return { all, none, sorted: rewards.every((value, at) => at === 0 || value <= rewards[at - 1]), opened: links.at(-1).textContent.startsWith(page.getElementById("pick-policy").value) };
+      })(),
+      saves: page.querySelectorAll("button.save").length, terms: page.querySelectorAll(".term").length,
     };
   }));
   frames.forEach((frame) => frame.remove());
@@ -75,3 +89,6 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
         assert frame["charts"] > 10
         assert frame["empty"] == 0
         assert frame["moved"]
+        assert frame["found"] == {"all": 8, "none": 0, "sorted": True, "opened": True}
+        assert frame["saves"] > 10
+        assert frame["terms"] > 5

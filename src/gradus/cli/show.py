@@ -1,4 +1,4 @@
-"""`gradus show`: read a stored episode."""
+"""`gradus show`: read a stored episode, or the newest ones of a run."""
 
 from __future__ import annotations
 
@@ -10,30 +10,36 @@ __all__ = ["command"]
 
 
 def command(
-    file: Path = typer.Argument(..., help="A JSONL file of episodes."),
+    file: Path = typer.Argument(..., help="A JSONL file of episodes (may be .gz), or a run folder with --last."),
     episode: int = typer.Option(0, "--episode", "-k", help="Which one, from 0; negative counts from the end."),
+    last: bool = typer.Option(
+        False, "--last", help="Best, worst, random and invalid episode of the newest stored step."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the stored record."),
 ) -> None:
-    """Show one stored episode: what was seen, answered, rewarded and believed."""
+    """Show stored episodes: what was seen, answered, rewarded and believed."""
     import json
 
     from rich.console import Console
 
-    from gradus.core import ConfigError
+    from gradus.pipeline.stored_episodes import newest_file, pick_episode, samples
     from gradus.reports import show_episode
     from gradus.rollouts import encode, read_episodes
 
-    stored = read_episodes(file)
+    path = newest_file(file) if last or file.is_dir() else file
+    stored = read_episodes(path)
     for problem in stored.problems:
         typer.secho(f"note: {problem}", fg="yellow", err=True)
-    count = len(stored.episodes)
-    if not -count <= episode < count:
-        raise ConfigError(f"{file} holds {count} episodes, got --episode {episode}; use 0 to {count - 1}")
-    chosen = stored.episodes[episode]
+    chosen = samples(stored.episodes) if path != file else {"": pick_episode(stored.episodes, episode, path)}
     if as_json:
-        typer.echo(json.dumps(encode(chosen), ensure_ascii=False, indent=1))
+        records = {name: encode(each) for name, each in chosen.items()}
+        typer.echo(json.dumps(records.get("", records), ensure_ascii=False, indent=1))
         return
-    Console().print(show_episode(chosen, _view(stored.environment, chosen)))
+    console = Console()
+    for name, each in chosen.items():
+        if name:
+            console.rule(f"{name} of {path.name}", align="left")
+        console.print(show_episode(each, _view(stored.environment, each)))
 
 
 def _view(environment: str, episode):

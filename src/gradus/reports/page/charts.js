@@ -53,8 +53,8 @@ function extent(values, limits = null) {
     high = Math.max(high, ...numbers);
   }
   if (low === high) {
-    const pad = Math.abs(low) * 0.1 || 0.5;
-    return [low - pad, high + pad];
+    const pad = Math.abs(low) * 0.1;
+    return pad ? [low - pad, high + pad] : [0, 1];
   }
   const pad = limits ? 0 : (high - low) * 0.06;
   return [low - pad, high + pad];

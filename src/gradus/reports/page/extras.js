@@ -62,7 +62,7 @@ function addDownloads() {
 
 // A heading whose text is a known term tells what it means.
 function explainTerms(terms) {
-  for (const node of document.querySelectorAll("main th, main h3, figcaption, .legend .entry, summary")) {
+  for (const node of document.querySelectorAll("main th, figcaption, .legend .entry, summary")) {
     const first = node.firstChild;
     const text = first?.nodeType === Node.TEXT_NODE ? first.textContent.trim() : "";
     const told = terms[text] ?? terms[text.toLowerCase()];

@@ -3,8 +3,14 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
-for (const host of document.querySelectorAll("[data-curves]")) {
-  for (const curve of data.curves[host.dataset.curves] ?? []) {
+const FIRST = 6;  // curves of a stage that stand open; the others are one click away
+
+for (const part of document.querySelectorAll("[data-curves]")) {
+  const curves = data.curves[part.dataset.curves] ?? [];
+  const more = html("div", { class: part.className });
+  if (curves.length > FIRST + 1) part.after(html("details", {}, html("summary", {}, `${curves.length - FIRST} more curves`), more));
+  for (const [place, curve] of curves.entries()) {
+    const host = place < FIRST || curves.length === FIRST + 1 ? part : more;
     const figure = html("figure", { class: "panel" }, html("figcaption", {}, curve.title, html("small", {}, curve.note)));
     host.append(figure);
     lineChart(figure, { series: curve.series, marks: curve.marks, label: curve.title, xName: curve.x ?? "step" });

@@ -1,0 +1,55 @@
+"""Episodes that a run stored: the newest file, and a few worth reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradus.core import ConfigError, Episode, StorageError
+from gradus.core.seeds import child_rng
+
+__all__ = ["newest_file", "pick_episode", "samples"]
+
+PLACES = ("grpo/episodes", "episodes", "eval", "teach", ".")
+
+
+def newest_file(run: Path) -> Path:
+    """The file of the newest step whose episodes a run stored; before GRPO, those of the teacher. A file is itself."""
+    if run.is_file():
+        return run
+    for place in PLACES:
+        folder = run / place
+        files = [
+            file for file in folder.glob("*.jsonl*") if "metrics" not in file.name and not file.name.startswith(".")
+        ]
+        if files:
+            return max(files, key=lambda file: file.name)
+    raise StorageError(
+        f"no episodes in {run}; expected a run folder with {', '.join(PLACES[:4])}. GRPO stores some every `store_every` steps"
+    )
+
+
+def samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
+    """Best and worst by reward, one at random (the same one each time), and the first with an answer that was not understood."""
+    if not episodes:
+        raise ConfigError("the file holds no whole episode; nothing can be shown")
+    graded = [each for each in episodes if each.reward is not None and each.reward.value is not None]
+    chosen: dict[str, Episode] = {}
+    if graded:
+        chosen["best"] = max(graded, key=_reward)
+        chosen["worst"] = min(graded, key=_reward)
+    chosen["random"] = episodes[child_rng(0, "show").randrange(len(episodes))]
+    invalid = next((each for each in episodes if any(not turn.valid for turn in each.turns)), None)
+    return {**chosen, "invalid": invalid} if invalid else chosen
+
+
+def pick_episode(episodes: Sequence[Episode], number: int, path: Path) -> Episode:
+    """The episode with this number, from 0; negative counts from the end."""
+    count = len(episodes)
+    if not -count <= number < count:
+        raise ConfigError(f"{path} holds {count} episodes, got --episode {number}; use 0 to {count - 1}")
+    return episodes[number]
+
+
+def _reward(episode: Episode) -> float:
+    return (episode.reward.value if episode.reward else None) or 0.0
