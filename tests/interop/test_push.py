@@ -162,3 +162,10 @@ def test_what_cannot_be_pushed_is_said(tmp_path: Path, run: Path) -> None:
         plan_push(tmp_path, "me/it")
     with pytest.raises(GradusError, match="could not be reached"):
         upload(plan_push(run, "me/it"), endpoint="http://127.0.0.1:1", token="hf_right")
+
+
+def test_a_stage_of_a_run_is_pushed_by_its_model_and_not_whole(run: Path) -> None:
+    (run / "grpo" / "config.json").write_text('{"steps": 40}')  # the run's own settings
+    paths = [file.path for file in plan_push(run / "grpo", "owner/name").files]
+    assert "model.safetensors" in paths
+    assert not [path for path in paths if "checkpoints" in path or "/" in path]

@@ -14,13 +14,12 @@ from typing import Any, Literal
 from gradus import __version__
 from gradus.core import ConfigError, GradusError
 from gradus.policies.local.model_card import evaluation_table
+from gradus.policies.local.folders import find_model
 from gradus.rollouts import read_episodes
 
 __all__ = ["PlannedFile", "PushPlan", "plan_push", "upload"]
 
 _CARD = "README.md"
-_MODEL_SIGNS = ("config.json", "adapter_config.json")
-_RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final")  # the first that is there is the run's model
 _LEFT_OUT = (".part", ".pyc", ".lock")
 
 
@@ -63,17 +62,13 @@ def plan_push(source: Path | str, repository: str, *, private: bool = True) -> P
         raise ConfigError(f"repository must be owner/name, got {repository!r}")
     if source.is_file() and source.suffix == ".jsonl":
         return _episodes_plan(source, repository, private)
-    model = next((folder for folder in (source, *(source / each for each in _RUN_MODELS)) if _is_model(folder)), None)
+    model = find_model(source)
     if model is None:
         raise ConfigError(
-            f"{source} is no model folder ({' or '.join(_MODEL_SIGNS)}), no run folder with a model in it, and no .jsonl file "
-            "of episodes"
+            f"{source} is no model folder (config.json with a model_type, or adapter_config.json), no run folder with a model "
+            "in it, and no .jsonl file of episodes"
         )
     return _model_plan(source, model, repository, private)
-
-
-def _is_model(folder: Path) -> bool:
-    return any((folder / sign).is_file() for sign in _MODEL_SIGNS)
 
 
 def _model_plan(source: Path, model: Path, repository: str, private: bool) -> PushPlan:

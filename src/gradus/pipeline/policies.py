@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.policies.local.folders import RUN_MODELS, find_model
 
 __all__ = ["existing_model", "find_model", "is_hub_name", "make_policy", "teacher_name"]
-
-_RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
-
 
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
     """The teacher that was asked for, or the environment's own."""
@@ -73,27 +70,11 @@ def is_hub_name(name: str) -> bool:
     )
 
 
-def find_model(name: str) -> Path | None:
-    """The model folder that a path means: itself, or the best checkpoint of a run folder."""
-    path = Path(name).expanduser()
-    return next((each for each in (path, *(path / each for each in _RUN_MODELS)) if _holds_model(each)), None)
-
-
-def _holds_model(folder: Path) -> bool:
-    """A run's own config.json is no model's: a model's names its type. Read here, so that no torch is needed."""
-    if (folder / "adapter_config.json").is_file():
-        return True
-    try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
-
-
 def existing_model(name: str) -> Path:
     """:func:`find_model`, or an error that says where it looked."""
-    found = find_model(name)
-    if found is None:
+    folder = find_model(name)
+    if folder is None:
         raise ConfigError(
-            f"no model in {name!r}: it has no config.json or adapter_config.json, nor has {', '.join(_RUN_MODELS)} in it"
+            f"no model in {name!r}: it has no config.json or adapter_config.json, nor has {', '.join(RUN_MODELS)} in it"
         )
     return found

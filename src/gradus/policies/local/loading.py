@@ -15,10 +15,11 @@ import torch
 from safetensors import SafetensorError
 
 from gradus.core import ConfigError
+from gradus.policies.local.folders import model_kind
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
 
-__all__ = ["LoadedModel", "context_length", "is_model_folder", "load_model", "quiet_transformers"]
+__all__ = ["LoadedModel", "context_length", "load_model", "quiet_transformers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,7 @@ def _check_source(name: str) -> None:
     """A folder must be a model's; anything else must look like ``owner/name`` or ``name``."""
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if is_model_folder(folder):
+        if model_kind(folder) == "model":
             return
         if (folder / "config.json").is_file():
             raise ConfigError(
@@ -165,14 +166,6 @@ def _check_source(name: str) -> None:
         raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")
-
-
-def is_model_folder(folder: Path) -> bool:
-    """Whether ``folder`` has a model's config.json. A training run's own config.json is not one: it names no model_type."""
-    try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 def _load_parts(name: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, Any]:
