@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gradus.core import ConfigError, EnvironmentSpec, StopReason
-from gradus.interop.serving.app import make_app
-from gradus.interop.serving.reload import reload_route
+from gradus.core import ConfigError, ContextLengthError, EnvironmentSpec, StopReason
+from gradus.interop.serving.app import Access, make_app
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -34,6 +33,7 @@ from gradus.training.engine.loss_step import TrainingError
 from gradus.training.grpo import train_grpo
 from gradus.training.sft import SftConfig, train_sft
 
+TOKEN = "a-token-of-the-test"
 SAMPLING = SamplingConfig(temperature=1.3, max_new_tokens=5)
 
 
@@ -57,14 +57,14 @@ def folder(spec: EnvironmentSpec, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def served(folder: Path, serve: Callable[..., Any]) -> Iterator[tuple[str, LoadedModel]]:
     loaded = load_model(folder)
-    app = make_app(loaded, name="nano", rows=8)
-    app.router.routes.append(reload_route(loaded))
+    app = make_app(loaded, name="nano", rows=8, access=Access(token=TOKEN, weights=folder.parent))
     with serve(uvicorn.Config(app, log_level="warning")) as address:
         yield f"http://{address}/v1", loaded
 
 
 def sampler(address: str, loaded: LoadedModel, **changes: Any) -> HttpSampler:
     options: dict[str, Any] = {"base_url": address, "renderer": loaded.renderer, "sampling": SAMPLING, "retries": 0}
+    options["api_key"] = TOKEN
     return HttpSampler("nano", **{**options, **changes})
 
 
@@ -156,7 +156,7 @@ def test_a_server_without_token_ids_or_log_probs_is_refused(folder: Path, serve:
 def test_wrong_names_addresses_and_settings_are_said(served: tuple[str, LoadedModel]) -> None:
     address, loaded = served
     with pytest.raises(ConfigError, match="no model 'other'"):
-        HttpSampler("other", base_url=address, renderer=loaded.renderer, sampling=SAMPLING, retries=0)
+        HttpSampler("other", base_url=address, renderer=loaded.renderer, sampling=SAMPLING, retries=0, api_key=TOKEN)
     with pytest.raises(ConfigError, match="could not be reached"):
         sampler("http://127.0.0.1:1/v1", loaded)
     with pytest.raises(ConfigError, match="grammar"):
@@ -221,8 +221,7 @@ def test_grpo_on_a_synchronized_server_has_ratios_of_one(
     talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
     loaded = load_model(talker)
-    app = make_app(loaded, name="nano", rows=16)
-    app.router.routes.append(reload_route(loaded))
+    app = make_app(loaded, name="nano", rows=16, access=Access(token=TOKEN, weights=talker.parent))
     with serve(uvicorn.Config(app, log_level="warning")) as address:
         policy = sampler(f"http://{address}/v1", loaded)
 
@@ -292,3 +291,42 @@ def test_a_late_server_without_a_correction_stops_the_run(
             train_grpo(str(talker), spec, grpo(), tmp_path / "run", live=False, sampler=policy)
     with pytest.raises(ValueError, match="epochs = minibatches = 1"):
         grpo(correction="mask", epochs=2)
+
+
+def test_an_answer_near_the_end_of_the_context_is_shorter_and_one_behind_it_fails_alone(
+    served: tuple[str, LoadedModel],
+) -> None:
+    address, loaded = served
+    assert loaded.context == 160
+    policy = sampler(address, loaded, sampling=SamplingConfig(max_new_tokens=40))
+    prompt = [*loaded.renderer.first("", "hello")]
+    assert policy.room(len(prompt)) == 40
+    assert policy.room(150) == 10
+    assert policy.complete([*prompt, *[prompt[-1]] * (150 - len(prompt))], policy.room(150), 0)["token_ids"]
+    with pytest.raises(ContextLengthError, match="the server's context holds 160"):
+        policy.room(160)
+    policy.close()
+
+
+def test_what_a_servers_own_defaults_would_change_is_always_sent(folder: Path, serve: Callable[..., Any]) -> None:
+    """vLLM takes what is not sent from the model's generation_config.json."""
+    bodies: list[dict[str, Any]] = []
+
+    async def record(request: Request) -> JSONResponse:
+        bodies.append(await request.json())
+        return JSONResponse({"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}]})
+
+    loaded = load_model(folder)
+    app = Starlette(routes=[Route("/v1/completions", record, methods=["POST"])])
+    with serve(uvicorn.Config(app, log_level="warning")) as address:
+        sampler(f"http://{address}/v1", loaded).close()
+    neutral = {
+        "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+    assert {name: bodies[0].get(name) for name in neutral} == neutral
+    assert bodies[0]["stop_token_ids"] == sorted(loaded.renderer.stop_ids)

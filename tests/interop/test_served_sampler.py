@@ -33,6 +33,7 @@ from gradus.training.sft import SftConfig, train_sft
 
 attach(app)
 TESTS = Path(__file__).parent.parent
+TOKEN = "a-token-of-the-test"
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +57,10 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(model: Path) -> Iterator[str]:
-    """`gradus serve` in a process of its own; yields its base URL."""
-    command = [sys.executable, "-m", "gradus", "serve", str(model), "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def serving(model: Path, weights: Path) -> Iterator[str]:
+    """`gradus serve` in a process of its own that loads weights from below a folder; yields its base URL."""
+    command = [sys.executable, "-m", "gradus", "serve", str(model), "--port", "0", "--weights", str(weights)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_API_KEY": TOKEN}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stderr is not None
@@ -76,6 +77,7 @@ def grpo(taught: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: 
     """`gradus grpo` on lamps; its step records."""
     (folder / "outside_lamps.py").write_text("from fakes import lamps\n\nSPEC = lamps()\n")
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("VLLM_API_KEY", TOKEN)
     settings = [
         "grpo.correction=truncate",
         "grpo.validation_every=0",
@@ -105,7 +107,7 @@ def test_a_server_that_is_given_every_update_has_ratios_of_one(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = load_file(taught / "best" / "model.safetensors")
-    with serving(taught) as address:
+    with serving(taught, tmp_path) as address:
         run = grpo(
             taught,
             tmp_path,
@@ -154,9 +156,11 @@ def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path
     assert spec.language.vocabulary is not None
     make_nano(tmp_path / "wider", spec.language.vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2))
     loaded = load_model(taught / "best")
-    with serving(taught) as address:
+    with serving(taught, tmp_path) as address:
         sampling = SamplingConfig(max_new_tokens=5)
-        policy = HttpSampler("taught", base_url=address, renderer=loaded.renderer, sampling=sampling, retries=0)
+        policy = HttpSampler(
+            "taught", base_url=address, renderer=loaded.renderer, sampling=sampling, retries=0, api_key=TOKEN
+        )
         for folder, says in ((tmp_path / "wider", "of another shape"), (tmp_path / "nowhere", "0 tensors")):
             with pytest.raises(Exception, match=rf"did not take the new weights: 409 .*{says}"):
                 policy.reload(folder)
@@ -170,7 +174,7 @@ def test_a_server_up_to_two_steps_behind_is_corrected_logged_and_teaches(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = {"max_steps": 30, "groups": 8, "group_size": 8, "lr": 5e-3}
-    with serving(taught) as address:
+    with serving(taught, tmp_path) as address:
         run = grpo(taught, tmp_path, monkeypatch, *served(address, sync_every=3, **size))
     by_age = {age: [one for one in run if (one["step"] - 1) % 3 == age and one["trained_tokens"]] for age in range(3)}
     for record in by_age[0]:

@@ -9,14 +9,15 @@ from gradus.policies.local.folders import RUN_MODELS, find_model
 
 __all__ = ["existing_model", "find_model", "is_hub_name", "make_policy", "teacher_name"]
 
+
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
     """The teacher that was asked for, or the environment's own."""
-    found = name or spec.teacher
-    if found is None:
+    teacher = name or spec.teacher
+    if teacher is None:
         raise ConfigError(
             f"{spec.name} brings no teacher; name one with --policy (or teach.policy), for example remote:MODEL"
         )
-    return found
+    return teacher
 
 
 def make_policy(
@@ -77,4 +78,4 @@ def existing_model(name: str) -> Path:
         raise ConfigError(
             f"no model in {name!r}: it has no config.json or adapter_config.json, nor has {', '.join(RUN_MODELS)} in it"
         )
-    return found
+    return folder

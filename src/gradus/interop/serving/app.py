@@ -10,17 +10,24 @@ import asyncio
 import contextlib
 import itertools
 import json
+import signal
 import socket
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from gradus.core import ContextLengthError, child_seed
+from gradus.core import ConfigError, ContextLengthError, child_seed
+from gradus.interop.guard import LOOPBACK, Guard
 from gradus.interop.serving.answers import Reply, chat_choice, chunk_choice, completion_choice, usage
 from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
@@ -30,9 +37,33 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
-__all__ = ["make_app", "serve"]
+__all__ = ["Access", "make_app", "serve"]
 
-_LARGEST_BODY = 8 * 2**20  # bytes
+_GRACE = 5  # seconds that requests under way have when the server is told to end
+_MOST_CONNECTIONS = 1024
+_MOST_CHOICES = 256  # of one request: prompts times n
+_MOST_WAITING = 4096  # choices that wait for a row; more are refused until some are done
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Who may ask for what.
+
+    ``hosts``: names that Host and Origin may have, None for any. ``token``: what every request but /health must carry.
+    ``weights``: the folder below which clients may name weights to load; None leaves that route out.
+    """
+
+    hosts: Collection[str] | None = LOOPBACK
+    token: str | None = None
+    weights: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and not self.token:
+            raise ConfigError("clients that may load weights need a token; set one, or leave the folder of weights out")
+
+
+def _guard(app: ASGIApp, access: Access) -> Guard:
+    return Guard(app=app, hosts=access.hosts, token=access.token)
 
 
 def make_app(
@@ -42,12 +73,14 @@ def make_app(
     sampling: SamplingConfig | None = None,
     rows: int = 32,
     seed: int = 0,
+    access: Access | None = None,
 ) -> Starlette:
     """A starlette app that serves ``loaded`` as model ``name``.
 
-    ``sampling`` (None for what the model was trained with) is used where a request names nothing else; ``rows`` requests are answered at once. Requests without a seed
-    draw from ``seed`` and their number. ``app.state.batch`` is the running :class:`ContinuousBatch`.
+    ``sampling`` (None for what the model was trained with) is used where a request names nothing else; ``rows`` requests are
+    answered at once. Requests without a seed draw from ``seed`` and their number. ``app.state.batch`` is the running :class:`ContinuousBatch`.
     """
+    access = access or Access()
     server = _Server(loaded, name, sampling or free_sampling(loaded.settings), rows, seed)
 
     @contextlib.asynccontextmanager
@@ -64,18 +97,28 @@ def make_app(
         Route("/v1/models/{model:path}", _guarded(server.model)),
         Route("/v1/chat/completions", _guarded(server.chat), methods=["POST"]),
         Route("/v1/completions", _guarded(server.complete), methods=["POST"]),
-        reload_route(loaded),
     ]
-    app = Starlette(routes=routes, lifespan=running, exception_handlers={404: _not_found, 405: _not_found})
+    if access.weights is not None:
+        routes.append(reload_route(loaded, access.weights))
+    app = Starlette(
+        routes=routes,
+        lifespan=running,
+        middleware=[Middleware(_guard, access=access)],
+        exception_handlers={404: _not_found, 405: _not_found},
+    )
     app.state.batch = server.batch
     return app
 
 
 def serve(app: Starlette, listener: socket.socket) -> None:
-    """Serve at a bound socket until Ctrl-C."""
+    """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have a few seconds."""
     import uvicorn
 
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it has ended
+    config = uvicorn.Config(
+        app, log_level="warning", timeout_graceful_shutdown=_GRACE, limit_concurrency=_MOST_CONNECTIONS, ws="none"
+    )
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 class _Server:
@@ -97,6 +140,8 @@ class _Server:
 
     async def chat(self, request: Request) -> Response:
         asked = parse_body(ChatRequest, await _json(request))
+        self._check_model(asked.model)
+        self._check_size(asked, 1)
         prompt = conversation_ids(self.loaded, asked.messages)
         return await self._respond(request, asked, [prompt], chat=True)
 
@@ -114,11 +159,25 @@ class _Server:
                 f"there is no model {name!r}, this server has {self.name!r}", status=404, code="model_not_found"
             )
 
+    def _check_size(self, asked: RequestBody, prompts: int) -> None:
+        """Refuse what would be too much work before any of it is done."""
+        choices = prompts * (asked.n or 1)
+        if choices > _MOST_CHOICES:
+            raise ApiError(
+                f"{prompts} prompts times n are {choices} answers, this server gives at most {_MOST_CHOICES} to a request",
+                param="n",
+                code="invalid_value",
+            )
+        if self.batch.waiting + choices > _MOST_WAITING:
+            raise ApiError(f"{self.batch.waiting} answers are waiting; try again later", status=503, code="overloaded")
+
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
         """Token ids of every prompt; ids are checked against the vocabulary."""
         given: list[Any] = [asked.prompt] if isinstance(asked.prompt, str) else list(asked.prompt)
         if given and isinstance(given[0], int):
             given = [given]
+        self._check_model(asked.model)
+        self._check_size(asked, len(given))
         encode = self.loaded.tokenizer.encode
         prompts = [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in given]
         vocabulary = self.loaded.model.get_input_embeddings().weight.shape[0]
@@ -137,6 +196,7 @@ class _Server:
         self, request: Request, asked: RequestBody, prompts: Sequence[Sequence[int]], *, chat: bool
     ) -> Response:
         self._check_model(asked.model)
+        self._check_size(asked, len(prompts))
         number = next(self._numbers)
         seed = child_seed(self.seed, "request", number) if asked.seed is None else asked.seed
         replies = [
@@ -182,6 +242,7 @@ class _Server:
             seed=seed,
             tell=tell,
             top_logprobs=asked.top_logprobs_wanted or 0,
+            stops=frozenset(asked.stop_token_ids or ()),
         )
         return Reply(generation=generation, arrived=arrived, tokenizer=self.loaded.tokenizer, stops=asked.stops)
 
@@ -258,13 +319,18 @@ def _event(body: dict[str, Any]) -> str:
 
 
 async def _json(request: Request) -> Any:
-    body = await request.body()
-    if len(body) > _LARGEST_BODY:
-        raise ApiError(f"the body has {len(body)} bytes, this server takes {_LARGEST_BODY}", status=413)
     try:
-        return json.loads(body)
-    except ValueError as error:
+        raw = await request.body()
+        value = json.loads(raw, parse_constant=_no_number)
+        if b"\\u" in raw:  # JSON can spell half a character, which no tokenizer takes
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except (ValueError, RecursionError) as error:
         raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from error
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:

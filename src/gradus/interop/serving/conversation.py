@@ -28,10 +28,10 @@ def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]])
     if roles != [("user", "assistant")[place % 2] for place in range(len(roles))] or len(roles) % 2 == 0:
         return _by_template(loaded, said)
     renderer = loaded.renderer
-    ids = list(renderer.first(system, turns[0][1]))
+    ids = list(renderer.first(system, turns[0][1], cached=False))
     for (_, answer), (_, question) in zip(turns[1::2], turns[2::2], strict=True):
         ids += loaded.tokenizer.encode(answer, add_special_tokens=False, split_special_tokens=True)
-        ids += [renderer.stop_id, *renderer.following(question)]
+        ids += [renderer.stop_id, *renderer.following(question, cached=False)]
     return ids
 
 

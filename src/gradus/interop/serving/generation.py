@@ -9,13 +9,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.core import ContextLengthError, PolicyError, child_seed
+from gradus.core import ConfigError, ContextLengthError, PolicyError, child_seed
 from gradus.policies.local.cache_check import check_cache
 from gradus.policies.local.decoding import evaluating
 from gradus.policies.local.kv_cache import RaggedCache
@@ -51,6 +52,7 @@ class Generation:
     seed: int
     tell: Callable[[Sampled | Exception], None]
     top_logprobs: int = 0
+    stops: frozenset[int] = frozenset()  # besides the model's own
     cancelled: bool = False
     ids: list[int] = field(default_factory=list)
     length: int = 0  # tokens in the cache
@@ -64,8 +66,11 @@ class ContinuousBatch:
     """A model that answers up to ``rows`` requests at once; more wait their turn. ``start`` and ``close`` bracket its thread."""
 
     def __init__(self, loaded: LoadedModel, *, rows: int = 32) -> None:
+        if rows < 1:
+            raise ConfigError(f"rows must be at least 1, got {rows}")
         self.loaded = loaded
         self.rows = rows
+        self._closing = False
         self._plan = plan_masks(loaded.model)
         check_cache(loaded, self._plan)
         self._stops = loaded.renderer.stop_ids
@@ -78,15 +83,22 @@ class ContinuousBatch:
 
     def start(self) -> None:
         """Begin to answer."""
+        self._closing = False
         self._thread = threading.Thread(target=self._work, name="gradus-generation", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop; requests that are under way end with an error."""
         if self._thread is not None:
+            self._closing = True
             self._waiting.put(None)
             self._thread.join()
             self._thread = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a row."""
+        return self._waiting.qsize()
 
     def room(self, prompt: Sequence[int], wanted: int | None, default: int) -> int:
         """Tokens that may be sampled behind ``prompt``. Raises ContextLengthError if it, or what is wanted, does not fit."""
@@ -111,12 +123,18 @@ class ContinuousBatch:
 
     def _work(self) -> None:
         with evaluating(self.loaded.model):
-            while self._admit():
+            while not self._closing and self._admit():
                 try:
                     self._token()
                 except Exception as error:  # whatever breaks costs the requests under way, not the server
                     self._fail(error)
-        self._fail(PolicyError("the server is closing"))
+        closing = PolicyError("the server is closing")
+        self._fail(closing)
+        with suppress(queue.Empty):
+            while True:
+                generation = self._waiting.get_nowait()
+                if generation is not None:
+                    generation.tell(closing)
 
     def _admit(self) -> bool:
         """Take in waiting requests; wait for one if nothing is under way. False when the batch was closed."""
@@ -190,7 +208,7 @@ class ContinuousBatch:
     def _say(self, row: Generation, token: int, logprob: float, logprobs: Tensor) -> bool:
         """Tell the asker of one token; true if it was the last."""
         row.ids.append(token)
-        stopped, full = token in self._stops, len(row.ids) >= row.sampling.max_new_tokens
+        stopped, full = token in self._stops or token in row.stops, len(row.ids) >= row.sampling.max_new_tokens
         top: tuple[tuple[int, float], ...] = ()
         if row.top_logprobs:
             values, ids = logprobs.topk(min(row.top_logprobs, logprobs.shape[-1]))

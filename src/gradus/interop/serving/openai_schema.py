@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -48,6 +48,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
+_MOST_TOKENS = 2**20  # of one answer
+_MOST_MESSAGES = 4096
+Stop = Annotated[str, Field(max_length=256)]
+
+
 class ApiError(Exception):
     """An error as OpenAI's clients understand it."""
 
@@ -74,15 +79,16 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     model: str
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     temperature: float | None = Field(default=None, ge=0, le=10)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31)
     n: int | None = Field(default=None, ge=1, le=128)
-    seed: int | None = None
-    stop: str | list[str] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
+    stop: Stop | list[Stop] | None = Field(default=None, max_length=256)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
     return_token_ids: bool | None = None  # vLLM's
     return_tokens_as_token_ids: bool | None = None  # vLLM's
 
@@ -117,8 +123,8 @@ class RequestBody(BaseModel):
 class ChatRequest(RequestBody):
     """``POST /v1/chat/completions``."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_MESSAGES)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
 

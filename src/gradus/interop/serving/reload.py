@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import torch
@@ -46,24 +47,36 @@ def reload_weights(loaded: LoadedModel, folder: str | None = None) -> int:
     return len(tensors)
 
 
-def reload_route(loaded: LoadedModel) -> Route:
-    """``POST /collective_rpc`` with ``{"method": "reload_weights"}``, and ``{"kwargs": {"weights_path": FOLDER}}`` for other files."""
+def reload_route(loaded: LoadedModel, below: Path) -> Route:
+    """``POST /collective_rpc`` with ``{"method": "reload_weights"}``, and ``{"kwargs": {"weights_path": FOLDER}}`` for other files.
+
+    Folders outside ``below`` are refused, links that lead out of it as well.
+    """
+    root = below.resolve()
 
     async def collective_rpc(request: Request) -> Response:
         try:
-            body = await request.json()
+            body = json.loads(await request.body())
             method, folder = body["method"], (body.get("kwargs") or {}).get("weights_path")
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             method, folder = None, None
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return _refused(415, "expected the content type application/json")
         if method != "reload_weights" or not isinstance(folder, str | None):
-            message = (
-                'expected {"method": "reload_weights"}, with {"kwargs": {"weights_path": FOLDER}} for another folder'
+            return _refused(
+                400,
+                'expected {"method": "reload_weights"}, with {"kwargs": {"weights_path": FOLDER}} for another folder',
             )
-            return JSONResponse({"error": {"message": message}}, status_code=400)
         try:
+            if folder is not None and not Path(folder).resolve().is_relative_to(root):
+                return _refused(403, f"weights are loaded from below {root} only")
             count = await asyncio.to_thread(reload_weights, loaded, folder)
-        except StorageError as error:
-            return JSONResponse({"error": {"message": str(error)}}, status_code=409)
+        except (StorageError, ValueError) as error:
+            return _refused(409, str(error))
         return JSONResponse({"results": [count]})
 
     return Route("/collective_rpc", collective_rpc, methods=["POST"])
+
+
+def _refused(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status_code=status)

@@ -93,13 +93,13 @@ class ChatRenderer:
         """Ids that end an answer: the template's own, the tokenizer's end of sequence, and those given."""
         return self._stops
 
-    def first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
-        """Ids of the whole prompt of a training sequence, up to where the model speaks."""
-        return self._first_cached(system_prompt, observation)
+    def first(self, system_prompt: str, observation: str, *, cached: bool = True) -> tuple[int, ...]:
+        """Ids of the whole prompt of a training sequence, up to where the model speaks. A server keeps none: ``cached`` false."""
+        return self._first_cached(system_prompt, observation) if cached else self._first(system_prompt, observation)
 
-    def following(self, observation: str) -> tuple[int, ...]:
+    def following(self, observation: str, *, cached: bool = True) -> tuple[int, ...]:
         """Ids between the last sampled stop token and where the model speaks again."""
-        return self._following_cached(observation)
+        return self._following_cached(observation) if cached else self._following(observation)
 
     def encode_answer(self, text: str) -> tuple[int, ...]:
         """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""

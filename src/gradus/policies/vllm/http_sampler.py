@@ -6,7 +6,6 @@ trained on. vLLM gives log-probs before temperature unless it is started with ``
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 
 from gradus.core import (
     Action,
@@ -33,7 +33,6 @@ from gradus.policies.local.sampling import SamplingConfig
 
 __all__ = ["HttpSampler", "HttpSession", "served_model"]
 
-_AGAIN = {408, 425, 429, 500, 502, 503, 504}
 _SEEDS = 2**63
 
 
@@ -65,16 +64,17 @@ class HttpSampler:
     ) -> None:
         if sampling.grammar:
             raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
-        self.model, self.renderer, self.sampling, self.retries = model, renderer, sampling, retries
+        self.model, self.renderer, self.sampling = model, renderer, sampling
         self.concurrency = concurrency
         self._name = name or f"http:{model}"
         self._base = base_url.rstrip("/")
-        self._client = httpx.Client(
-            timeout=timeout,
-            headers=_headers(api_key),
-            limits=httpx.Limits(max_connections=concurrency),
-            trust_env=not _local(self._base),
+        http = httpx.Client(
+            timeout=timeout, limits=httpx.Limits(max_connections=concurrency), trust_env=not _local(self._base)
         )
+        self._client = openai.OpenAI(
+            api_key=api_key or "none", base_url=self._base, max_retries=retries, timeout=timeout, http_client=http
+        )
+        self._context = _context_of(self._base, model, api_key)
         self._check()
 
     @property
@@ -109,6 +109,18 @@ class HttpSampler:
                 f"{root} kept its prefix cache of the old weights: {forgot.status_code} {_reason(forgot)}"
             )
 
+    def room(self, length: int) -> int:
+        """Tokens to ask for behind a prompt of ``length``: the configured number, less where the server's context ends."""
+        wanted = self.sampling.max_new_tokens
+        if self._context is None:
+            return wanted
+        if length >= self._context:
+            raise ContextLengthError(
+                f"the prompt has {length} tokens, but the server's context holds {self._context} and the answer needs at least "
+                "one of them; shorten the episode, or start the server with a longer context"
+            )
+        return min(wanted, self._context - length)
+
     def complete(self, prompt: Sequence[int], budget: int, seed: int) -> Mapping[str, Any]:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
         sampling = self.sampling
@@ -119,6 +131,12 @@ class HttpSampler:
             "temperature": 0.0 if sampling.greedy else sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
+            # A server's generation_config.json may name others; what is not sent would be its defaults.
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop_token_ids": sorted(self.renderer.stop_ids),
             "seed": seed % _SEEDS,
             "logprobs": 0,
             "return_token_ids": True,
@@ -131,19 +149,14 @@ class HttpSampler:
         return answer.json()["choices"][0]
 
     def _post(self, address: str, body: Mapping[str, Any]) -> httpx.Response:
-        """Post, again if that may help; the last answer, or PolicyError if there was none."""
-        for attempt in range(self.retries + 1):
-            last = attempt == self.retries
-            try:
-                answer = self._client.post(address, json=body)
-            except httpx.HTTPError as error:
-                if last:
-                    raise PolicyError(f"{address} could not be reached: {type(error).__name__}: {error}") from error
-            else:
-                if last or answer.status_code not in _AGAIN:
-                    return answer
-            time.sleep(0.25 * 2**attempt)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        """Post; the client asks again where that may help. The last answer, or PolicyError if there was none."""
+        try:
+            return self._client.post(address, body=dict(body), cast_to=httpx.Response)
+        except openai.APIStatusError as error:
+            return error.response
+        except openai.OpenAIError as error:
+            cause = error.__cause__ or error
+            raise PolicyError(f"{address} could not be reached: {type(cause).__name__}: {cause}") from error
 
     def _check(self) -> None:
         """One token is asked for before anything is begun, so that a server that cannot do it is refused at once."""
@@ -154,13 +167,28 @@ class HttpSampler:
             raise ConfigError(f"{self._base} cannot be the sampler: {error}") from error
 
 
+def _context_of(base_url: str, model: str, api_key: str | None) -> int | None:
+    """The longest sequence that the server takes, if it says so."""
+    try:
+        cards = _models(base_url, api_key, 10.0)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+        return None
+    limit = next((card.get("max_model_len") for card in cards if card["id"] == model), None)
+    return limit if isinstance(limit, int) else None
+
+
+def _models(base_url: str, api_key: str | None, timeout: float) -> list[dict[str, Any]]:
+    address = f"{base_url.rstrip('/')}/models"
+    answer = httpx.get(address, timeout=timeout, headers=_headers(api_key), trust_env=not _local(base_url))
+    answer.raise_for_status()
+    return [{**card, "id": str(card["id"])} for card in answer.json()["data"]]
+
+
 def served_model(base_url: str, *, api_key: str | None = None, timeout: float = 10.0) -> str:
     """The name of the one model that a server has. Raises ConfigError if it cannot be asked, or has none or several."""
     address = f"{base_url.rstrip('/')}/models"
     try:
-        answer = httpx.get(address, timeout=timeout, headers=_headers(api_key), trust_env=not _local(base_url))
-        answer.raise_for_status()
-        names = [str(each["id"]) for each in answer.json()["data"]]
+        names = [card["id"] for card in _models(base_url, api_key, timeout)]
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{address} does not list models: {type(error).__name__}: {error}; start `gradus serve MODEL` or vLLM, and give "
@@ -240,7 +268,7 @@ class HttpSession:
         prompt = [*context] if restart else [*row.ids, *context]
         seed = child_seed(0, *row.start.key, row.turn)
         try:
-            choice = self._sampler.complete(prompt, self._sampler.sampling.max_new_tokens, seed)
+            choice = self._sampler.complete(prompt, self._sampler.room(len(prompt)), seed)
             ids, logprobs = _sampled(choice)
         except PolicyError as error:
             return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))

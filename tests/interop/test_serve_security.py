@@ -1,0 +1,202 @@
+"""What a hostile client, page or prompt can do to `gradus serve`: get an error, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny_qwen2 import make_tiny_qwen2
+
+from gradus.core import ConfigError
+from gradus.interop.serving.app import Access, make_app
+from gradus.interop.serving.generation import ContinuousBatch
+from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, parse_body
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.sampling import SamplingConfig
+
+TOKEN = "a-token-of-the-test"
+RELOAD = {"method": "reload_weights"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096))
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> LoadedModel:
+    return load_model(folder)
+
+
+@pytest.fixture(scope="module")
+def url(loaded: LoadedModel, serve: Callable[..., Any]) -> Iterator[str]:
+    app = make_app(loaded, name="tiny", sampling=SamplingConfig(max_new_tokens=4), rows=4)
+    with serve(uvicorn.Config(app, log_level="warning")) as address:
+        yield f"http://{address}"
+
+
+@pytest.fixture(scope="module")
+def guarded(loaded: LoadedModel, folder: Path, serve: Callable[..., Any]) -> Iterator[str]:
+    app = make_app(loaded, name="tiny", rows=4, access=Access(token=TOKEN, weights=folder))
+    with serve(uvicorn.Config(app, log_level="warning")) as address:
+        yield f"http://{address}"
+
+
+def ask(url: str, **changes: Any) -> httpx.Response:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 2, **changes}
+    return httpx.post(f"{url}/v1/completions", content=json.dumps(body), timeout=60)
+
+
+def test_weights_are_loaded_only_if_asked_for_with_the_token_and_from_below_the_folder(
+    url: str, guarded: str, folder: Path, tmp_path: Path
+) -> None:
+    assert httpx.post(f"{url}/collective_rpc", json=RELOAD).status_code == 404
+    key = {"Authorization": f"Bearer {TOKEN}"}
+    assert httpx.post(f"{guarded}/collective_rpc", json=RELOAD).status_code == 401
+    assert (
+        httpx.post(f"{guarded}/collective_rpc", json=RELOAD, headers={"Authorization": "Bearer x"}).status_code == 401
+    )
+    assert httpx.post(f"{guarded}/collective_rpc", json=RELOAD, headers=key, timeout=60).status_code == 200
+    (folder / "out").symlink_to(tmp_path)
+    for outside in (tmp_path, folder.parent, folder / "..", folder / "out", "/etc"):
+        body = {**RELOAD, "kwargs": {"weights_path": str(outside)}}
+        assert httpx.post(f"{guarded}/collective_rpc", json=body, headers=key).status_code == 403
+    plain = {**key, "Content-Type": "text/plain"}
+    assert httpx.post(f"{guarded}/collective_rpc", content=json.dumps(RELOAD), headers=plain).status_code == 415
+    with pytest.raises(ConfigError, match="need a token"):
+        Access(weights=folder)
+
+
+def test_a_page_that_points_its_own_name_here_is_refused(url: str) -> None:
+    assert httpx.get(f"{url}/v1/models", headers={"Host": "evil.example:8000"}).status_code == 403
+    assert httpx.get(f"{url}/v1/models", headers={"Origin": "https://evil.example"}).status_code == 403
+    assert httpx.get(f"{url}/v1/models", headers={"Host": "", "Origin": "null"}).status_code in (400, 403)
+    port = url.rpartition(":")[2]
+    assert httpx.get(f"{url}/v1/models", headers={"Host": f"localhost:{port}"}).status_code == 200
+    assert httpx.get(f"{url}/v1/models", headers={"Origin": f"http://localhost:{port}"}).status_code == 200
+
+
+def test_a_small_request_cannot_ask_for_a_hundred_thousand_answers(url: str) -> None:
+    answer = ask(url, prompt=["a"] * 1000, n=128)
+    assert answer.status_code == 400
+    assert "128000 answers" in answer.json()["error"]["message"]
+    assert ask(url, max_tokens=10**9).status_code == 400
+    assert ask(url, stop=["x"] * 1000).status_code == 400
+    assert ask(url, seed=10**40).status_code == 400
+
+
+def test_an_overlong_body_is_refused_before_it_is_read(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 99999999999\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 413")
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(64):
+            yield b" " * 2**20
+
+    with suppress(httpx.WriteError, httpx.ReadError):  # the server closes in the middle
+        assert httpx.post(f"{url}/v1/completions", content=chunks(), timeout=60).status_code == 413
+    assert ask(url).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"model": "tiny", "prompt": "\\ud800"}',
+        b'{"temperature": NaN}',
+        b"\xff\xfe",
+    ],
+)
+def test_hostile_json_is_a_bad_request(url: str, body: bytes) -> None:
+    assert httpx.post(f"{url}/v1/completions", content=body, timeout=60).status_code == 400
+
+
+def test_refused_prompts_stay_nowhere(url: str, loaded: LoadedModel) -> None:
+    before = loaded.renderer._first_cached.cache_info().currsize  # type: ignore[attr-defined]
+    for number in range(3):
+        messages = [{"role": "user", "content": f"{number} " * 20_000}]
+        answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "tiny", "messages": messages}, timeout=60)
+        assert answer.status_code == 400
+    assert loaded.renderer._first_cached.cache_info().currsize == before  # type: ignore[attr-defined]
+
+
+def test_rows_must_be_positive(loaded: LoadedModel) -> None:
+    with pytest.raises(ConfigError, match="rows must be at least 1"):
+        ContinuousBatch(loaded, rows=0)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from([*ChatRequest.model_fields, *CompletionRequest.model_fields, "tools", "min_p", "user", "zzz"])
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(FIELDS, VALUES, max_size=6), st.sampled_from([ChatRequest, CompletionRequest]), st.booleans())
+def test_any_request_is_parsed_or_refused_in_a_sentence(fields: dict[str, Any], kind: Any, whole: bool) -> None:
+    needed: dict[str, Any] = (
+        {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "x"}]} if whole else {}
+    )
+    try:
+        asked: Any = parse_body(kind, {**needed, **fields})
+    except ApiError as error:
+        asked = error
+    if isinstance(asked, ApiError):
+        assert asked.status == 400
+        assert json.dumps(asked.body())
+        return
+    assert asked.sampling(SamplingConfig(max_new_tokens=4), 4).max_new_tokens == 4
+    assert len(asked.stops) <= 256
+    assert 1 <= (asked.n or 1) <= 128
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.dictionaries(FIELDS, VALUES, max_size=5))
+def test_no_request_is_the_servers_fault(url: str, body: dict[str, Any]) -> None:
+    raw = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1, **body})
+    for path in ("completions", "chat/completions"):
+        assert httpx.post(f"{url}/v1/{path}", content=raw, timeout=60).status_code < 500
+
+
+def test_sigterm_ends_a_server_with_requests_under_way_cleanly(folder: Path) -> None:
+    command = [sys.executable, "-m", "gradus", "serve", str(folder), "--port", "0", "--rows", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert process.stderr is not None
+    address = process.stderr.readline().split(" at ")[1].split("/v1")[0]
+    host, port = address.removeprefix("http://").split(":")
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 4000, "stream": True}).encode()
+    clients = []
+    for number in range(3):
+        client = socket.create_connection((host, int(port)), timeout=30)
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        client.sendall(head + body)
+        clients.append(client)
+        if number == 0:
+            assert client.recv(10)
+    clients.pop().close()  # one is gone before the end
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    for client in clients:
+        client.close()
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
