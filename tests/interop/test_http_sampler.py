@@ -75,7 +75,7 @@ def gaps(loaded: LoadedModel, episodes: list[Any]) -> torch.Tensor:
     with torch.no_grad(), tree_attention(loaded.model):
         for batch in microbatches(sequences, budget=4096):
             scores = score_tokens(loaded.model, batch, SAMPLING)
-            sampled = [torch.tensor(sequences[index].logprobs) for index in batch.sequences]
+            sampled = [torch.as_tensor(sequences[index].logprobs) for index in batch.sequences]
             differences.append(scores.logprobs.double() - torch.cat(sampled))
     return torch.cat(differences)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel
+from safetensors.torch import load_file, save_file
 
 from gradus.core import Policy
 from gradus.policies.local.loading import LoadedModel
@@ -65,8 +68,10 @@ def weights_to_server(policy: HttpSampler, folder: Path, *, every: int = 1) -> P
         if begun and step % every:
             return
         begun = True
-        save_model(folder, _without_adapters(loaded.model) if world().main else loaded.model, loaded.tokenizer)
+        model = _without_adapters(loaded.model) if world().main else loaded.model
+        save_model(folder, model, loaded.tokenizer)
         if world().main:
+            _write_tied_head(folder, model)
             policy.reload(folder)
         barrier()
 
@@ -79,3 +84,24 @@ def _without_adapters(model: torch.nn.Module) -> torch.nn.Module:
     if not hasattr(model, "peft_config"):
         return model
     return copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
+
+
+def _write_tied_head(folder: Path, model: Any) -> None:
+    """Write a head that shares its weights with the embeddings as a tensor of its own.
+
+    Without it vLLM (0.32 on CPUs) goes on with the old head after a reload: it had packed a copy when it started.
+    """
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or not getattr(model.config.get_text_config(decoder=True), "tie_word_embeddings", False):
+        return
+    names = {id(module): f"{name}.weight" for name, module in model.named_modules()}
+    head_name, name = names[id(head)], names[id(embeddings)]
+    index_file = folder / "model.safetensors.index.json"
+    index = json.loads(index_file.read_text(encoding="utf-8")) if index_file.exists() else {"weight_map": {}}
+    file = folder / index["weight_map"].get(name, "model.safetensors")
+    tensors = load_file(file)
+    if name in tensors and head_name not in tensors:
+        save_file({**tensors, head_name: tensors[name].clone()}, file, metadata={"format": "pt"})
+        index["weight_map"][head_name] = file.name
+        if index_file.exists():
+            index_file.write_text(json.dumps(index), encoding="utf-8")

@@ -68,9 +68,7 @@ class HttpSampler:
         self.concurrency = concurrency
         self._name = name or f"http:{model}"
         self._base = base_url.rstrip("/")
-        http = httpx.Client(
-            timeout=timeout, limits=httpx.Limits(max_connections=concurrency), trust_env=not _local(self._base)
-        )
+        http = openai.DefaultHttpxClient(trust_env=not _local(self._base))
         self._client = openai.OpenAI(
             api_key=api_key or "none", base_url=self._base, max_retries=retries, timeout=timeout, http_client=http
         )
@@ -97,17 +95,19 @@ class HttpSampler:
         """
         root = self._base.removesuffix("/v1")
         source = {} if folder is None else {"kwargs": {"weights_path": str(folder.resolve())}}
-        answer = self._post(f"{root}/collective_rpc", {"method": "reload_weights", **source})
-        if answer.status_code != 200:
+        try:
+            self._post(f"{root}/collective_rpc", {"method": "reload_weights", **source})
+        except openai.APIStatusError as error:
             raise PolicyError(
-                f"{root} did not take the new weights: {answer.status_code} {_reason(answer)}; use `gradus serve`, or vLLM "
-                "started with VLLM_SERVER_DEV_MODE=1, on files that both see"
-            )
-        forgot = self._post(f"{root}/reset_prefix_cache", {})
-        if forgot.status_code not in (200, 404):  # a server without a prefix cache has no such route
-            raise PolicyError(
-                f"{root} kept its prefix cache of the old weights: {forgot.status_code} {_reason(forgot)}"
-            )
+                f"{root} did not take the new weights: {_reason(error)}; use `gradus serve --weights FOLDER`, or vLLM started "
+                "with VLLM_SERVER_DEV_MODE=1, on files that both see"
+            ) from error
+        try:
+            self._post(f"{root}/reset_prefix_cache", {})
+        except openai.NotFoundError:
+            return  # a server without a prefix cache has no such route
+        except openai.APIStatusError as error:
+            raise PolicyError(f"{root} kept its prefix cache of the old weights: {_reason(error)}") from error
 
     def room(self, length: int) -> int:
         """Tokens to ask for behind a prompt of ``length``: the configured number, less where the server's context ends."""
@@ -141,20 +141,26 @@ class HttpSampler:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        answer = self._post(f"{self._base}/completions", body)
-        if answer.status_code == 400 and "context" in answer.text.lower():
-            raise ContextLengthError(f"{len(prompt)} prompt tokens do not fit: {_reason(answer)}")
-        if answer.status_code != 200:
-            raise PolicyError(f"{self._base} answered {answer.status_code}: {_reason(answer)}")
-        return answer.json()["choices"][0]
-
-    def _post(self, address: str, body: Mapping[str, Any]) -> httpx.Response:
-        """Post; the client asks again where that may help. The last answer, or PolicyError if there was none."""
         try:
-            return self._client.post(address, body=dict(body), cast_to=httpx.Response)
+            answer: Any = self._post(f"{self._base}/completions", body)
         except openai.APIStatusError as error:
-            return error.response
-        except openai.OpenAIError as error:
+            if error.status_code == 400 and "context" in _reason(error).lower():
+                raise ContextLengthError(f"{len(prompt)} prompt tokens do not fit: {_reason(error)}") from error
+            raise PolicyError(f"{self._base} answered {_reason(error)}") from error
+        try:
+            return dict(answer["choices"][0])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise PolicyError(
+                f"{self._base} answered with something that is no completion: {str(answer)[:200]}"
+            ) from error
+
+    def _post(self, address: str, body: Mapping[str, Any]) -> object:
+        """Post; the client asks again where that may help. PolicyError if there was no answer, APIStatusError if it was a refusal."""
+        try:
+            return self._client.post(address, body=dict(body), cast_to=object)
+        except openai.APIStatusError:
+            raise
+        except (openai.OpenAIError, ValueError) as error:
             cause = error.__cause__ or error
             raise PolicyError(f"{address} could not be reached: {type(cause).__name__}: {cause}") from error
 
@@ -208,11 +214,10 @@ def _local(address: str) -> bool:
     return httpx.URL(address).host in ("localhost", "127.0.0.1", "::1")
 
 
-def _reason(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:300]
+def _reason(error: openai.APIStatusError) -> str:
+    """The status and the server's own words."""
+    said = error.body.get("message") if isinstance(error.body, dict) else None
+    return f"{error.status_code}: {str(said or error.response.text)[:300]}"
 
 
 def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
