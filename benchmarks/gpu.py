@@ -84,13 +84,13 @@ def architectures() -> dict[str, Any]:
         "initializer_range": 0.08,
         "pad_token_id": 0,
     }
-    head = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
+    head: dict[str, Any] = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
     return {
         "qwen2": transformers.Qwen2Config(**small),
         "qwen3": transformers.Qwen3Config(**small, head_dim=32),
         "llama": transformers.LlamaConfig(**small),
         "mistral": transformers.MistralConfig(**small, sliding_window=16),
-        "gemma2": transformers.Gemma2Config(**small, **head),
+        "gemma2": transformers.Gemma2Config(**{**small, "initializer_range": 0.02}, **head),
         "gemma3": transformers.Gemma3TextConfig(**small, **head),
         "phi3": transformers.Phi3Config(**small, sliding_window=16),
     }
@@ -252,6 +252,7 @@ def our_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
     prompts = prompts_of(size, config.vocab_size)
     rng = np.random.default_rng(0)
     rows: list[dict[str, Any]] = []
+    samples: list[TrainingSample] = []
     for run in range(size.runs + 1):
         seconds: dict[str, float] = {}
         memory: dict[str, float] = {}
@@ -367,7 +368,8 @@ def trl_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
     """The same step by TRL's GRPOTrainer, with vLLM in the same process where that is installed."""
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     config = qwen(name, toy=toy)
     words = {f"w{number}": number for number in range(config.vocab_size)}

@@ -249,3 +249,12 @@ def test_a_hack_shows_task_by_task_where_steps_are_too_noisy_to_show_it():
 def test_validations_that_rise_together_or_hardly_move_are_no_hack():
     for rise, fall in ((0.06, 1.5), (0.0, -1.5), (0.06, 0.0)):
         assert "hack suspected" not in {each.rule for each in diagnose(validations(rise, fall))}
+
+
+def test_an_expected_logp_diff_is_no_bug():
+    """A bfloat16 run writes down what rounding explains; within that the rule is silent, beyond it it stops."""
+    limits = {"mean": 0.1, "p99": 1.0, "max": None}
+    for mean, verdict in ((0.02, None), (0.3, "stop")):
+        rounded = {"logp_diff_limits": limits, "logp_diff_mean": mean, "logp_diff_p99": 0.2, "logp_diff_max": 0.6}
+        found = {each.rule: each.severity for each in diagnose(spoiled(0, lambda r, i, rounded=rounded: rounded))}
+        assert found.get("logp diff") == verdict

@@ -17,14 +17,19 @@ _ZERO = 1e-3
 
 
 def logp_diff_max(history: History) -> Finding | None:
-    """Log-probabilities must agree to 1e-4 in process; above 1e-3 something is computed differently."""
-    diff = history.column("logp_diff_max", 1)[-1]
-    if not diff > _LOGP_DIFF_WARN:
-        return None
-    stop = diff > _LOGP_DIFF_STOP
-    limit = _LOGP_DIFF_STOP if stop else _LOGP_DIFF_WARN
-    evidence = f"sampler and trainer log-probs differ by up to {diff:.1e} nats, above {limit:.0e}"
-    return Finding(severity="stop" if stop else "warn", evidence=evidence)
+    """Sampler and trainer may differ by rounding: by what the run's record allows, else by 1e-3 nats, with a warning above 1e-4."""
+    record = history.records[-1]
+    limits = record.get("logp_diff_limits") or {"max": _LOGP_DIFF_STOP}
+    for name, limit in limits.items():
+        measured = record.get(f"logp_diff_{name}")
+        if measured is not None and limit is not None and measured > limit:
+            evidence = f"sampler and trainer log-probs differ by {measured:.1e} nats ({name}), above {limit:.0e}"
+            return Finding(severity="stop", evidence=evidence)
+    largest = record.get("logp_diff_max")
+    if limits.get("max") == _LOGP_DIFF_STOP and largest is not None and largest > _LOGP_DIFF_WARN:
+        evidence = f"sampler and trainer log-probs differ by up to {largest:.1e} nats, above {_LOGP_DIFF_WARN:.0e}"
+        return Finding(severity="warn", evidence=evidence)
+    return None
 
 
 def not_a_number(history: History) -> Finding | None:

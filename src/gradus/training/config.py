@@ -73,10 +73,16 @@ class GrpoConfig(TrainerConfig):
     dynamic_sampling: int = Field(
         default=0, ge=0, description="Further rounds that may replace zero-variance groups; 0 takes what comes."
     )
-    max_logp_diff: float = Field(
-        default=1e-3,
+    old_logprobs: Literal["trainer", "sampler", "auto"] = Field(
+        default="auto",
+        description="What the ratio divides by: the sampler's log-probs, or what the trainer computes before the first update. "
+        "`auto` is the sampler's if it is this process in float32, else the trainer's.",
+    )
+    max_logp_diff: float | None = Field(
+        default=None,
         gt=0,
-        description="Largest difference of sampler and trainer log-probs that a run goes on with, nats.",
+        description="Largest difference of sampler and trainer log-probs that a run goes on with, nats; by default the dtype "
+        "sets limits on the mean, the 99th percentile and the largest.",
     )
     correction: Literal["truncate", "mask"] | None = Field(
         default=None, description="Weigh tokens by trainer over sampler, for a sampler that is not this process."
@@ -152,12 +158,11 @@ class GrpoConfig(TrainerConfig):
 
     def _check_sampler(self, given: set[str]) -> None:
         """A server needs an address and a correction; without one their settings would be silent."""
-        if self.correction is not None and (self.epochs, self.minibatches) != (1, 1):
+        if self.correction is not None and self.old_logprobs == "sampler":
             raise ValueError(
-                "correction compares with the weights that were updated last; it needs epochs = minibatches = 1"
+                "correction weighs the trainer's old log-probs against the sampler's; it has no effect with "
+                "old_logprobs = 'sampler': leave one of them out"
             )
-        if self.correction is not None:
-            _refuse(given & {"max_logp_diff"}, "with a correction, which is there because of the difference")
         if self.sampler == "local":
             _refuse(
                 given & {"sampler_url", "sampler_model", "sync_every"},

@@ -23,6 +23,7 @@ from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward, has_fast_bfloat16
 from gradus.training.engine.forward import causal_model, disable_dropout, supports_tree, tree_attention
+from gradus.training.engine.master_weights import MasterWeights
 from gradus.training.engine.optimizers import OptimizerConfig, clip_gradients, trainable
 
 __all__ = [
@@ -187,13 +188,18 @@ def run_update(
     optimizer.zero_grad(set_to_none=True)
     zero = optimizer if isinstance(optimizer, ZeroOptimizer) else None  # DeepSpeed adds up and clips by itself
     backward = Tensor.backward if zero is None else zero.backward
+    masters = optimizer if isinstance(optimizer, MasterWeights) else None
+    scale = 1.0 if masters is None else masters.loss_scale
     parts = zero is not None or is_sharded(loaded.model)  # every pass may add up its own gradients
     if parts:
         idle_passes(loaded, len(batches), backward)
     for batch in batches:
-        backward(loss(batch.to(loaded.device)))
+        part = loss(batch.to(loaded.device))
+        backward(part if scale == 1.0 else part * scale)
     if not parts:
         sum_gradients(loaded.model)
+    if masters is not None:
+        masters.collect()
     if before_step is not None:
         before_step()
     started = time.perf_counter()

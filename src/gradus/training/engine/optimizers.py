@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gradus.core import ConfigError
 from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, shard_like
+from gradus.training.engine.master_weights import MasterWeights, master_of
 
 __all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr_at", "make_optimizer", "trainable"]
 
@@ -81,23 +82,30 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it.
 
-    In several processes that DeepSpeed was launched for, AdamW runs under its engine. Raises ConfigError for what it cannot do.
+    Weights in bfloat16 or float16 get float32 masters. In several processes that DeepSpeed was launched for, AdamW runs under its engine. Raises ConfigError for what it cannot do.
     """
     named = trainable(model)
     if config.optimizer == "muon" and zero_launched():
         raise ConfigError(
             "DeepSpeed cuts through matrices, which Muon needs whole; set optimizer = adamw, or launch with FSDP"
         )
-    if config.optimizer == "muon":
-        return _Muon(named, config)
-    parameters = named.values()
+    if zero_launched():
+        return ZeroOptimizer(model, _adamw(named, config), grad_clip=config.grad_clip)
+
+    def make(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+        return _Muon(parameters, config) if config.optimizer == "muon" else _storable(_adamw(parameters, config))
+
+    rounded = any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in named.values())
+    return MasterWeights(named, make) if rounded else make(named)
+
+
+def _adamw(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
     groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in named.values() if p.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-    return ZeroOptimizer(model, adamw, grad_clip=config.grad_clip) if zero_launched() else _storable(adamw)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -184,5 +192,6 @@ def _is_embedding(name: str) -> bool:
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Norm of the whole gradient before clipping, scalar. ``limit`` 0 measures only."""
-    gradients = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    moved = [master_of(parameter) for parameter in model.parameters()]
+    gradients = [parameter for parameter in moved if parameter.grad is not None]
     return full_tensor(nn.utils.clip_grad_norm_(gradients, limit if limit > 0 else math.inf))

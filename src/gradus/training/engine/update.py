@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,18 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.distributed.processes import gather, largest, share, total
+from gradus.training.distributed.fsdp import idle_passes, is_sharded
+from gradus.training.distributed.processes import gather, share, total
 from gradus.training.engine.forward import score_tokens, tree_attention
-from gradus.training.engine.loss_step import TrainingError, precision, run_update, share_prefixes, vocabulary_size
+from gradus.training.engine.logp_diff import (
+    LogpDiff,
+    check_logp_diff,
+    logp_diff_figures,
+    logp_diff_limits,
+    measure_logp_diff,
+    uses_trainer_logprobs,
+)
+from gradus.training.engine.loss_step import precision, run_update, share_prefixes, vocabulary_size
 
 __all__ = ["UpdateResult", "policy_update"]
 
@@ -27,17 +37,22 @@ __all__ = ["UpdateResult", "policy_update"]
 class UpdateResult:
     """Figures of all updates on one batch of episodes; those of the losses are means over the tokens of the last pass.
 
-    ``logp_diff_max``: largest difference of sampler and trainer log-probs before the first update, nats; None if nothing was
-    trained. ``passes``: microbatches of all passes, for reckoning the arithmetic.
+    ``logp_diff``: sampler against trainer before the first update; None if nothing was trained.
+    ``passes``: microbatches of all passes, for reckoning the arithmetic.
     """
 
-    figures: Mapping[str, float | None]
-    logp_diff_max: float | None
+    figures: Mapping[str, Any]
+    logp_diff: LogpDiff | None
     grad_norm: float | None
     skipped_updates: int
     trained_tokens: int
     passes: Sequence[MicroBatch]
     seconds: Mapping[str, float]
+
+    @property
+    def logp_diff_max(self) -> float | None:
+        """The largest difference at any token, nats."""
+        return None if self.logp_diff is None else self.logp_diff.max
 
 
 @dataclass
@@ -47,7 +62,7 @@ class _Sums:
     loss: float = 0.0
     kl: float = 0.0
     entropy: float = 0.0
-    logp_diff: float = 0.0
+    differences: list[np.ndarray] = field(default_factory=list[np.ndarray])
     metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
 
 
@@ -66,47 +81,72 @@ def policy_update(
 
     Updates whose gradient norm is above ``skip_above`` are skipped and counted.
     Raises TrainingError, before any weight changes, if the sampler's log-probs and the trainer's differ by more than
-    ``max_logp_diff``.
+    rounding explains (``max_logp_diff``).
     """
     started = time.perf_counter()
-    updates_done: list[_Update] = []
-    norm = logp_diff = None
+    updates: list[_Update] = []
+    norm = None
     stepping, skipped = 0.0, 0
+    old = _OldLogprobs(loaded, config)
     for epoch in range(config.epochs):
-        for part in _minibatches(credited, config, (*key, epoch)):
-            update = _Update(loaded, config, part, reference, on_policy=not updates_done)
-            if not update.trained:
-                continue  # no group of this part has a signal: nothing to learn, and no momentum to follow
-            norm, seconds = update.run(optimizer, lr, skip_above)
+        parts = [
+            _Update(loaded, config, {index: credited[index] for index in part}, reference, old)
+            for part in _minibatches(credited, config, (*key, epoch))
+        ]
+        parts = [
+            part for part in parts if part.trained
+        ]  # without a signal there is nothing to learn, and no momentum to follow
+        if not epoch and old.by_trainer and (len(parts) > 1 or config.epochs > 1):
+            for part in parts:
+                part.score_old()
+        for part in parts:
+            norm, seconds = part.run(optimizer, lr, skip_above, first=not updates)
             skipped += skip_above is not None and norm > skip_above
             stepping += seconds
-            logp_diff = update.sums.logp_diff if logp_diff is None else logp_diff
-            updates_done.append(update)
-    last = updates_done[-config.minibatches :]
+            updates.append(part)
+    last = updates[-config.minibatches :]
     return UpdateResult(
-        figures=_figures(last),
-        logp_diff_max=logp_diff,
+        figures={**_figures(last), **logp_diff_figures(old.measured, old.limits)},
+        logp_diff=old.measured,
         grad_norm=norm,
         skipped_updates=skipped,
-        trained_tokens=sum(one.actions for update in last for one in update.trained),
-        passes=[batch for update in updates_done for batch in update.batches],
+        trained_tokens=sum(one.actions for update in last for one in update.trained.values()),
+        passes=[batch for update in updates for batch in update.batches],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
     )
 
 
 def _minibatches(
     credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]
-) -> list[list[TrainingSample]]:
-    """Deal the groups of a step to minibatches, by a shuffle of this epoch where there is more than one."""
+) -> list[Sequence[int]]:
+    """Deal the groups of a step to minibatches (indexes of samples), by a shuffle of this epoch if there is more than one."""
     if config.minibatches == 1:
-        return [list(credited)]
-    groups: dict[int, list[TrainingSample]] = {}
-    for one in credited:
-        groups.setdefault(one.key[0], []).append(one)
+        return [range(len(credited))]
+    groups: dict[int, list[int]] = {}
+    for index, one in enumerate(credited):
+        groups.setdefault(one.key[0], []).append(index)
     names = sorted(groups)
     order = np.random.default_rng(child_seed(config.seed, "minibatches", *key)).permutation(len(names)).tolist()
     parts = [order[start :: config.minibatches] for start in range(config.minibatches)]
-    return [[one for index in part for one in groups[names[index]]] for part in parts if part]
+    return [[index for group in part for index in groups[names[group]]] for part in parts if part]
+
+
+class _OldLogprobs:
+    """The denominators of the ratio: the sampler's log-probs, or the trainer's own from before the first update."""
+
+    def __init__(self, loaded: LoadedModel, config: GrpoConfig) -> None:
+        self.by_trainer = uses_trainer_logprobs(loaded, config)
+        self.limits = logp_diff_limits(loaded, config)
+        self.measured: LogpDiff | None = None
+        self.stored: dict[int, Tensor] = {}  # index of the sample -> (A,)
+
+    def of(self, indexes: Sequence[int], sampled: Tensor, logprobs: Tensor) -> Tensor:
+        """(1, A) denominators of a microbatch. What was not stored is of the first update, whose ratio is 1."""
+        if not self.by_trainer:
+            return sampled
+        if not self.stored:
+            return logprobs.detach()
+        return _row([self.stored[index] for index in indexes], logprobs)
 
 
 class _Update:
@@ -116,29 +156,31 @@ class _Update:
         self,
         loaded: LoadedModel,
         config: GrpoConfig,
-        credited: Sequence[TrainingSample],
+        credited: Mapping[int, TrainingSample],
         reference: nn.Module | None,
-        *,
-        on_policy: bool,
+        old: _OldLogprobs,
     ) -> None:
-        self.loaded, self.config, self.reference, self.on_policy = loaded, config, reference, on_policy
-        self.n_tokens = sum(one.actions for one in credited)
+        self.loaded, self.config, self.reference, self.old = loaded, config, reference, old
+        self.n_tokens = sum(one.actions for one in credited.values())
         self.n_sequences = len(credited)
-        # Only where nothing else pulls at the weights may a token without advantage be left out: its gradient is zero.
+        # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero.
         self.bonus = config.entropy_coef != 0
         everything = reference is not None or self.bonus
-        self.trained = [one for one in credited if everything or one.live]
-        self.scored = max(1, sum(one.actions for one in self.trained))
-        self.own = [self.trained[index] for index in share(len(self.trained))]  # this process's
+        self.trained = {index: one for index, one in credited.items() if everything or one.live}
+        self.scored = max(1, sum(one.actions for one in self.trained.values()))
+        indexes = list(self.trained)
+        self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.batches = microbatches(
-            self.own,
+            [self.trained[index] for index in self.own],
             budget=config.token_budget,
             share=share_prefixes(loaded.model),
             vocabulary=vocabulary_size(loaded.model),
         )
         self.sums = _Sums()
 
-    def run(self, optimizer: torch.optim.Optimizer, lr: float, skip_above: float | None) -> tuple[float, float]:
+    def run(
+        self, optimizer: torch.optim.Optimizer, lr: float, skip_above: float | None, *, first: bool
+    ) -> tuple[float, float]:
         """Returns the gradient's norm, and the seconds that the optimizer took."""
         with precision(self.loaded, self.config):
             norm_and_seconds = run_update(
@@ -148,46 +190,51 @@ class _Update:
                 self.loss,
                 self.config,
                 lr,
-                before_step=self.check_logp_diff,
+                before_step=self.check_logp_diff if first else None,
                 skip_above=skip_above,
             )
         self.sums.loss, self.sums.kl, self.sums.entropy = total((self.sums.loss, self.sums.kl, self.sums.entropy))
         self.sums.metrics = gather(self.sums.metrics)
         return norm_and_seconds
 
+    @torch.no_grad()
+    def score_old(self) -> None:
+        """Store the trainer's log-probs of this minibatch, computed as its update will compute them."""
+        scored: list[tuple[int, Tensor]] = []
+        with precision(self.loaded, self.config):
+            if is_sharded(self.loaded.model):
+                idle_passes(self.loaded, len(self.batches), lambda loss: None)
+            for batch in self.batches:
+                scores = score_tokens(self.loaded.model, batch.to(self.loaded.device), self.config.sampling)
+                parts = scores.logprobs.float().cpu().split([self.trained[self.own[row]].actions for row in batch.sequences])
+                scored += [(self.own[row], part) for row, part in zip(batch.sequences, parts, strict=True)]
+        self.old.stored |= dict(gather(scored))  # the next epoch may deal them to other processes
+
     def check_logp_diff(self) -> None:
-        """Before the first update, sampler and trainer are the same model: a difference is a bug, and training on it is noise."""
-        self.sums.logp_diff = largest(self.sums.logp_diff)  # all processes stop, or none
-        expected = self.config.correction is not None
-        if self.on_policy and not expected and self.sums.logp_diff > self.config.max_logp_diff:
-            raise TrainingError(
-                f"sampler and trainer disagree: log-probs of the same tokens differ by up to {self.sums.logp_diff:.2g} nats before "
-                f"the first update, expected at most {self.config.max_logp_diff:.2g}. No weight was changed. Sample and train in "
-                "the same dtype (float32 agrees best), or raise max_logp_diff and use a loss with importance correction"
-            )
+        """Before the first update sampler and trainer have the same weights: more than rounding is a bug, and noise to train on."""
+        self.old.measured = measure_logp_diff(gather(self.sums.differences))  # all processes stop, or none
+        check_logp_diff(self.old.measured, self.old.limits)
 
     def loss(self, batch: MicroBatch) -> Tensor:
         """The part of this update's loss that a microbatch carries."""
         config = self.config
         scores = score_tokens(self.loaded.model, batch, config.sampling, entropy=True, differentiate=self.bonus)
         assert scores.entropy is not None
-        chosen = [self.own[index] for index in batch.sequences]
-        sampled = _row([one.logprobs for one in chosen], scores.logprobs)
+        indexes = [self.own[row] for row in batch.sequences]
+        samples = [self.trained[index] for index in indexes]
+        sampled = _row([one.logprobs for one in samples], scores.logprobs)
         logprobs = scores.logprobs[None]
+        old = self.old.of(indexes, sampled, logprobs)
         mask = torch.ones_like(logprobs, dtype=torch.bool)
-        advantages = _row([_advantages(one) for one in chosen], scores.logprobs)
-        old_logprobs, mismatch = sampled, {}
+        weights, mismatch = None, {}
         if config.correction is not None:
-            # The ratio that is clipped is to the weights before this update; what the sampler adds is a weight of its own.
-            weights, mismatch_metrics = CORRECTIONS[config.correction](logprobs, sampled, mask)
-            advantages, old_logprobs = advantages * weights, logprobs.detach()
-            mismatch = {
-                name: _part(name, value, logprobs.numel() / self.scored) for name, value in mismatch_metrics.items()
-            }
+            # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
+            weights, figures = CORRECTIONS[config.correction](old, sampled, mask)
+            mismatch = {name: _part(name, value, logprobs.numel() / self.scored) for name, value in figures.items()}
         result = config.named.loss(
             logprobs,
-            old_logprobs,
-            advantages,
+            old,
+            _row([_advantages(one) for one in samples], scores.logprobs),
             mask,
             n_tokens=self.n_tokens,
             n_sequences=self.n_sequences,
@@ -195,6 +242,7 @@ class _Update:
             sequences=batch.labels.row[None],
             clip_low=config.clips[0],
             clip_high=config.clips[1],
+            weights=weights,
         )
         loss = result.loss
         if self.bonus:
@@ -206,11 +254,11 @@ class _Update:
                 mask,
                 n_tokens=self.n_tokens,
                 kind=config.kl_estimator,
-                sampler_logprobs=sampled,
+                sampler_logprobs=old,
             )
             self.sums.kl += float(distance.detach())
             loss = loss + config.kl_coef * distance
-        self.sums.logp_diff = max(self.sums.logp_diff, float((logprobs.detach() - sampled).abs().max()))
+        self.sums.differences.append((logprobs.detach() - sampled).abs()[0].float().cpu().numpy())
         self.sums.entropy += float(scores.entropy.detach().sum())
         self.sums.loss += float(loss.detach())
         self.sums.metrics.append({**result.metrics, **mismatch})

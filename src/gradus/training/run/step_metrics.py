@@ -69,7 +69,6 @@ def step_record(
         "step": step,
         **episode_metrics(groups),
         **update.figures,
-        "logp_diff_max": update.logp_diff_max,
         "grad_norm": update.grad_norm,
         "skipped_updates": update.skipped_updates,
         "lr": lr,

@@ -1,0 +1,102 @@
+"""Float32 masters of weights that are kept in bfloat16 or float16.
+
+A weight in bfloat16 has 8 bits: a step of 1e-6 rounds to nothing for nearly all of them. So the optimizer moves a float32 copy, and
+the model's weight is that copy rounded. Gradients are added up in float32 as well.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from gradus.training.distributed.processes import gather_full_tensor, shard_like, world
+
+__all__ = ["MasterWeights", "master_of"]
+
+_FLOAT16_SCALE = 1024.0  # keeps small gradients above float16's smallest number
+_MASTERS = WeakIdKeyDictionary()  # parameter -> weak reference to its master, which the optimizer owns
+
+
+def master_of(parameter: nn.Parameter) -> nn.Parameter:
+    """What the optimizer moves for ``parameter``: its float32 master, or the parameter itself."""
+    reference = cast("weakref.ref[nn.Parameter] | None", _MASTERS.get(parameter))
+    master = None if reference is None else reference()
+    return parameter if master is None else master
+
+
+class MasterWeights(torch.optim.Optimizer):
+    """An optimizer over float32 masters of ``named`` parameters, which are brought up to date after each step.
+
+    ``make`` builds the optimizer that moves the masters. ``loss_scale``: what losses must be multiplied with before the backward
+    pass; gradients of the masters are divided by it.
+    """
+
+    def __init__(
+        self,
+        named: Mapping[str, nn.Parameter],
+        make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer],
+    ) -> None:
+        self._parameters = dict(named)
+        self._masters = {name: nn.Parameter(value.detach().float()) for name, value in named.items()}
+        halves = any(parameter.dtype == torch.float16 for parameter in named.values())
+        self.loss_scale = _FLOAT16_SCALE if halves else 1.0
+        self._inner = make(self._masters)
+        super().__init__(list(self._masters.values()), {})
+        self.param_groups = self._inner.param_groups
+        for name, parameter in self._parameters.items():
+            # Processes add up what the model's parameters hold; alone, each pass is added up in float32 as it comes.
+            if parameter not in _MASTERS and world().size == 1:
+                parameter.register_post_accumulate_grad_hook(_take_gradient)
+            _MASTERS[parameter] = weakref.ref(self._masters[name])
+            self._masters[name].loss_scale = self.loss_scale  # type: ignore[attr-defined]
+
+    def collect(self) -> None:
+        """Move the gradients that the model's parameters still hold to the masters."""
+        for parameter in self._parameters.values():
+            if parameter.grad is not None:
+                _take_gradient(parameter)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of parameters and masters."""
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._masters[name].grad = None
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move the masters and round them to the model's weights."""
+        self._inner.step()
+        for name, parameter in self._parameters.items():
+            parameter.copy_(self._masters[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state and the masters, as full tensors."""
+        masters = {
+            name: gather_full_tensor(value) if hasattr(value, "full_tensor") else value.detach()
+            for name, value in self._masters.items()
+        }
+        return {"inner": self._inner.state_dict(), "masters": masters}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put both back as they were, and the model's weights with them."""
+        self._inner.load_state_dict(state_dict["inner"])
+        self.param_groups = self._inner.param_groups
+        for name, master in self._masters.items():
+            master.copy_(shard_like(state_dict["masters"][name], master))
+            self._parameters[name].copy_(master)
+
+
+def _take_gradient(parameter: Tensor) -> None:
+    master = master_of(cast(nn.Parameter, parameter))
+    if master is parameter or parameter.grad is None:
+        return
+    gradient = parameter.grad.float()
+    if (scale := getattr(master, "loss_scale", 1.0)) != 1.0:
+        gradient = gradient / scale
+    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+    parameter.grad = None

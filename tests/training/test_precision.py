@@ -1,0 +1,201 @@
+"""Training in bfloat16, float16, under autocast and in float32: runs go on, and sampler and trainer are compared by what dtypes allow."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import echo, lamps
+from safetensors.torch import load_file
+
+from gradus.health import diagnose
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
+from gradus.training.engine.logp_diff import logp_diff_limits, uses_trainer_logprobs
+from gradus.training.engine.loss_step import TrainingError
+from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.update import TrainingSample, policy_update
+from gradus.training.grpo import train_grpo
+from gradus.training.run.folder import RunFolder
+
+SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "float16": {"dtype": "float16"},
+    "autocast": {"dtype": "float32", "autocast": True},
+}
+
+
+def run_records(model: Path, folder: Path, **changes: Any) -> list[dict[str, Any]]:
+    """The step records of a run on echo."""
+    base: dict[str, Any] = {"groups": 8, "group_size": 8, "max_steps": 30, "lr": 6e-3, "validation_every": 0}
+    config = GrpoConfig(**{**base, "sampling": SAMPLING, "threads": 1, "device": "cpu", **changes})
+    train_grpo(model, echo(), config, folder, live=False)
+    return [record for record in RunFolder(folder).records() if record["kind"] == "step"]
+
+
+def sampled(loaded: LoadedModel, config: GrpoConfig) -> list[TrainingSample]:
+    """A step's samples of lamps."""
+    spec = lamps()
+    policy = LocalPolicy(loaded, config.sampling, grammar=spec.language.grammar)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.autocast):
+        groups = roll_out(spec, policy, [spec.train_task(i) for i in range(4)], group_size=4, seed=5).groups
+    return credit_groups(groups, config, loaded.renderer)
+
+
+def lamps_config(**changes: Any) -> GrpoConfig:
+    base: dict[str, Any] = {"groups": 4, "group_size": 4, "max_turns": 3, "device": "cpu"}
+    return GrpoConfig(**{**base, "sampling": SamplingConfig(max_new_tokens=4, grammar=True), **changes})
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_echo_is_learned_in_every_precision(echo_model: Path, tmp_path: Path, precision: str) -> None:
+    records = run_records(echo_model, tmp_path / "run", **PRECISIONS[precision])
+    last = sum(record["reward_mean"] for record in records[-3:]) / 3
+    assert last > 0.6  # it begins at 0.15
+    rounded = precision != "float32"
+    largest = max(record["logp_diff_max"] for record in records if record["logp_diff_max"] is not None)
+    assert (largest > 1e-4) == rounded  # bfloat16 and autocast: above 1e-3 in the first step
+    assert not [finding for finding in diagnose(records) if finding.rule == "logp diff"]
+
+
+def test_trainer_and_sampler_logprobs_are_one_in_float32(echo_model: Path, tmp_path: Path) -> None:
+    few: dict[str, Any] = {"max_steps": 6, "epochs": 2, "minibatches": 2}
+    by_sampler = run_records(echo_model, tmp_path / "sampler", old_logprobs="sampler", **few)
+    by_trainer = run_records(echo_model, tmp_path / "trainer", old_logprobs="trainer", **few)
+    for one, other in zip(by_sampler, by_trainer, strict=True):
+        assert one["reward_mean"] == other["reward_mean"]
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-6)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("updates", [{}, {"epochs": 2}, {"minibatches": 2}])
+def test_the_first_ratio_is_exactly_one_in_bfloat16(lamps_model: Path, updates: dict[str, int]) -> None:
+    loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
+    config = lamps_config(dtype="bfloat16", **updates)
+    samples = sampled(loaded, config)
+    still = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
+    result = policy_update(loaded, still, samples, config, 0.0)
+    assert result.figures["ratio_max"] == 1.0
+    assert result.logp_diff is not None
+    assert 0 < result.logp_diff.mean <= result.logp_diff.p99 <= result.logp_diff.max < 0.2
+    wrong = config.model_copy(update={"old_logprobs": "sampler"})
+    assert policy_update(loaded, still, samples, wrong, 0.0).figures["ratio_max"] > 1.0
+
+
+def test_old_logprobs_stay_those_of_the_weights_before_the_step(lamps_model: Path) -> None:
+    loaded = load_model(lamps_model, device="cpu")
+    config = lamps_config(old_logprobs="trainer", epochs=2, lr=1e-2)
+    samples = sampled(loaded, config)
+    moved = policy_update(loaded, make_optimizer(loaded.model, config), samples, config, 1e-2)
+    assert moved.figures["ratio_max"] > 1.01
+
+
+@pytest.mark.parametrize("updates", [{}, {"epochs": 2}, {"minibatches": 2, "epochs": 2}])
+def test_a_correction_is_a_factor_of_its_own(lamps_model: Path, updates: dict[str, int]) -> None:
+    """Sampler log-probs that are too high by log 2 halve each token's weight in every update, and move no ratio."""
+    loaded = load_model(lamps_model, device="cpu")
+    config = lamps_config(correction="truncate", grad_clip=0, max_logp_diff=10.0, **updates)
+    samples = sampled(loaded, config)
+    halved = [
+        replace(one, sequence=replace(one.sequence, logprobs=one.sequence.logprobs + np.log(2.0))) for one in samples
+    ]
+    still = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
+    exact, low = (policy_update(loaded, still, part, config, 0.0) for part in (samples, halved))
+    assert exact.grad_norm is not None
+    assert low.grad_norm == pytest.approx(exact.grad_norm / 2, rel=1e-4)
+    assert low.figures["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert low.figures["mismatch_ratio_max"] == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+def test_more_than_rounding_stops_in_low_precision_too(lamps_model: Path, precision: str) -> None:
+    config = lamps_config(**PRECISIONS[precision])
+    loaded = load_model(lamps_model, device="cpu", dtype=config.dtype)
+    samples = sampled(loaded, config)
+    shifted = [replace(one, sequence=replace(one.sequence, logprobs=one.sequence.logprobs - 0.4)) for one in samples]
+    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
+    with pytest.raises(TrainingError, match=r"mean 0\.4.*expected at most mean 0\.1"):
+        policy_update(loaded, make_optimizer(loaded.model, config), shifted, config, 1e-2)
+    assert all(torch.equal(old, new) for old, new in zip(before, loaded.model.parameters(), strict=True))
+
+
+def test_limits_and_denominators_follow_the_precision(lamps_model: Path) -> None:
+    wide, narrow = (load_model(lamps_model, device="cpu", dtype=dtype) for dtype in ("float32", "bfloat16"))
+    assert not uses_trainer_logprobs(wide, lamps_config())
+    assert uses_trainer_logprobs(wide, lamps_config(autocast=True))
+    assert uses_trainer_logprobs(narrow, lamps_config())
+    assert not uses_trainer_logprobs(narrow, lamps_config(old_logprobs="sampler"))
+    assert logp_diff_limits(wide, lamps_config()).max == 1e-3
+    assert logp_diff_limits(wide, lamps_config(max_logp_diff=0.5)).max == 0.5
+    server = lamps_config(sampler="http", sampler_url="http://localhost:1/v1", correction="truncate", epochs=2)
+    assert uses_trainer_logprobs(wide, server)
+    assert logp_diff_limits(wide, server).mean == 0.5
+    with pytest.raises(ValueError, match="has no effect with old_logprobs"):
+        lamps_config(correction="mask", old_logprobs="sampler")
+
+
+def test_bfloat16_weights_move_at_small_rates(lamps_model: Path, tmp_path: Path) -> None:
+    """A step of 1e-6 is less than the last bit of most weights in bfloat16; their masters move all the same."""
+    loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
+    config = lamps_config(dtype="bfloat16", lr=1e-6)
+    optimizer = make_optimizer(loaded.model, config)
+    start = {name: value.clone() for name, value in optimizer.state_dict()["masters"].items()}
+    samples = sampled(loaded, config)
+    for _ in range(5):
+        policy_update(loaded, optimizer, samples, config, 1e-6)
+    masters = optimizer.state_dict()["masters"]
+    inside = [
+        name for name in masters if "embed" not in name and "lm_head" not in name
+    ]  # of those not every row is used
+    moved = sum(int((masters[name] != start[name]).sum()) for name in inside) / sum(
+        masters[name].numel() for name in inside
+    )
+    assert moved > 0.99
+    weights = dict(loaded.model.named_parameters())
+    assert all(weights[name].dtype == torch.bfloat16 for name in masters)
+    assert all(torch.equal(weights[name], masters[name].bfloat16()) for name in masters)
+    loaded.model.save_pretrained(tmp_path / "saved")
+    assert {value.dtype for value in load_file(tmp_path / "saved" / "model.safetensors").values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_masters_go_on_bit_for_bit(lamps_model: Path, dtype: str, optimizer: str) -> None:
+    config = lamps_config(dtype=dtype, lr=1e-3, optimizer=optimizer, max_logp_diff=10.0)
+    loaded = load_model(lamps_model, device="cpu", dtype=dtype)
+    steps = make_optimizer(loaded.model, config)
+    samples = sampled(loaded, config)
+    policy_update(loaded, steps, samples, config, 1e-3)
+    twin = load_model(lamps_model, device="cpu", dtype=dtype)
+    restored = make_optimizer(twin.model, config)
+    restored.load_state_dict(copy.deepcopy(steps.state_dict()))
+    after = [policy_update(each, one, samples, config, 1e-3) for each, one in ((loaded, steps), (twin, restored))]
+    assert after[0].grad_norm == after[1].grad_norm
+    left, right = steps.state_dict()["masters"], restored.state_dict()["masters"]
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_float16_gradients_are_those_of_float32(lamps_model: Path) -> None:
+    """Scaled losses keep small gradients above float16's smallest number."""
+    norms: list[float] = []
+    for dtype in ("float32", "float16"):
+        config = lamps_config(dtype=dtype, grad_clip=0, max_logp_diff=10.0)
+        loaded = load_model(lamps_model, device="cpu", dtype=dtype)
+        tiny = [
+            replace(one, advantages=1e-3 * one.advantages) for one in sampled(load_model(lamps_model), lamps_config())
+        ]
+        norm = policy_update(loaded, make_optimizer(loaded.model, config), tiny, config, 0.0).grad_norm
+        assert norm is not None
+        norms.append(norm)
+    assert norms[1] == pytest.approx(norms[0], rel=0.02)
