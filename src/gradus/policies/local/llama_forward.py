@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-__all__ = ["Attend", "causal_model", "decode_positions", "has_lean_decoder"]
+__all__ = ["Attend", "causal_model", "decode_hidden", "decode_positions", "has_lean_decoder"]
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 
@@ -42,7 +42,12 @@ def _checkpointed(model: nn.Module) -> bool:
 
 
 def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
-    """Logits (S, V) at the places ``source`` (S,), ascending, of one row.
+    """Logits (S, V) at the places ``source`` (S,), ascending, of one row; see :func:`decode_hidden`."""
+    return model.lm_head(decode_hidden(model, input_ids, positions, attend, source))
+
+
+def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
+    """Hidden states (S, d) that the language-model head reads, at the places ``source`` (S,), ascending, of one row.
 
     ``input_ids`` and ``positions`` are (1, N). ``attend`` takes a layer's number, query (H, N, D), key and value (KH, N, D) and the
     scale of the scores, and returns (N, H, D).
@@ -57,7 +62,7 @@ def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: A
             mixed, hidden = mixed.index_select(0, source), hidden.index_select(0, source)
         hidden = hidden + layer.self_attn.o_proj(mixed)
         hidden = hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
-    return model.lm_head(_norm(decoder.norm, hidden))
+    return _norm(decoder.norm, hidden)
 
 
 def _mix(attention: Any, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend, number: int) -> Tensor:

@@ -12,16 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
-from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
+from gradus.policies.local.llama_forward import causal_model, decode_hidden, decode_positions, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.data.microbatches import MicroBatch, Tree
 from gradus.training.engine.tree_attention import attend
+from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores
 
 __all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
 
@@ -58,31 +60,93 @@ def score_tokens(
     """
     causal = causal_model(model)
     source, place = torch.unique(batch.labels.source, return_inverse=True)
+    target, legal = batch.labels.target, batch.labels.legal
+    figures = partial(_figures, sampling, entropy, differentiate, greedy)
+    in_order = torch.equal(source, batch.labels.source)  # else repeated, or in another order: unique sorts
+    if len(source) * vocabulary_size(model) > MAX_LOGITS and _reads_hidden(causal):
+        hidden = _hidden(causal, batch, source)
+        hidden = hidden if in_order else hidden.index_select(0, place)
+        head: Any = causal.get_output_embeddings()
+        plain = legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or differentiate)
+        if plain and type(head) is nn.Linear:
+            scores = chunked_scores(head, hidden, target, sampling)
+        else:
+            scores = chunked_figures(head, hidden, target, legal, figures)
+    else:
+        logits = _logits(causal, batch, source)
+        scores = figures(logits if in_order else logits.index_select(0, place), target, legal)
+    return TokenScores(logprobs=scores[0], entropy=scores[1] if entropy else None, greedy=scores[2] if greedy else None)
+
+
+def _figures(
+    sampling: SamplingConfig,
+    entropy: bool,
+    differentiate: bool,
+    greedy: bool,
+    logits: Tensor,
+    target: Tensor,
+    legal: Tensor | None,
+) -> TokenFigures:
+    """Log-probs, entropy and greedy of tokens from their logits (A, V)."""
+    best = _greedy(logits, target, legal) if greedy else None
+    if not entropy:
+        return chosen_logprobs(logits, target, sampling, legal), None, best
+    logprobs = sampling_logprobs(logits, sampling, legal, chosen=target)
+    chosen = logprobs.gather(1, target[:, None])[:, 0]
+    return chosen, token_entropy(logprobs if differentiate else logprobs.detach()), best
+
+
+def _logits(causal: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
+    """Logits (S, V) at places of a microbatch."""
     attention = causal.config._attn_implementation
     if attention in (TREE, TREE_BF16) and has_lean_decoder(causal):
         attend_tree = partial(_lean_attend, batch.tree, attention == TREE_BF16)
-        logits = decode_positions(causal, batch.input_ids, batch.positions, attend_tree, source)
-    elif attention in (TREE, TREE_BF16):
-        output = causal(
-            input_ids=batch.input_ids,
-            position_ids=batch.positions,
-            use_cache=False,
-            logits_to_keep=source,
-            tree=batch.tree,
+        return decode_positions(causal, batch.input_ids, batch.positions, attend_tree, source)
+    if attention in (TREE, TREE_BF16):
+        options: dict[str, Any] = {"use_cache": False, "logits_to_keep": source, "tree": batch.tree}
+        return causal(input_ids=batch.input_ids, position_ids=batch.positions, **options).logits[0]
+    return _rows(causal, batch, source)
+
+
+def _hidden(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
+    """Hidden states (S, d) that the language-model head reads, at places of a microbatch."""
+    attention = causal.config._attn_implementation
+    if attention in (TREE, TREE_BF16) and has_lean_decoder(causal):
+        attend_tree = partial(_lean_attend, batch.tree, attention == TREE_BF16)
+        return decode_hidden(causal, batch.input_ids, batch.positions, attend_tree, source)
+    if attention in (TREE, TREE_BF16):
+        out = causal.base_model(
+            input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False, tree=batch.tree
         )
-        logits = output.logits[0]
-    else:
-        logits = _rows(causal, batch, source)
-    if not torch.equal(source, batch.labels.source):  # repeated, or in another order: unique sorts
-        logits = logits.index_select(0, place)
-    target, legal = batch.labels.target, batch.labels.legal
-    best = _greedy(logits, target, legal) if greedy else None
-    if not entropy:
-        return TokenScores(logprobs=chosen_logprobs(logits, target, sampling, legal), entropy=None, greedy=best)
-    logprobs = sampling_logprobs(logits, sampling, legal, chosen=target)
-    chosen = logprobs.gather(1, target[:, None])[:, 0]
-    spread = token_entropy(logprobs if differentiate else logprobs.detach())
-    return TokenScores(logprobs=chosen, entropy=spread, greedy=best)
+        return out.last_hidden_state[0].index_select(0, source)
+    ids = _row_ids(batch)
+    out = causal.base_model(input_ids=ids, use_cache=False)
+    return out.last_hidden_state[source // ids.shape[1], source % ids.shape[1]]
+
+
+_READS_HIDDEN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def _reads_hidden(causal: Any) -> bool:
+    """Whether the model's logits are its head's product with its last hidden states, and nothing more (a cap, a factor).
+
+    Tried once on three tokens. Not for a model that is sharded: its weights are gathered by the forward of the whole.
+    """
+    if any(hasattr(parameter, "full_tensor") for parameter in causal.parameters()):
+        return False
+    if causal not in _READS_HIDDEN:
+        attention = causal.config._attn_implementation
+        if attention in (TREE, TREE_BF16):
+            causal.config._attn_implementation = "sdpa"
+        try:
+            with torch.no_grad():
+                ids = torch.tensor([[1, 2, 3]], device=causal.device)
+                hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
+                logits = causal(input_ids=ids, use_cache=False).logits
+                _READS_HIDDEN[causal] = torch.equal(causal.get_output_embeddings()(hidden), logits)
+        finally:
+            causal.config._attn_implementation = attention
+    return _READS_HIDDEN[causal]
 
 
 @torch.no_grad()
@@ -96,14 +160,24 @@ def _rows(model: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
 
     Padding stands behind every real token, so causal attention alone keeps it out.
     """
-    if batch.tree.prefixes[0]:
-        raise ValueError("this model's attention cannot share prefixes; cut microbatches with share=False")
-    ids = batch.input_ids.view(batch.tree.suffixes)
+    ids = _row_ids(batch)
     columns, place = torch.unique(source % ids.shape[1], return_inverse=True)
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[source]
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
     return logits[source // ids.shape[1], place]
+
+
+def _row_ids(batch: MicroBatch) -> Tensor:
+    """Ids (B, Ls) of a microbatch without shared prefixes."""
+    if batch.tree.prefixes[0]:
+        raise ValueError("this model's attention cannot share prefixes; cut microbatches with share=False")
+    return batch.input_ids.view(batch.tree.suffixes)
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """Width of the logits."""
+    return int(causal_model(model).config.get_text_config().vocab_size)
 
 
 def supports_tree(model: nn.Module) -> bool:

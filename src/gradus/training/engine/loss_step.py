@@ -22,7 +22,7 @@ from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward, has_fast_bfloat16
-from gradus.training.engine.forward import causal_model, disable_dropout, supports_tree, tree_attention
+from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention, vocabulary_size
 from gradus.training.engine.master_weights import MasterWeights
 from gradus.training.engine.optimizers import OptimizerConfig, clip_gradients, trainable
 
@@ -160,11 +160,6 @@ def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
 def share_prefixes(model: nn.Module) -> bool:
     """Whether microbatches for this model may be trees."""
     return supports_tree(model)
-
-
-def vocabulary_size(model: nn.Module) -> int:
-    """Width of the logits."""
-    return int(causal_model(model).config.get_text_config().vocab_size)
 
 
 def run_update(
