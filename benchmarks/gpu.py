@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,7 +200,7 @@ def agreement(name: str, config: Any, size: Size, dtype: torch.dtype) -> dict[st
     loaded = build(config, size.device, dtype)
     few = Size(**{**vars(size), "prompts": 4, "members": 4, "prompt": 40, "new": min(48, 4 * size.new)})
     sequences = sample(loaded, few, prompts_of(few, config.vocab_size), seed=1)
-    sampled = [torch.from_numpy(one.logprobs).float() for one in sequences]
+    sampled = [one.logprobs.float() for one in sequences]
     trained, plain = trainer_logprobs(loaded, sequences), plain_logprobs(loaded, sequences)
     return {
         "architecture": name,
@@ -258,9 +258,7 @@ def our_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
         memory: dict[str, float] = {}
         with measured(size.device, seconds, memory, "sample"):
             sequences = sample(loaded, size, prompts, seed=run)
-        samples = [
-            TrainingSample(sequence=one, advantages=np.full(one.actions, rng.standard_normal())) for one in sequences
-        ]
+        samples = [replace(one, advantages=torch.full((one.actions,), rng.standard_normal())) for one in sequences]
         with measured(size.device, seconds, memory, "train"):
             result = policy_update(loaded, optimizer, samples, settings, 1e-6, key=(run,))
         tokens = sum(one.actions for one in sequences)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from fakes import echo, lamps
@@ -20,12 +20,14 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.logp_diff import logp_diff_limits, uses_trainer_logprobs
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import make_optimizer
-from gradus.training.engine.update import TrainingSample, policy_update
+from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.resolved import resolve
 
 SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 PRECISIONS: dict[str, dict[str, Any]] = {
@@ -50,7 +52,13 @@ def sampled(loaded: LoadedModel, config: GrpoConfig) -> list[TrainingSample]:
     policy = LocalPolicy(loaded, config.sampling, grammar=spec.language.grammar)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.autocast):
         groups = roll_out(spec, policy, [spec.train_task(i) for i in range(4)], group_size=4, seed=5).groups
-    return credit_groups(groups, config, loaded.renderer)
+    rule = resolve(config, spec.grader()).credit_rule
+    return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
+
+
+def advantages_of(sample: TrainingSample) -> torch.Tensor:
+    assert sample.advantages is not None
+    return sample.advantages
 
 
 def lamps_config(**changes: Any) -> GrpoConfig:
@@ -107,9 +115,7 @@ def test_a_correction_is_a_factor_of_its_own(lamps_model: Path, updates: dict[st
     loaded = load_model(lamps_model, device="cpu")
     config = lamps_config(correction="truncate", grad_clip=0, max_logp_diff=10.0, **updates)
     samples = sampled(loaded, config)
-    halved = [
-        replace(one, sequence=replace(one.sequence, logprobs=one.sequence.logprobs + np.log(2.0))) for one in samples
-    ]
+    halved = [replace(one, logprobs=one.logprobs + math.log(2.0)) for one in samples]
     still = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
     exact, low = (policy_update(loaded, still, part, config, 0.0) for part in (samples, halved))
     assert exact.grad_norm is not None
@@ -123,7 +129,7 @@ def test_more_than_rounding_stops_in_low_precision_too(lamps_model: Path, precis
     config = lamps_config(**PRECISIONS[precision])
     loaded = load_model(lamps_model, device="cpu", dtype=config.dtype)
     samples = sampled(loaded, config)
-    shifted = [replace(one, sequence=replace(one.sequence, logprobs=one.sequence.logprobs - 0.4)) for one in samples]
+    shifted = [replace(one, logprobs=one.logprobs - 0.4) for one in samples]
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     with pytest.raises(TrainingError, match=r"mean 0\.4.*expected at most mean 0\.1"):
         policy_update(loaded, make_optimizer(loaded.model, config), shifted, config, 1e-2)
@@ -193,7 +199,8 @@ def test_float16_gradients_are_those_of_float32(lamps_model: Path) -> None:
         config = lamps_config(dtype=dtype, grad_clip=0, max_logp_diff=10.0)
         loaded = load_model(lamps_model, device="cpu", dtype=dtype)
         tiny = [
-            replace(one, advantages=1e-3 * one.advantages) for one in sampled(load_model(lamps_model), lamps_config())
+            replace(one, advantages=1e-3 * advantages_of(one))
+            for one in sampled(load_model(lamps_model), lamps_config())
         ]
         norm = policy_update(loaded, make_optimizer(loaded.model, config), tiny, config, 0.0).grad_norm
         assert norm is not None

@@ -206,7 +206,11 @@ class _Update:
                 idle_passes(self.loaded, len(self.batches), lambda loss: None)
             for batch in self.batches:
                 scores = score_tokens(self.loaded.model, batch.to(self.loaded.device), self.config.sampling)
-                parts = scores.logprobs.float().cpu().split([self.trained[self.own[row]].actions for row in batch.sequences])
+                parts = (
+                    scores.logprobs.float()
+                    .cpu()
+                    .split([self.trained[self.own[row]].actions for row in batch.sequences])
+                )
                 scored += [(self.own[row], part) for row, part in zip(batch.sequences, parts, strict=True)]
         self.old.stored |= dict(gather(scored))  # the next epoch may deal them to other processes
 
