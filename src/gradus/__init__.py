@@ -1,3 +1,90 @@
-"""Gradus trains language-model agents with GRPO on the machine one has, and proves that they got better."""
+"""Gradus trains language-model agents with GRPO on the machine one has, and proves that they got better.
 
-__version__ = "0.2.0"
+    import gradus
+
+    result = gradus.train("Qwen/Qwen2.5-0.5B-Instruct", "rows.jsonl", rewards=[my_reward], steps=200)
+    result.report()
+
+The names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from gradus.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from gradus.api.environments import load_environment, roll_out
+    from gradus.api.judging import audit, check, compare, evaluate, plan
+    from gradus.api.training import Run, load_run, run, train
+    from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
+    from gradus.environments.verifiable import one_turn
+    from gradus.policies.scripted import FunctionPolicy
+
+_HOMES = {
+    "gradus.api.environments": ("load_environment", "roll_out"),
+    "gradus.api.judging": ("audit", "check", "compare", "evaluate", "plan"),
+    "gradus.api.training": ("Run", "load_run", "run", "train"),
+    "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),
+    "gradus.environments.verifiable": ("one_turn",),
+    "gradus.policies.scripted": ("FunctionPolicy",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Condition",
+    "EnvironmentSpec",
+    "FunctionPolicy",
+    "Grader",
+    "Observation",
+    "Run",
+    "Task",
+    "audit",
+    "check",
+    "compare",
+    "evaluate",
+    "load_environment",
+    "load_run",
+    "one_turn",
+    "plan",
+    "roll_out",
+    "run",
+    "train",
+]
+
+
+class _FrontDoor(ModuleType):
+    """``gradus.audit`` is a room of the house and a name of the front door: the room can be called."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "audit" and isinstance(value, ModuleType):
+            value.__class__ = _AuditRoom
+        super().__setattr__(name, value)
+
+
+class _AuditRoom(ModuleType):
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from gradus.api.judging import audit
+
+        return audit(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _FrontDoor
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gradus' has no attribute {name!r}")
+    if name == "audit":
+        return import_module("gradus.audit")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
-from gradus.pipeline.recipe import own_recipes
+from gradus.pipeline.recipe import load_recipe, own_recipes
 
 NANO = ["model.nano.hidden_size=16", "model.nano.layers=1", "model.nano.heads=2", "model.nano.intermediate_size=32"]
 
@@ -154,9 +154,31 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
     assert (skipped[0][0], "--online" in skipped[0][2]) == ("skip", True)
 
 
-def test_high_rates_for_a_trained_model_are_warned_of(tmp_path: Path, qwen: Path) -> None:
-    lines = checked("arithmetic", tmp_path, "grpo.lr=1e-3", model=qwen)["settings"]
-    assert any("high for all weights" in message for _, message, _ in lines)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [("grpo.lr=1e-3", "all weights"), ("sft.lr=2e-3", "sft.lr"), ("sft.optimizer=muon", "trained from nothing")],
+)
+def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str, tmp_path: Path, qwen: Path) -> None:
+    lines = checked("arithmetic", tmp_path, change, model=qwen)["settings"]
+    assert any(status == "fail" and says in message for status, message, _ in lines)
+
+
+@pytest.mark.parametrize("environment", ["rhythm", "memory", "arithmetic"])
+def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path) -> None:
+    """`--model` kept Muon at 0.03, an SFT rate of 2e-3 and 8 tokens an answer, all meant for a nano model."""
+    recipe = load_recipe(environment, model=str(qwen))
+    assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
+    assert (recipe.sft.lr, recipe.grpo.lr) == (2e-4, 1e-5)  # by its size: all weights of a small model
+    assert recipe.grpo.sampling.max_new_tokens >= 128
+    assert not recipe.promises
+    assert load_recipe(environment, model="somebody/some-model").grpo.lora is not None, (
+        "a size that is not known: adapters"
+    )
+    assert load_recipe(environment).promises, "without a model nothing changes"
+    fitted = load_recipe(environment, model=str(qwen), preset="small-gpu", changes=["grpo.groups=3"])
+    assert (fitted.grpo.groups, fitted.grpo.token_budget, fitted.grpo.dtype) == (3, 2048, "bfloat16")
+    assert fitted.sft.lora == fitted.grpo.lora
+    assert load_recipe(environment, model=str(qwen), quick=True).quick
 
 
 def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 
 import typer
 
-from gradus import __version__
 from gradus.core import GradusError
+from gradus.version import __version__
 
 __all__ = ["app", "main"]
 
@@ -58,5 +59,15 @@ def main() -> None:
         typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
         sys.exit(3)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        typer.echo(_stopped(sys.argv[1:]), err=True)
         sys.exit(130)
+
+
+def _stopped(words: list[str]) -> str:
+    """What continues a command that Ctrl-C stopped."""
+    command = words[0] if words else ""
+    if command in ("sft", "grpo") and "--resume" not in words:
+        words = [*words, "--resume"]
+    if command not in ("run", "teach", "sft", "grpo"):
+        return "stopped"
+    return f"stopped; this goes on where it stopped: gradus {shlex.join(words)}"

@@ -6,33 +6,38 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import ENVIRONMENT, GRADER, JSON, REWARDS
+from gradus.cli.output import next_command, note, show
+
 __all__ = ["command"]
 
 
 def command(
-    environment: str = typer.Argument(..., help="Environment, as in `gradus envs`, or your own module:attribute."),
-    grader: str | None = typer.Option(None, "--grader", "-g", help="The grader to audit; the default one otherwise."),
+    environment: str = ENVIRONMENT,
+    grader: str | None = GRADER,
+    reward: list[str] = REWARDS,
     episodes: int = typer.Option(60, "--episodes", "-n", help="Paired seeds for every policy of the panel."),
-    budget: int = typer.Option(8000, "--budget", help="Episodes the search for a hack may play."),
-    policy: str | None = typer.Option(
-        None, "--policy", help="Also forecast the signal of this policy (a model folder)."
-    ),
+    budget: int = typer.Option(8000, "--budget", help="Episodes that the search for a hack may play."),
+    policy: str | None = typer.Option(None, "--policy", "-p", help="Also forecast the signal of this policy."),
     seed: int = typer.Option(0, "--seed", help="Seed of the search and of random policies."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for audit.json, the figure and the found hack."),
+    json_file: str | None = JSON,
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for audit.json, the figure and the hack."),
 ) -> None:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail."""
-    from gradus.pipeline.audit import audit_command
+    import gradus
 
-    passed = audit_command(
-        environment,
-        grader=grader,
-        episodes=episodes,
-        budget=budget,
-        policy=policy,
-        seed=seed,
-        as_json=as_json,
-        out=out,
+    result = gradus.audit(
+        environment, grader, rewards=reward, episodes=episodes, budget=budget, policy=policy, seed=seed
     )
-    if not passed:
-        raise typer.Exit(1)
+    show(result, json_file)
+    for path in result.save(out) if out is not None else ():
+        note(f"written: {path}")
+    rewards = [word for each in reward for word in ("--reward", each)]
+    if result.verdict != "fail":
+        next_command("run", environment, *rewards)
+        return
+    if out is not None and result.hack is not None:
+        next_command("show", out / "hack.jsonl")
+    else:
+        next_command("envs", environment)
+    raise typer.Exit(1)

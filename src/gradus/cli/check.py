@@ -6,47 +6,56 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["command"]
+from gradus.cli.options import CHANGES, JSON, MODEL, PRESET, QUICK, RECIPE, REWARDS
+from gradus.cli.output import next_command, show
 
-_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+__all__ = ["command"]
 
 
 def command(
-    recipe: str = typer.Argument(..., help="A TOML recipe, a recipe that comes with Gradus, or an environment."),
-    model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name, as in `gradus run`."),
-    changes: list[str] = typer.Option([], "--set", "-s", help="Change a setting, as in `gradus run` (repeatable)."),
-    quick: bool = typer.Option(False, "--quick", help="Check the recipe at toy size."),
-    out: Path | None = typer.Option(
-        None, "--out", "-o", help="The run folder that is meant; runs/ENVIRONMENT otherwise."
-    ),
+    environment: str | None = typer.Argument(None, help="Environment, rows, or a TOML recipe, as in `gradus run`."),
+    recipe: str | None = RECIPE,
+    model: str | None = MODEL,
+    reward: list[str] = REWARDS,
+    changes: list[str] = CHANGES,
+    preset: str | None = PRESET,
+    quick: bool = QUICK,
+    seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="The run folder that is meant."),
     online: bool = typer.Option(False, "--online", help="Ask servers and hubs too; nothing is asked otherwise."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+    json_file: str | None = JSON,
 ) -> None:
     """Say what would go wrong, with a remedy for each. Exit code 1 if anything would fail."""
-    import json
     import os
 
     if not online:
         os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")  # before anything imports the hub's client
-    from gradus.pipeline.checks import check_recipe, status_of, to_json
+    import gradus
+    from gradus.api.training import recipe_or_data
 
-    findings = check_recipe(recipe, out=out, online=online, model=model, changes=changes, quick=quick)
-    status = status_of(findings)
-    if as_json:
-        typer.echo(json.dumps(to_json(findings), indent=1))
-    else:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False)
-        for title in ("", "check", "what was found", "remedy"):
-            table.add_column(title, overflow="fold")
-        for each in findings:
-            table.add_row(
-                Text(each.status, style=_STYLES[each.status]), each.check, Text(each.message), Text(each.remedy)
-            )
-        Console().print(table)
-        typer.secho(status, bold=True, fg=_STYLES[status])
-    if status == "fail":
+    data, recipe = recipe_or_data(environment, recipe)
+    result = gradus.check(
+        data,
+        recipe=recipe,
+        model=model,
+        rewards=reward,
+        settings=changes,
+        preset=preset,
+        quick=quick,
+        seed=seed,
+        out=out,
+        online=online,
+    )
+    show(result, json_file)
+    if result.status == "fail":
         raise typer.Exit(1)
+    options = [
+        word
+        for flag, value in (("--recipe", recipe), ("--model", model), ("--preset", preset))
+        if value
+        for word in (flag, value)
+    ]
+    options += [
+        word for flag, values in (("--reward", reward), ("--set", changes)) for each in values for word in (flag, each)
+    ]
+    next_command("run", *([data] if data else []), *options, *(["--quick"] if quick else []))

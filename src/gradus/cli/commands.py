@@ -6,10 +6,12 @@ import importlib
 
 import typer
 
+from gradus.cli.options import Command
+
 __all__ = ["attach"]
 
 _GROUPS = {
-    "Start here": {"run": "run", "envs": "envs", "play": "play", "docs": "docs"},
+    "Start here": {"run": "run", "init": "init", "envs": "envs", "play": "play", "docs": "docs"},
     "The five steps": {
         "audit": "audit",
         "teach": "teach",
@@ -37,10 +39,10 @@ _APPS = {"rewards": "rewards", "memory": "memory"}
 
 def attach(app: typer.Typer) -> None:
     """Register every command whose file is there."""
-    for panel, found in _GROUPS.items():
-        for name, module in found.items():
+    for panel, commands in _GROUPS.items():
+        for name, module in commands.items():
             loaded = importlib.import_module(f"gradus.cli.{module}")
-            app.command(name, rich_help_panel=panel)(loaded.command)
+            app.command(name, cls=Command, rich_help_panel=panel)(loaded.command)
     for name, module in _APPS.items():
         loaded = importlib.import_module(f"gradus.cli.{module}")
         app.add_typer(loaded.app, name=name, rich_help_panel="Around them")

@@ -6,16 +6,26 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import JSON
+from gradus.cli.output import next_command, print_json
+
 __all__ = ["command"]
 
 
 def command(
     run: Path = typer.Argument(..., help="A run folder, or a metrics.jsonl."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+    json_file: str | None = JSON,
 ) -> None:
     """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop."""
-    from gradus.pipeline.doctor import doctor_command
+    from gradus.health import diagnose, exit_code, report
+    from gradus.pipeline.doctor import read_metrics, show_diagnoses
 
-    code = doctor_command(run, as_json=as_json)
-    if code:
+    document = report(diagnose(read_metrics(run)))
+    if print_json(document, json_file):
+        from rich.console import Console
+
+        show_diagnoses(document, Console())
+    if (run / "results.json").is_file():
+        next_command("report", run)
+    if code := exit_code(document["status"]):
         raise typer.Exit(code)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import typer
+
+from gradus.cli.options import JSON
+from gradus.cli.output import next_command, note, print_json
 
 __all__ = ["command"]
 
 
 def command(
     name: str | None = typer.Argument(None, help="Show everything about one environment."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+    json_file: str | None = JSON,
 ) -> None:
     """List the environments, those of a suite (`gradus envs reasoning-gym:`), or show one: graders, conditions, policies."""
     if name is not None and not name.endswith(":"):
-        _one(name, as_json)
+        _one(name, json_file)
         return
-    rows = _rows(name)
-    if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+    if not print_json(rows := _rows(name), json_file):
         return
     from rich.console import Console
     from rich.table import Table
@@ -30,7 +31,8 @@ def command(
     for row in rows:
         table.add_row(row["name"], row["summary"])
     Console().print(table)
-    typer.echo("Your own: module:attribute, an EnvironmentSpec. More about one: gradus envs NAME")
+    note("Your own: rows.jsonl, rows.csv, FILE.py:NAME, or module:attribute of an installed package")
+    next_command("envs", "rhythm")
 
 
 def _rows(suite: str | None) -> list[dict[str, str]]:
@@ -53,11 +55,11 @@ def _summary(name: str) -> str:
         return f"{name}:… — {error}"
 
 
-def _one(name: str, as_json: bool) -> None:
-    from gradus import environments
+def _one(name: str, json_file: str | None) -> None:
+    import gradus
 
-    spec = environments.load(name)
-    found = {
+    spec = gradus.load_environment(name)
+    about: dict[str, Any] = {
         "name": spec.name,
         "summary": spec.summary,
         "true_reward": spec.true_reward_name,
@@ -68,8 +70,7 @@ def _one(name: str, as_json: bool) -> None:
         "policies": [*spec.policies, "remote:MODEL", "a model folder or a run folder"],
         "teacher": spec.teacher,
     }
-    if as_json:
-        typer.echo(json.dumps(found, indent=1))
+    if not print_json(about, json_file):
         return
     from rich.console import Console
 
@@ -80,7 +81,8 @@ def _one(name: str, as_json: bool) -> None:
     )
     for title in ("graders", "conditions"):
         console.print(f"[bold]{title}[/bold]")
-        for key, text in found[title].items():
+        for key, text in about[title].items():
             console.print(f"  {key:<18}{text}", highlight=False, markup=False)
     console.print("[bold]policies[/bold]")
-    console.print("  " + ", ".join(found["policies"]), highlight=False, markup=False)
+    console.print("  " + ", ".join(about["policies"]), highlight=False, markup=False)
+    next_command("play", name)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
+from gradus.cli.options import ENVIRONMENT, JSON, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
+from gradus.cli.output import next_command, note, show
 
 __all__ = ["command"]
 
 
 def command(
-    environment: str = typer.Argument(..., help="Environment, as in `gradus envs`, or openenv:ws://HOST:PORT."),
+    environment: str = ENVIRONMENT,
     policy: str = typer.Option(
         ..., "--policy", "-p", help="Policies, separated by commas; `all` for the scripted ones."
     ),
@@ -20,6 +21,7 @@ def command(
         "main", "--condition", "-c", help="Conditions, by commas; `all`; the first by default."
     ),
     grader: str | None = typer.Option(None, "--grader", "-g", help="Graders, by commas; the first is the main one."),
+    reward: list[str] = REWARDS,
     episodes: int | None = typer.Option(None, "--episodes", "-n", help="At most so many per condition."),
     seed: int = typer.Option(0, "--seed", help="Seed of the policies' own randomness."),
     pairs: str | None = typer.Option(
@@ -29,26 +31,43 @@ def command(
     temperature: float | None = TEMPERATURE,
     max_new_tokens: int | None = MAX_NEW_TOKENS,
     keep_history: bool | None = KEEP_HISTORY,
-    out: Path | None = typer.Option(None, "--json", help="Write results.json here."),
-    save: Path | None = typer.Option(None, "--save", help="Write the played episodes (JSON lines) here."),
+    json_file: str | None = JSON,
+    save: Path | None = typer.Option(None, "--save", help="Write the episodes (JSON lines) here."),
     report: Path | None = typer.Option(None, "--report", help="Write an HTML report here."),
 ) -> None:
-    """Play policies on the same seeds and compare them with intervals."""
-    from gradus.pipeline.evaluate import evaluate_command
+    """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if every episode failed."""
+    import gradus
+    from gradus.pipeline.evaluate import parse_pair, scripted_names
 
-    evaluate_command(
-        environment,
-        policies=policy,
-        conditions=condition,
-        graders=grader,
+    spec = gradus.load_environment(environment, rewards=reward)
+    names = scripted_names(spec) if policy == "all" else _split(policy)
+    first = [next(iter(spec.conditions))]
+    conditions = first if condition == "main" and "main" not in spec.conditions else _split(condition)
+    result = gradus.evaluate(
+        names,
+        env=spec,
+        conditions=list(spec.conditions) if condition == "all" else conditions,
+        graders=_split(grader) if grader else None,
         episodes=episodes,
         seed=seed,
-        pairs=pairs,
+        pairs=[parse_pair(each, names) for each in _split(pairs)] if pairs else None,
         power=power,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        keep_history=keep_history,
-        json_path=out,
-        episodes_path=save,
-        report_path=report,
+        **given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history),
     )
+    show(result, json_file)
+    if save is not None:
+        note(f"episodes: {result.save(save)}")
+    if report is not None:
+        note(f"report: {result.report(report)}")
+    if result.all_failed:
+        note("every episode failed; the first says why: " + result.first_failure)
+        raise typer.Exit(1)
+    if save is not None:
+        next_command("show", save)
+    else:
+        next_command("eval", environment, "--policy", policy, "--save", "episodes.jsonl", "--report", "report.html")
+
+
+def _split(text: str) -> list[str]:
+    """Names separated by commas, in order, without repeats."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -1,11 +1,58 @@
-"""Options that several commands have."""
+"""Options that mean the same in every command, and the command that understands ``--json [FILE]``."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
-__all__ = ["KEEP_HISTORY", "MAX_NEW_TOKENS", "PRESET", "TEMPERATURE", "TRACKER"]
+from gradus.cli.output import FOR_MACHINES
 
+__all__ = [
+    "CHANGES",
+    "ENVIRONMENT",
+    "GRADER",
+    "JSON",
+    "KEEP_HISTORY",
+    "MAX_NEW_TOKENS",
+    "MODEL",
+    "PRESET",
+    "QUICK",
+    "RECIPE",
+    "REWARDS",
+    "TEMPERATURE",
+    "TRACKER",
+    "Command",
+    "given",
+]
+
+ENVIRONMENT = typer.Argument(
+    ...,
+    help="Environment, as in `gradus envs`; your rows.jsonl or rows.csv; your own FILE.py:NAME or module:attribute.",
+)
+JSON = typer.Option(
+    None,
+    "--json",
+    metavar="[FILE]",
+    help="Print JSON instead of tables; with FILE, write it there and show the tables.",
+)
+MODEL = typer.Option(None, "--model", "-m", help="Model folder, run folder or hub name; a nano model otherwise.")
+RECIPE = typer.Option(
+    None, "--recipe", "-r", help="A TOML recipe, or one that comes with Gradus; else the environment's."
+)
+CHANGES = typer.Option(
+    [], "--set", "-s", metavar="KEY=VALUE", help="Change a setting: grpo.max_steps=20; KEY= unsets it (repeatable)."
+)
+REWARDS = typer.Option(
+    [],
+    "--reward",
+    metavar="NAME=WEIGHT",
+    help="A reward function as (part of) the grader: a built-in, FILE.py:FN or module:FN (repeatable).",
+)
+GRADER = typer.Option(None, "--grader", "-g", help="A grader of the environment; its default one otherwise.")
+QUICK = typer.Option(False, "--quick", help="Every stage at toy size, for a first look.")
 TRACKER = typer.Option(
     [], "--tracker", help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written."
 )
@@ -25,3 +72,32 @@ PRESET = typer.Option(
     "--preset",
     help="Settings that suit a machine: cpu, small-gpu (24 GB) or large-gpu (80 GB); --set goes before them.",
 )
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+class Command(TyperCommand):
+    """``--json`` takes a file or none: a word after it is the file, unless the command then lacks an argument."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--json" not in args:
+            return super().parse_args(ctx, args)
+        after = args.index("--json") + 1
+        bare = [*args[:after], "-", *args[after:]]
+        if (
+            after == len(args)
+            or args[after].startswith("--")
+            or (args[after].startswith("-") and len(args[after]) == 2)
+        ):
+            return super().parse_args(ctx, bare)
+        try:
+            return super().parse_args(ctx, list(args))
+        except TyperException:
+            return super().parse_args(ctx, bare)
+
+    def invoke(self, ctx: Any) -> Any:
+        FOR_MACHINES.set(ctx.params.get("json_file") == "-")
+        return super().invoke(ctx)

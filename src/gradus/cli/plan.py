@@ -1,39 +1,42 @@
-"""`gradus plan`: memory, time and money of a GRPO run, before it starts."""
+"""`gradus plan`: memory, time and money of a run, before it starts."""
 
 from __future__ import annotations
 
 import typer
 
-from gradus.cli.options import PRESET
+from gradus.cli.options import CHANGES, JSON, MODEL, PRESET, QUICK, RECIPE
+from gradus.cli.output import next_command, show
 
 __all__ = ["command"]
 
 
 def command(
-    recipe: str = typer.Argument(..., help="A TOML recipe, a recipe that comes with Gradus, or an environment."),
-    model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name; a nano model otherwise."),
+    environment: str | None = typer.Argument(None, help="Environment, rows, or a TOML recipe, as in `gradus run`."),
+    recipe: str | None = RECIPE,
+    model: str | None = MODEL,
     preset: str | None = PRESET,
     memory: str | None = typer.Option(
         None, "--memory", help="Fit the settings to a card of this size, as in 24GB, and print what to set."
     ),
-    changes: list[str] = typer.Option([], "--set", "-s", help="Change a setting, as in `gradus run` (repeatable)."),
-    quick: bool = typer.Option(False, "--quick", help="Plan the recipe at toy size."),
+    changes: list[str] = CHANGES,
+    quick: bool = QUICK,
+    json_file: str | None = JSON,
 ) -> None:
     """Forecast a run of a recipe; what cannot fit is refused with the setting to change."""
-    from rich.console import Console
-    from rich.table import Table
+    import gradus
+    from gradus.api.training import recipe_or_data
+    from gradus.core import ConfigError
 
-    from gradus.pipeline.checks import load_named
-    from gradus.pipeline.checks.plan import fitted_plan
-    from gradus.planning.forecast import as_rows, check_fits
-
-    found = load_named(recipe, model=model, preset=preset, changes=changes, quick=quick)
-    plan, config, changed = fitted_plan(found, preset=preset, memory=memory)
-    table = Table(title=f"{plan.model.name} on {plan.hardware.name}", box=None, show_header=False, title_justify="left")
-    for row in as_rows(plan):
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
-    check_fits(plan, config)
-    if changed:
-        console.print("it fits with: " + " ".join(f"--set {each}" for each in changed), highlight=False)
+    data, recipe = recipe_or_data(environment, recipe)
+    result = gradus.plan(data, recipe=recipe, model=model, preset=preset, memory=memory, settings=changes, quick=quick)
+    show(result, json_file)
+    if result.problem:
+        raise ConfigError(result.problem)
+    words = [
+        word
+        for flag, value in (("--recipe", recipe), ("--model", model), ("--preset", preset))
+        if value
+        for word in (flag, value)
+    ]
+    settings = [word for each in (*changes, *result.changes) for word in ("--set", each)]
+    next_command("check", *([data] if data else []), *words, *settings)

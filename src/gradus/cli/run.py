@@ -6,29 +6,43 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import PRESET, TRACKER
+from gradus.cli.options import CHANGES, MODEL, PRESET, QUICK, RECIPE, REWARDS, TRACKER
+from gradus.cli.output import next_command
 
 __all__ = ["command"]
 
 
 def command(
-    environment: str | None = typer.Argument(None, help="Environment, as in `gradus envs`; or give --recipe."),
-    recipe: Path | None = typer.Option(None, "--recipe", "-r", help="A TOML recipe; the environment's own otherwise."),
-    model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name; a nano model otherwise."),
-    changes: list[str] = typer.Option(
-        [], "--set", "-s", help="Change a setting: --set grpo.max_steps=20 (repeatable)."
+    environment: str | None = typer.Argument(
+        None, help="Environment, as in `gradus envs`; your rows.jsonl or rows.csv; FILE.py:NAME; or give --recipe."
     ),
+    recipe: str | None = RECIPE,
+    model: str | None = MODEL,
+    reward: list[str] = REWARDS,
+    changes: list[str] = CHANGES,
     preset: str | None = PRESET,
     tracker: list[str] = TRACKER,
-    quick: bool = typer.Option(False, "--quick", help="Every stage at toy size, for a first look."),
+    quick: bool = QUICK,
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Run folder; runs/ENVIRONMENT otherwise."),
     redo: bool = typer.Option(False, "--redo", help="Do stages again whose settings have changed."),
 ) -> None:
     """Do everything: from a teacher to a trained model and the proof that it got better."""
-    from gradus.pipeline import load_recipe, run_recipe
+    import gradus
+    from gradus.api.training import recipe_or_data
 
-    found = load_recipe(
-        environment, path=recipe, model=model, changes=changes, quick=quick, seed=seed, trackers=tracker, preset=preset
+    data, recipe = recipe_or_data(environment, recipe)
+    result = gradus.run(
+        data,
+        recipe=recipe,
+        model=model,
+        rewards=reward,
+        settings=changes,
+        quick=quick,
+        seed=seed,
+        out=out,
+        redo=redo,
+        trackers=tracker,
+        preset=preset,
     )
-    run_recipe(found, out=out, redo=redo)
+    next_command("chat", result.folder)

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import PRESET, TRACKER
+from gradus.cli.options import CHANGES, ENVIRONMENT, MODEL, PRESET, RECIPE, REWARDS, TRACKER
+from gradus.cli.output import next_command
 
 __all__ = ["command"]
 
 
 def command(
-    environment: str = typer.Argument(..., help="Environment, as in `gradus envs`."),
+    environment: str = ENVIRONMENT,
     data: list[Path] = typer.Option(..., "--data", "-d", help="Episodes, as `gradus teach` writes them (repeatable)."),
-    model: str | None = typer.Option(None, "--model", "-m", help="Model folder or hub name; a nano model otherwise."),
-    recipe: Path | None = typer.Option(None, "--recipe", "-r", help="A TOML recipe; the environment's own otherwise."),
-    changes: list[str] = typer.Option([], "--set", "-s", help="Change a setting: --set sft.epochs=2 (repeatable)."),
+    model: str | None = MODEL,
+    recipe: str | None = RECIPE,
+    reward: list[str] = REWARDS,
+    changes: list[str] = CHANGES,
     preset: str | None = PRESET,
     tracker: list[str] = TRACKER,
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
@@ -24,10 +26,19 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off."),
 ) -> None:
     """Supervised fine-tuning on the action tokens of stored episodes."""
-    from gradus.pipeline import load_recipe
+    from gradus.api.training import make_recipe
     from gradus.pipeline.stages import sft_alone
 
-    found = load_recipe(
-        environment, path=recipe, model=model, changes=changes, seed=seed, trackers=tracker, preset=preset
+    chosen = make_recipe(
+        environment,
+        recipe=recipe,
+        model=model,
+        rewards=reward,
+        settings=changes,
+        seed=seed,
+        trackers=tracker,
+        preset=preset,
     )
-    typer.echo(f"model: {sft_alone(found, data, out, resume=resume)}")
+    best = sft_alone(chosen, data, out, resume=resume)
+    typer.echo(f"model: {best}")
+    next_command("grpo", environment, "--model", best)

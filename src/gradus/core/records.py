@@ -1,4 +1,4 @@
-"""The words of the domain: what a policy did, what came of it, and what it was paid.
+"""The words of the domain: what a policy did, what came of it, and its reward.
 
 All records are frozen. They hold plain Python values, so that core depends on nothing and every record can be stored.
 """
@@ -139,10 +139,10 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTerm:
-    """One payment: the weighted amount ``value`` that ``component`` adds to the reward, for a turn or for a span of it.
+    """The weighted amount ``value`` that ``component`` adds to the reward, for a turn or for a span of it.
 
-    ``immediate`` says that the span is a statement: nothing that comes later depends on it. Span credit then pays it by this
-    payment alone, without the noise of all that follows.
+    ``immediate`` says that nothing that comes later depends on the span. Span credit then gives it this term alone, without the
+    noise of all that follows.
     """
 
     component: str
@@ -176,7 +176,7 @@ class Reward:
     """What a grader says of one episode.
 
     ``value`` is None if it could not be computed, and ``error`` says why; it is never silently 0.
-    ``components`` are unweighted; ``terms`` are the weighted payments, one tuple per turn, and their sum is ``value``.
+    ``components`` are unweighted; ``terms`` are weighted, one tuple per turn, and their sum is ``value``.
     """
 
     grader: str
@@ -184,16 +184,17 @@ class Reward:
     components: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     terms: tuple[tuple[RewardTerm, ...], ...] = ()
     error: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # further figures, for the episode's metrics
 
     @property
     def turn_rewards(self) -> tuple[float, ...]:
-        """The payment of each turn, (K,)."""
+        """The sum of the terms of each turn, (K,)."""
         return tuple(fsum(term.value for term in turn) for turn in self.terms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """One playing of one task by one policy. ``outcome`` holds what may be known once it is over, hidden truth included."""
+    """One task taken by one policy, from reset to end. ``outcome`` holds what may be known once it is over, hidden truth included."""
 
     task: Task
     policy: str
@@ -224,5 +225,5 @@ class Group:
     episodes: tuple[Episode, ...]
 
     def values(self) -> Sequence[float | None]:
-        """Grades of the members, (G,)."""
+        """Rewards of the members, (G,)."""
         return [episode.reward.value if episode.reward else None for episode in self.episodes]

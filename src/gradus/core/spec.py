@@ -99,8 +99,15 @@ class Panel:
     """Policies by the role they play in an audit. ``ladder`` goes from worst to best and ends with teacher and ceiling."""
 
     ladder: Sequence[str]
-    reflexes: Sequence[str] = ()  # honest, without inference; the best of them is what an exploit must not beat
+    reflexes: Sequence[
+        str
+    ] = ()  # honest, without inference; the best is what an exploit must not beat. Else the first rung
     exploits: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.ladder:
+            raise ConfigError("a panel needs a ladder: names of policies from worst to best, got none")
+        object.__setattr__(self, "reflexes", tuple(self.reflexes) or (self.ladder[0],))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,5 @@
 """The environments that come with Gradus, by name, and the way to bring one's own."""
 
-from gradus.environments.registry import load, load_registered, names, register
+from gradus.environments.registry import is_registered_by_name, load, load_registered, names, register, with_random
 
-__all__ = ["load", "load_registered", "names", "register"]
+__all__ = ["is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]

@@ -7,13 +7,15 @@ that looking one up costs nothing until it is used. Other packages add theirs by
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean, import_object
+from gradus.policies.scripted import policy_factory
 
-__all__ = ["load", "load_registered", "names", "register"]
+__all__ = ["is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]
 
 Loader = Callable[[str | None], EnvironmentSpec]
 
@@ -53,7 +55,7 @@ def load(name: str) -> EnvironmentSpec:
     head, separator, _ = name.partition(":")
     if head in names() or not separator:
         return load_registered(name)
-    return _as_spec(name, import_object(name, "environment"), None)
+    return with_random(_as_spec(name, import_object(name, "environment"), None))
 
 
 def load_registered(name: str) -> EnvironmentSpec:
@@ -66,9 +68,24 @@ def load_registered(name: str) -> EnvironmentSpec:
             "own as module:attribute or FILE.py:NAME"
         )
     if isinstance(entry, EntryPoint):
-        return _as_spec(name, entry.load(), argument or None)
+        return with_random(_as_spec(name, entry.load(), argument or None))
     loader: Loader = import_object(entry, "environment") if isinstance(entry, str) else entry
-    return loader(argument or None)
+    return with_random(loader(argument or None))
+
+
+def with_random(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """The environment with a policy ``random`` if it has random answers and no such policy."""
+    draw = spec.audit.random_answers
+    if draw is None or "random" in spec.policies:
+        return spec
+    policy = policy_factory("random", lambda seen, script: draw(script.rng.randrange(2**31)))
+    return replace(spec, policies={**spec.policies, "random": policy})
+
+
+def is_registered_by_name(name: str) -> bool:
+    """Whether another process would find it too: registered in this one as a function, it would not."""
+    head = name.partition(":")[0]
+    return head in names() and not callable(_LOADERS.get(head))
 
 
 def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gradus import __version__
 from gradus.core import ConfigError, GradusError
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.model_card import evaluation_table
 from gradus.rollouts import read_episodes
+from gradus.version import __version__
 
 __all__ = ["PlannedFile", "PushPlan", "plan_push", "upload"]
 

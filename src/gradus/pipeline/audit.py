@@ -1,54 +1,25 @@
-"""`gradus audit`, whole: play, judge, show, and write what is worth keeping."""
+"""An audit with its progress shown, as a stage of a run, and written into a folder."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
-from gradus import environments
 from gradus.audit import AuditResult, run_audit
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.files import write_json
-from gradus.pipeline.policies import make_policy
 from gradus.pipeline.progress import progress_bar
 
-__all__ = ["audit_command", "audit_stage"]
-
-
-def audit_command(
-    environment: str,
-    *,
-    grader: str | None,
-    episodes: int,
-    budget: int,
-    policy: str | None = None,
-    seed: int = 0,
-    as_json: bool = False,
-    out: Path | None = None,
-) -> bool:
-    """Audit and show; true if the grader passed."""
-    spec = environments.load(environment)
-    signal = make_policy(spec, policy) if policy else None
-    found = _audited(spec, spec.grader(grader), episodes=episodes, budget=budget, seed=seed, signal_policy=signal)
-    if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1))
-    else:
-        _show(found, Console())
-    if out is not None:
-        for path in store_audit(spec, found, out):
-            typer.echo(f"written: {path}", err=True)
-    return found.verdict == "pass"
+__all__ = ["audit_renderables", "audit_stage", "audit_with_progress", "store_audit"]
 
 
 def audit_stage(
     spec: EnvironmentSpec, grader: Grader, folder: Path, *, episodes: int, budget: int, seed: int, console: Console
 ) -> None:
     """The audit as a stage of a run: a sentence on screen, the rest in the folder."""
-    found = _audited(spec, grader, episodes=episodes, budget=budget, seed=seed)
+    found = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
     store_audit(spec, found, folder)
     for check in found.checks:
         mark = {True: "[green]pass[/green]", False: "[red]FAIL[/red]", None: "–"}[check.passed]
@@ -56,7 +27,7 @@ def audit_stage(
     console.print(found.summary)
 
 
-def _audited(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
+def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
     with progress_bar(f"audit {grader.name}", 0, "episodes") as advance:
 
         def tell(label: str, done: int, total: int) -> None:
@@ -65,18 +36,18 @@ def _audited(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResu
         return run_audit(spec, grader, progress=tell, **options)
 
 
-def _show(found: AuditResult, console: Console) -> None:
-    for table in found.tables():
-        console.print(table)
-        console.print()
-    if found.hack is not None:
+def audit_renderables(result: AuditResult) -> list[Any]:
+    """The checks and the panel, the hack if the search brought one, and the verdict."""
+    from rich.rule import Rule
+    from rich.text import Text
+
+    parts: list[Any] = [part for table in result.tables() for part in (table, "")]
+    if result.hack is not None:
         from gradus.reports import show_episode
 
-        console.rule("the hack that was found")
-        console.print(f"plan: {found.hack.plan}", highlight=False, markup=False)
-        console.print(show_episode(found.hack.episode))
-    style = "green" if found.verdict == "pass" else "red"
-    console.print(f"[bold {style}]{found.verdict}[/]  {found.summary}", highlight=False)
+        parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
+    style = {"pass": "green", "fail": "red"}.get(result.verdict, "yellow")
+    return [*parts, Text.assemble((result.verdict, f"bold {style}"), f"  {result.summary}")]
 
 
 def store_audit(spec: EnvironmentSpec, found: AuditResult, folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""`gradus eval`, whole: names to policies, played, compared, shown and written."""
+"""Evaluations with their progress shown, their report, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -6,76 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
-from gradus.core.files import write_json
-from gradus.evaluation import Evaluation, evaluate
-from gradus.pipeline.policies import make_policy
+from gradus.core.files import read_json
+from gradus.evaluation import Evaluation, compare, evaluate
 from gradus.pipeline.progress import progress_bar
+from gradus.pipeline.recipe import load_recipe
+from gradus.rollouts import read_episodes
 
-__all__ = ["evaluate_command", "evaluate_policies", "parse_pair", "split_names"]
-
-
-def split_names(text: str) -> list[str]:
-    """Names separated by commas, in order, without repeats.
-
-    >>> split_names("a, b,,a")
-    ['a', 'b']
-    """
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
-def evaluate_command(
-    environment: str,
-    *,
-    policies: str,
-    conditions: str = "main",
-    graders: str | None = None,
-    episodes: int | None = None,
-    seed: int = 0,
-    pairs: str | None = None,
-    power: float | None = None,
-    temperature: float | None = None,
-    max_new_tokens: int | None = None,
-    keep_history: bool | None = None,
-    json_path: Path | None = None,
-    episodes_path: Path | None = None,
-    report_path: Path | None = None,
-) -> Evaluation:
-    """Evaluate, print the tables, and write what was asked for."""
-    from rich.console import Console
-
-    spec = environments.load(environment)
-    names = list(_offline(spec)) if policies == "all" else split_names(policies)
-    changes: dict[str, Any] = {
-        "temperature": temperature,
-        "max_new_tokens": max_new_tokens,
-        "keep_history": keep_history,
-    }
-    made = {name: make_policy(spec, name, **changes) for name in names}
-    evaluation = evaluate_policies(
-        spec,
-        made,
-        conditions=_conditions(spec, conditions),
-        graders=split_names(graders) if graders else None,
-        episodes=episodes,
-        seed=seed,
-        pairs=[parse_pair(each, names) for each in split_names(pairs)] if pairs else None,
-        power=power,
-    )
-    console = Console()
-    for table in evaluation.tables():
-        console.print(table)
-        console.print()
-    if json_path is not None:
-        write_json(json_path, evaluation.to_json())
-        console.print(f"results: {json_path}")
-    if episodes_path is not None:
-        _save(spec, evaluation, episodes_path)
-        console.print(f"episodes: {episodes_path}")
-    if report_path is not None:
-        console.print(f"report: {_report(spec, evaluation, report_path)}")
-    return evaluation
+__all__ = ["compare_runs", "evaluate_policies", "parse_pair", "scripted_names", "write_evaluation_report"]
 
 
 def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy], **options: Any) -> Evaluation:
@@ -92,7 +30,7 @@ def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy], **o
         return evaluate(spec, policies, progress=tell, **options)
 
 
-def _offline(spec: EnvironmentSpec) -> Sequence[str]:
+def scripted_names(spec: EnvironmentSpec) -> list[str]:
     """Policies of the environment that need no argument and no server."""
     names: list[str] = []
     for name in spec.policies:
@@ -104,12 +42,6 @@ def _offline(spec: EnvironmentSpec) -> Sequence[str]:
     return names
 
 
-def _conditions(spec: EnvironmentSpec, text: str) -> list[str]:
-    if text == "all":
-        return list(spec.conditions)
-    return [next(iter(spec.conditions))] if text == "main" and "main" not in spec.conditions else split_names(text)
-
-
 def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
     """Split ``a-b`` where names may hold hyphens themselves."""
     for left in names:
@@ -119,18 +51,46 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
     raise ConfigError(f"--pairs takes two of the played policies as a-b, got {text!r}; played are {', '.join(names)}")
 
 
-def _save(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> None:
-    from gradus.rollouts import write_episodes
-
-    flat: list[Episode] = [
-        episode for policies in evaluation.episodes.values() for played in policies.values() for episode in played
-    ]
-    write_episodes(path, flat, environment=spec.name, note="gradus eval")
-
-
-def _report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
+def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
+    """The HTML report of an evaluation that belongs to no run."""
     from gradus.pipeline.report_episodes import shown_groups
     from gradus.reports import environment_words, shown_episodes, write_eval_report
 
-    payload = shown_episodes(spec, shown_groups(evaluation.episodes, 3))
-    return write_eval_report(evaluation.to_json(), payload, path, about=environment_words(spec))
+    shown = shown_episodes(spec, shown_groups(evaluation.episodes, 3))
+    return write_eval_report(evaluation.to_json(), shown, path, about=environment_words(spec))
+
+
+def compare_runs(folders: Sequence[Path], policy: str) -> dict[str, Any]:
+    """The document that compares one policy of each run on the episodes that both evaluations rolled out; the last minus the first.
+
+    Raises ConfigError if they share no condition, environment or grader.
+    """
+    documents = [read_json(folder / "results.json") for folder in folders]
+    for key in ("environment", "grader", "seed"):
+        values = [document.get(key) for document in documents]
+        if len(set(values)) > 1:
+            raise ConfigError(
+                f"the runs differ in {key} ({' and '.join(map(str, values))}), so their episodes are not paired; "
+                "evaluate both with gradus eval"
+            )
+    spec = load_recipe(None, path=folders[0] / "recipe.toml").spec()
+    labels = [folder.name for folder in folders]
+    labels = labels if len(set(labels)) == len(labels) else [str(folder) for folder in folders]
+    stored = [read_episodes(folder / "eval" / "episodes.jsonl").episodes for folder in folders]
+    by_condition = [_by_condition(episodes, policy) for episodes in stored]
+    shared = [condition for condition in by_condition[0] if all(condition in each for each in by_condition)]
+    if not shared:
+        raise ConfigError(f"the runs share no condition on which {policy!r} was evaluated; choose another policy")
+    played = {
+        condition: {label: each[condition] for label, each in zip(labels, by_condition, strict=True)}
+        for condition in shared
+    }
+    return compare(spec, played, graders=[documents[0]["grader"]], graded=True)
+
+
+def _by_condition(episodes: Sequence[Episode], policy: str) -> dict[str, list[Episode]]:
+    sorted_out: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        if episode.policy == policy:
+            sorted_out.setdefault(episode.task.condition, []).append(episode)
+    return sorted_out

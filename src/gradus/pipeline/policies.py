@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core.naming import did_you_mean
 from gradus.policies.local.folders import RUN_MODELS, find_model
 
-__all__ = ["existing_model", "find_model", "is_hub_name", "make_policy", "teacher_name"]
+__all__ = ["existing_model", "find_model", "installed_policies", "is_hub_name", "make_policy", "teacher_name"]
 
 
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
@@ -44,12 +47,15 @@ def make_policy(
             raise ConfigError(
                 "remote needs a model's name, as in remote:gpt-5-mini; set OPENAI_BASE_URL for another server"
             )
-        return RemotePolicy(argument)
+        settings = {"temperature": temperature, "max_tokens": max_new_tokens}
+        return RemotePolicy(argument, **{name: value for name, value in settings.items() if value is not None})
+    if head in installed_policies():
+        return installed_policies()[head].load()(argument or None)
     folder = find_model(name)
     if folder is None and not is_hub_name(name):
-        known = ", ".join(spec.policies)
+        known = ", ".join([*spec.policies, *installed_policies()])
         raise ConfigError(
-            f"unknown policy {name!r} for {spec.name}: it is none of {known}, not remote:MODEL, no folder with a model, and no "
+            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: it is none of {known}, not remote:MODEL, no folder with a model, and no "
             "hub name (owner/name)"
         )
     from gradus.pipeline.recipe import sampling_of
@@ -69,6 +75,15 @@ def is_hub_name(name: str) -> bool:
     return (
         name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
     )
+
+
+@cache
+def installed_policies() -> dict[str, EntryPoint]:
+    """Policies and engines of other packages, by the entry point group ``gradus.policies``.
+
+    Each is a function of the text after the colon (or None) that returns a Policy.
+    """
+    return {each.name: each for each in entry_points(group="gradus.policies")}
 
 
 def existing_model(name: str) -> Path:

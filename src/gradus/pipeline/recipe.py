@@ -1,7 +1,8 @@
 """A recipe: everything a run is told, in one TOML file, with nothing it does not know.
 
-Later layers win: the environment's own recipe or the file that was given, its ``[quick]`` table if asked for, then the
-command line's ``--model``, ``--seed``, ``--grader`` and every ``--set key=value``.
+Later layers win: the environment's own recipe or the file that was given; with a model, its ``[lm]`` table, whose ``sft`` and
+``grpo`` take the place of those for a nano model, and settings by the model's size where nothing else is said; its ``[quick]`` table
+if asked for; a preset of a machine; then the command line's ``--seed``, ``--grader`` and every ``--set key=value``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
+from gradus.core.naming import did_you_mean
+from gradus.pipeline.policies import find_model
 from gradus.pipeline.promises import Promise
+from gradus.pipeline.starter import beside, starter
+from gradus.planning.defaults import by_size
+from gradus.planning.forecast import read_shape
+from gradus.planning.hardware import PRESETS
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
@@ -32,6 +39,7 @@ __all__ = [
     "Recipe",
     "TeachSection",
     "load_recipe",
+    "own_grader",
     "own_recipes",
     "sampling_of",
 ]
@@ -64,9 +72,13 @@ class AuditSection(_Section):
 
 
 class TeachSection(_Section):
-    """Whose episodes warm-start the model. ``policy`` None is the environment's own teacher. ``workers``: processes that play, for
-    an environment's own teachers; they change no episode."""
+    """Whose episodes warm-start the model. ``enabled`` false leaves the teacher and SFT out: GRPO begins with the model as it is.
 
+    ``policy`` None is the environment's own teacher. ``workers``: processes that roll out, for an environment's own teachers;
+    they change no episode.
+    """
+
+    enabled: bool = True
     policy: str | None = None
     episodes: int = Field(default=200, ge=1)
     workers: int = Field(default=1, ge=1)
@@ -129,9 +141,7 @@ class Recipe(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         if self.rewards and self.grader not in (None, _OWN_GRADER):
-            raise ValueError(
-                f"a recipe pays by its rewards or by a grader, got both; leave out grader = {self.grader!r}"
-            )
+            raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
         begun = sum(stage.steps or 0 for stage in self.stage[:-1])
         if begun >= self.grpo.max_steps:
             raise ValueError(
@@ -145,14 +155,7 @@ class Recipe(_Section):
         spec = environments.load(self.environment)
         if not self.rewards:
             return spec
-        if spec.max_turns != 1:
-            raise ConfigError(
-                f"rewards are for environments of one turn, {spec.name} has up to {spec.max_turns}; choose one of its "
-                f"graders: {', '.join(spec.graders)}"
-            )
-        rewards = load_rewards(self.rewards)
-        rewards.trainer_state.max_steps = self.grpo.max_steps
-        own = grader_of(rewards, name=_OWN_GRADER, summary="the recipe's own rewards")
+        own = own_grader(spec, self.rewards, steps=self.grpo.max_steps)
         return replace(spec, graders={**spec.graders, _OWN_GRADER: own}, default_grader=_OWN_GRADER)
 
     def template(self) -> dict[str, Any]:
@@ -161,7 +164,7 @@ class Recipe(_Section):
         return {"keep_history": keep or None, "template_options": self.model.template_options or None}
 
     def schedule(self, grader: Grader) -> RewardSchedule | None:
-        """What changes from step to step in what is paid, None where nothing does. Raises ConfigError.
+        """What changes from step to step in the weights; None if nothing does. Raises ConfigError.
 
         Rewards of one's own have a schedule even where weights stay: their functions may look at the step.
         """
@@ -170,54 +173,136 @@ class Recipe(_Section):
         return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive)
 
 
+def own_grader(spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0) -> Grader:
+    """Reward functions as a grader of the environment. Raises ConfigError if it has several turns."""
+    if spec.max_turns != 1:
+        raise ConfigError(
+            f"rewards are for environments of one turn, {spec.name} has up to {spec.max_turns}; choose one of its "
+            f"graders: {', '.join(spec.graders)}"
+        )
+    loaded = load_rewards(rewards)
+    loaded.trainer_state.max_steps = steps
+    return grader_of(loaded, name=_OWN_GRADER, summary="rewards of one's own")
+
+
 def load_recipe(
     environment: str | None,
     *,
     path: Path | None = None,
     model: str | None = None,
-    changes: Sequence[str] = (),
+    changes: Mapping[str, Any] | Sequence[str] = (),
+    rewards: Sequence[Mapping[str, Any]] = (),
     quick: bool = False,
     seed: int | None = None,
     grader: str | None = None,
     trackers: Sequence[str] = (),
+    preset: str | None = None,
 ) -> Recipe:
-    """The recipe of an environment or of a file, with the command line's changes."""
+    """The recipe of an environment or of a file, with changes.
+
+    ``changes``: dotted keys to values (None unsets a key), or ``key=value`` as typed (``key=`` unsets it). ``rewards`` take the
+    place of the grader and of all that the environment's own recipe says of it.
+    """
     if environment is None and path is None:
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = _table(environment, path)
+    edits = _changes(changes)
+    _for_language_model(table, model or edits.get("model.path") or table.get("model", {}).get("path"))
     small = table.pop("quick", {})
     if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
         table["quick"], small = small, {}
+    if rewards:
+        _without_grader(table, small, whole=path is None)
+        table["rewards"] = [dict(each) for each in rewards]
     if quick:
         for key, value in small.items():
             _set(table, key, value)
         table["quick"] = True
+    if preset is not None:
+        _for_machine(table, preset)
     named: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
     named["trackers"] = list(trackers) or None
     for key, value in named.items():
         if value is not None:
             _set(table, key, value)
-    for change in changes:
-        key, found, value = change.partition("=")
-        if not found:
-            raise ConfigError(f"--set takes key=value, as in --set grpo.max_steps=20; got {change!r}")
-        _set(table, key.strip(), _value(value.strip()))
+    for key, value in edits.items():
+        _set(table, key, value)
     return _validated(table, source)
+
+
+def _for_language_model(table: dict[str, Any], model: str | None) -> None:
+    """Put the ``[lm]`` table in force if there is a model; without the table nothing of the recipe is for a nano model."""
+    layer = table.pop("lm", None)
+    if model is None or (layer is None and table.keys() & {"sft", "grpo"}):
+        return
+    for key, value in (layer or {}).items():
+        table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
+    for stage, settings in by_size(_parameters(model)).items():
+        table[stage] = {**settings, **(layer or {}).get(stage, {})}
+    table.pop("promises", None)  # they are about the nano model
+
+
+def _parameters(model: str) -> int | None:
+    """How many parameters a model has, by its config; None if that is not at hand."""
+    try:
+        return read_shape(find_model(model) or model, online=False).parameters
+    except ConfigError:
+        return None
+
+
+def _for_machine(table: dict[str, Any], preset: str) -> None:
+    """Put a preset's settings in force; SFT takes those that both stages have, but for the rate."""
+    if preset not in PRESETS:
+        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+    settings = PRESETS[preset].settings
+    table["grpo"] = {**table.get("grpo", {}), **settings}
+    both = {key: value for key, value in settings.items() if key in SftConfig.model_fields and key != "lr"}
+    table["sft"] = {**table.get("sft", {}), **both}
+
+
+def _changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Dotted keys to values. Raises ConfigError for a text that is not ``key=value``."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    changes: dict[str, Any] = {}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(
+                f"--set takes key=value, as in --set grpo.max_steps=20, or key= to unset it; got {text!r}"
+            )
+        changes[key.strip()] = _value(value.strip()) if value.strip() else None
+    return changes
+
+
+def _without_grader(table: dict[str, Any], small: dict[str, Any], *, whole: bool) -> None:
+    """Rewards replace the grader; what an environment's own recipe says of its own grader goes with it (``whole``)."""
+    for key in ("grader", "rewards", *(("stage", "adaptive", "promises") if whole else ())):
+        table.pop(key, None)
+    if whole:
+        table.get("eval", {}).pop("graders", None)
+        for key in [key for key in small if key.startswith("stage.")]:
+            del small[key]
 
 
 def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str]:
     """The raw recipe and where it came from."""
     if path is not None:
         try:
-            return tomllib.loads(_own(path) or path.read_text(encoding="utf-8")), str(path)
+            shipped = _own(path)
+            table = tomllib.loads(shipped or path.read_text(encoding="utf-8"))
+            return (table if shipped else beside(table, path.parent)), str(path)
         except FileNotFoundError as error:
-            raise ConfigError(f"no recipe {path}; it is a TOML file, or one of {', '.join(own_recipes())}") from error
+            raise ConfigError(
+                f"no recipe {path}{did_you_mean(str(path), own_recipes())}; it is a TOML file, or one of "
+                f"{', '.join(own_recipes())}"
+            ) from error
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
     assert environment is not None
     spec = environments.load(environment)
     if spec.recipe is None:
-        return {"environment": environment}, f"the defaults for {environment}"
+        return starter(environment, spec), f"the settings for {environment}"
     text = resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8")
     return tomllib.loads(text), f"the recipe of {environment}"
 
@@ -227,7 +312,8 @@ def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
     table: dict[str, Any] = {}
     if spec.recipe is not None:
         table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
-    return SamplingConfig.model_validate(table.get("grpo", {}).get("sampling", {}))
+    layer = table.get("lm", table)
+    return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
 
 
 def own_recipes() -> list[str]:
@@ -245,7 +331,7 @@ def _own(path: Path) -> str | None:
 
 
 def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set ``a.b.c`` in nested tables; a number is a place in a list, as in ``stage.0.steps``."""
+    """Set ``a.b.c`` in nested tables, or unset it (None); a number is a place in a list, as in ``stage.0.steps``."""
     *way, last = dotted.split(".")
     inside: Any = table
     for index, part in enumerate(way):
@@ -253,7 +339,12 @@ def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(inside, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(way[: index + 1])} is a value, not a table")
     key: Any = _place(inside, last, dotted) if isinstance(inside, list) else last
-    inside[key] = value
+    if value is not None:
+        inside[key] = value
+    elif isinstance(inside, list):
+        del inside[key]
+    else:
+        inside.pop(key, None)
 
 
 def _place(entries: Sequence[Any], part: str, dotted: str) -> int:
@@ -286,8 +377,10 @@ def _json_like(value: Any) -> Any:
 def _complaint(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        known = ", ".join(_known(error["loc"][:-1]))
-        return f"{where}: unknown key; {'.'.join(map(str, error['loc'][:-1])) or 'a recipe'} knows {known}"
+        known = _known(error["loc"][:-1])
+        hint = did_you_mean(str(error["loc"][-1]), known)
+        section = ".".join(map(str, error["loc"][:-1])) or "a recipe"
+        return f"{where}: unknown key{hint}; {section} knows {', '.join(known)}"
     message = error["msg"].removeprefix("Value error, ")
     given = error.get("input")
     shown = "" if isinstance(given, Mapping) else f", got {given!r}"  # a whole section would hide the message

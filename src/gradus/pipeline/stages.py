@@ -74,14 +74,20 @@ class _Run:
         """The best checkpoint of a training stage, or the model before any."""
         return self.base if stage == "model" else str(self.folder / stage / "best")
 
+    @property
+    def stages(self) -> Mapping[str, Any]:
+        """The stages that the recipe wants."""
+        left_out = () if self.recipe.teach.enabled else ("teach", "sft")
+        return {name: stage for name, stage in _STAGES.items() if name not in left_out}
+
 
 def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, console: Console | None = None) -> Path:
     """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped."""
     folder = out or Path("runs") / recipe.environment.partition(":")[0]
     check_trackers(recipe.trackers)
     run = _Run(recipe, folder, redo=redo, console=console or Console())
-    settings = {name: select(run) for name, (_, select) in _STAGES.items()}
-    for name, (do, _) in _STAGES.items():
+    settings = {name: select(run) for name, (_, select) in run.stages.items()}
+    for name, (do, _) in run.stages.items():
         if run.state.done(name, settings[name]):
             run.console.print(f"[dim]{name}: there already[/dim]")
             continue
@@ -96,7 +102,7 @@ def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, c
 def remaining(recipe: Recipe, folder: Path) -> list[str]:
     """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
     run = _Run(recipe, folder, redo=False, console=Console(quiet=True))
-    return [name for name, (_, select) in _STAGES.items() if not run.state.done(name, select(run))]
+    return [name for name, (_, select) in run.stages.items() if not run.state.done(name, select(run))]
 
 
 def _finish(run: _Run) -> Path:
@@ -173,7 +179,13 @@ def _do_sft(run: _Run, cost: dict[str, Any]) -> None:
 
 def _do_grpo(run: _Run, cost: dict[str, Any]) -> None:
     folder = run.folder / "grpo"
-    result = _train_grpo(run.recipe, run.checkpoint("sft"), folder, run.grader, resume=_begun(folder))
+    result = _train_grpo(
+        run.recipe,
+        run.checkpoint("sft" if run.recipe.teach.enabled else "model"),
+        folder,
+        run.grader,
+        resume=_begun(folder),
+    )
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
@@ -183,7 +195,7 @@ def _do_doctor(run: _Run, cost: dict[str, Any]) -> None:
 
 def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
     section = run.recipe.eval
-    names = section.policies or ("random", "sft", "grpo", "grpo-greedy")
+    names = section.policies or _default_policies(run)
     names = names if "base" in names else ("base", *names)  # what training began with is in every table
     graders = list(dict.fromkeys([run.grader.name, *section.graders]))
     policies = _policies(run, names)
@@ -216,6 +228,11 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
         seed=run.recipe.seed,
     )
     cost.update(episodes=len(flat))
+
+
+def _default_policies(run: _Run) -> tuple[str, ...]:
+    first = ("random",) if "random" in run.spec.policies else ()
+    return (*first, *(("sft",) if run.recipe.teach.enabled else ()), "grpo", "grpo-greedy")
 
 
 def _policies(run: _Run, names: Sequence[str]) -> dict[str, Policy]:

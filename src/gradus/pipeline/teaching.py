@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
-from gradus.environments import load_registered
+from gradus.environments import is_registered_by_name, load_registered
 from gradus.rollouts import EpisodeWriter, read_episodes, roll_out
 
 __all__ = ["TeachSummary", "teach"]
@@ -144,6 +144,8 @@ def _by_workers(
 
 def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> bool:
     """Whether a fresh process would find the environment, the policy and the grader."""
+    if not is_registered_by_name(spec.name):
+        return False
     try:
         fresh = _spec(spec.name)
     except ConfigError:

@@ -7,6 +7,7 @@ machine was measured to do, times the share of it that such work reaches.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,13 +99,18 @@ class Plan:
         return self.steps * sum(self.seconds.values()) / 3600
 
 
-def read_shape(path_or_name: str | Path, *, targets: str | tuple[str, ...] = "all-linear") -> ModelShape:
-    """The shape of a model from its config; its weights are neither read nor downloaded. Raises ConfigError."""
+def read_shape(
+    path_or_name: str | Path, *, targets: str | tuple[str, ...] = "all-linear", online: bool = True
+) -> ModelShape:
+    """The shape of a model from its config; its weights are neither read nor downloaded. Raises ConfigError.
+
+    ``online``: a config that is not on this disk may be asked for by its name on the hub.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(path_or_name)
+        config = AutoConfig.from_pretrained(_base(path_or_name), local_files_only=not online)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError) as error:
@@ -134,6 +140,14 @@ def read_shape(path_or_name: str | Path, *, targets: str | tuple[str, ...] = "al
         context=getattr(text, "max_position_embeddings", None),
         adapter_width=sum(module.in_features + module.out_features for module in adapted),
     )
+
+
+def _base(path_or_name: str | Path) -> str | Path:
+    """The model that adapters belong to, where a folder holds adapters alone."""
+    file = Path(path_or_name) / "adapter_config.json"
+    if not file.is_file() or (file.parent / "config.json").is_file():
+        return path_or_name
+    return json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path") or path_or_name
 
 
 def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> Plan:

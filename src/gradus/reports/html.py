@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradus import __version__
 from gradus.core import StorageError
 from gradus.core.files import write_text
 from gradus.reports.episode_data import json_values
@@ -16,6 +15,7 @@ from gradus.reports.page_data import STATES, page_context
 from gradus.reports.run_files import RunRecord, read_run
 from gradus.reports.verdict import Claim
 from gradus.stats import format_number
+from gradus.version import __version__
 
 __all__ = ["render_report", "write_eval_report", "write_report"]
 

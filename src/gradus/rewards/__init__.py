@@ -1,7 +1,7 @@
 """Reward functions with TRL's signature, composed, tried, scheduled and turned into graders."""
 
 from gradus.rewards.answers import AnswerReading, gold_answer, read_answer, same_answer
-from gradus.rewards.catalog import BUILT_IN, RewardConfig, find_reward, load_rewards, parse_reward
+from gradus.rewards.catalog import BUILT_IN, RewardConfig, find_reward, load_rewards, parse_reward, register_reward
 from gradus.rewards.compose import Completion, RewardFunction, Rewards, ScoredCompletion, completion_text, reward_name
 from gradus.rewards.functions import (
     correctness,
@@ -50,6 +50,7 @@ __all__ = [
     "read_answer",
     "read_completions",
     "read_number",
+    "register_reward",
     "repetition",
     "reward_name",
     "reweigh",

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gradus.core import ConfigError
+from gradus.core.naming import did_you_mean, import_object
 from gradus.rewards import functions
-from gradus.rewards.compose import RewardFunction, Rewards
+from gradus.rewards.compose import RewardFunction, Rewards, reward_name
 
-__all__ = ["BUILT_IN", "RewardConfig", "find_reward", "load_rewards", "parse_reward"]
+__all__ = ["BUILT_IN", "RewardConfig", "find_reward", "load_rewards", "parse_reward", "register_reward"]
 
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "correctness": functions.correctness,
@@ -27,6 +25,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "json_schema": functions.json_schema,
     "debug": functions.debug,
 }
+_GIVEN: dict[str, RewardFunction] = {}  # functions of a session that no file holds
 _FACTORIES = {"length", "repetition", "style", "json_schema"}
 
 
@@ -85,32 +84,31 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
             return BUILT_IN[name](**settings)
         except TypeError as error:
             raise ConfigError(f"reward {name!r}: {error}") from error
-    module, _, attribute = name.rpartition(":")
-    if not module:
-        raise ConfigError(f"unknown reward {name!r}; known are {', '.join(BUILT_IN)}, or give module:function")
-    function: Any = getattr(_module(module), attribute, None)
-    if not callable(function):
-        raise ConfigError(f"{module} has no function {attribute!r}")
-    return function(**settings) if settings else function
+    if name in _GIVEN:
+        return _GIVEN[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"unknown reward {name!r}{did_you_mean(name, BUILT_IN)}; known are {', '.join(BUILT_IN)}, or give "
+            "module:function or FILE.py:function"
+        )
+    own: Any = import_object(name, "reward")
+    if not callable(own):
+        raise ConfigError(f"reward {name!r} is a {type(own).__name__}, expected a function")
+    function: Any = own(**settings) if settings else own
+    return function
 
 
-def _module(path: str) -> Any:
-    if not path.endswith(".py"):
-        try:
-            return importlib.import_module(path)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"no module {path!r} to take a reward from; is it on PYTHONPATH?") from error
-    file = Path(path)
-    if not file.exists():
-        raise ConfigError(f"no file {path} to take a reward from")
-    name = f"_gradus_rewards_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def register_reward(function: RewardFunction) -> str:
+    """The name of a function for a recipe: ``module:function`` if it can be imported, else one that holds in this process."""
+    for name, known in BUILT_IN.items():
+        if known is function:
+            return name
+    module, qualname = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<none>")
+    if getattr(sys.modules.get(module), qualname, None) is function and module != "__main__":
+        return f"{module}:{qualname}"
+    name = f"python:{reward_name(function)}"
+    _GIVEN[name] = function
+    return name
 
 
 def _config(entry: RewardConfig | Mapping[str, Any] | Sequence[Any] | str) -> RewardConfig:

@@ -41,8 +41,9 @@ class _RewardGrader:
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
         rows = {place: _completion(episode) for place, episode in enumerate(episodes) if episode.turns}
         scored = dict(zip(rows, self.rewards(list(rows.values())), strict=True))
+        logged = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
         return [
-            _grade(self.name, scored[place], len(episode.turns))
+            replace(_grade(self.name, scored[place], len(episode.turns)), metrics=logged)
             if place in scored
             else Reward(grader=self.name, value=None, error="expected an episode with an answer, got none")
             for place, episode in enumerate(episodes)

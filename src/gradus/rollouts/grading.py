@@ -62,6 +62,7 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
 
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> dict[str, float | None]:
-    metrics: dict[str, float | None] = dict(spec.metrics(episode)) if spec.metrics else {}
+    metrics: dict[str, float | None] = dict(episode.reward.metrics) if episode.reward else {}
+    metrics.update(spec.metrics(episode) if spec.metrics else {})
     metrics["true_reward"] = spec.true_reward(episode)
     return metrics

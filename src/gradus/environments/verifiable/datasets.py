@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 from gradus.core import ConfigError, StorageError
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, share_of
 
-__all__ = ["DataSource", "parse_source", "read_tasks", "split_items"]
+__all__ = ["DataSource", "parse_source", "read_rows", "read_tasks", "split_items"]
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
@@ -135,9 +135,9 @@ def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str
         if not train.exists():
             train, test = test, train
         held_out = Path(source.test) if source.test else test
-        return _read(train, source.kind), _read(held_out, source.kind) if held_out.exists() else None
+        return read_rows(train, source.kind), read_rows(held_out, source.kind) if held_out.exists() else None
     if path.exists():
-        return _read(path, source.kind), _read(Path(source.test), source.kind) if source.test else None
+        return read_rows(path, source.kind), read_rows(Path(source.test), source.kind) if source.test else None
     if source.kind != "gsm8k" or path.suffix:
         raise ConfigError(f"no file {source.place} for {source.name}")
     return _from_hub(source)
@@ -160,7 +160,8 @@ def _from_hub(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping
     ] if "test" in dataset else None
 
 
-def _read(path: Path, kind: str) -> list[Mapping[str, Any]]:
+def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
+    """The rows of a JSONL or CSV file. Raises ConfigError if there are none, StorageError for a line that cannot be read."""
     if not path.exists():
         raise ConfigError(f"no file {path}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
     rows = list(_csv_rows(path) if kind == "csv" else _jsonl_rows(path))

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradus import __version__
 from gradus.core import EnvironmentSpec
+from gradus.version import __version__
 
 __all__ = [
     "app",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus import __version__
 from gradus.core import EnvironmentSpec
 from gradus.interop.openenv.wire import FIELDS
+from gradus.version import __version__
 
 __all__ = ["metadata", "openapi", "schemas"]
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gradus import environments
-from gradus.core import GradusError
+from gradus.core import ConfigError, GradusError
 from gradus.pipeline.checks.model import context, disk, memory, model, probe, spelling
 from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, trackers
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
@@ -21,7 +21,16 @@ from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
 from gradus.pipeline.checks.tasks import data, environment, gold
 from gradus.pipeline.recipe import Recipe, load_recipe, own_recipes
 
-__all__ = ["CHECKS", "check_recipe", "load_named", "status_of", "to_json"]
+__all__ = [
+    "CHECKS",
+    "check_made_recipe",
+    "check_recipe",
+    "from_error",
+    "load_named",
+    "require_names",
+    "status_of",
+    "to_json",
+]
 
 Check = Callable[[Subject], Sequence[Finding]]
 
@@ -64,13 +73,30 @@ def check_recipe(named: str, *, out: Path | None = None, online: bool = False, *
     try:
         recipe = load_named(named, **options)
     except GradusError as error:
-        return (_from_error(error, "recipe", "correct the recipe"),)
-    findings = [passed(f"{named} is understood", check="recipe")]
+        return (from_error(error, "recipe", "correct the recipe"),)
+    return check_made_recipe(recipe, out=out, online=online)
+
+
+def check_made_recipe(recipe: Recipe, *, out: Path | None = None, online: bool = False) -> tuple[Finding, ...]:
+    """:func:`check_recipe` for a recipe that is there already."""
+    findings = [passed(f"the recipe for {recipe.environment} is understood", check="recipe")]
     with TemporaryDirectory(prefix="gradus-check-") as scratch:
         subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online)
         for name, (check, needs) in CHECKS.items():
             findings += _done(name, check, needs, subject, findings)
     return tuple(findings)
+
+
+def require_names(recipe: Recipe) -> None:
+    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that is about nothing that is there.
+
+    A run asks this before it trains; it costs nothing.
+    """
+    subject = Subject(recipe, folder=None, scratch=Path(), online=False)
+    wrong = [finding for finding in (*names(subject), *schedule(subject)) if finding.status == "fail"]
+    if wrong:
+        lines = [f"{each.message}; {each.remedy}" for each in wrong]
+        raise ConfigError("this run could not be finished:\n  " + "\n  ".join(lines))
 
 
 def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_far: Sequence[Finding]) -> list[Finding]:
@@ -80,10 +106,10 @@ def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_fa
     try:
         return [replace(finding, check=name) for finding in check(subject)]
     except GradusError as error:
-        return [_from_error(error, name)]
+        return [from_error(error, name)]
 
 
-def _from_error(error: GradusError, check: str, way: str = "") -> Finding:
+def from_error(error: GradusError, check: str, way: str = "") -> Finding:
     """Errors end in the way out, behind a semicolon."""
     message, _, remedy = str(error).partition("; ")
     return failed(message, remedy or way, check=check)

@@ -81,7 +81,8 @@ def context(subject: Subject) -> list[Finding]:
         return [failed(f"a sequence needs {longest.needed} tokens, the model's context holds {held}", way)]
     if longest.answer > allowed:
         way = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
-        return [warned(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", way)]
+        report = failed if subject.trained else warned
+        return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", way)]
     return [passed(f"the longest sequence needs {longest.needed} of {held or 'any number of'} tokens")]
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.files import read_json
+from gradus.core.naming import did_you_mean
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
 from gradus.pipeline.evaluate import parse_pair
-from gradus.pipeline.policies import find_model, teacher_name
+from gradus.pipeline.policies import find_model, installed_policies, teacher_name
+from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.stages import CHECKPOINTS
 
 __all__ = ["audited", "batches", "knobs", "names", "schedule"]
@@ -38,7 +40,8 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     """One call for each name; it raises if there is no such thing."""
     recipe, spec = subject.recipe, subject.spec
     section = recipe.eval
-    yield lambda: _policy(subject, teacher_name(spec, recipe.teach.policy))
+    if recipe.teach.enabled:
+        yield lambda: _policy(subject, teacher_name(spec, recipe.teach.policy))
     for name in section.policies:
         yield lambda name=name: _policy(subject, name)
     for text in section.pairs:
@@ -55,12 +58,13 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
 
 def _policy(subject: Subject, name: str) -> None:
     head = name.partition(":")[0]
-    if name in CHECKPOINTS or head == "remote":
+    if name in CHECKPOINTS or head == "remote" or head in installed_policies():
         return
     if head in subject.spec.policies:
         subject.spec.policy(name)
     elif find_model(name) is None:
-        raise ConfigError(f"policy {name!r} is no policy of {subject.spec.name} and no folder with a model")
+        hint = did_you_mean(head, (*CHECKPOINTS, *subject.spec.policies))
+        raise ConfigError(f"policy {name!r} is no policy of {subject.spec.name} and no folder with a model{hint}")
 
 
 def _promise(subject: Subject, promise: Any) -> None:
@@ -104,10 +108,10 @@ def batches(subject: Subject) -> list[Finding]:
         way = "choose grpo.minibatches that divide grpo.groups"
         findings.append(warned(f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches", way))
     kept = round(taught * (1 - recipe.sft.validation_share))
-    if kept < recipe.sft.batch_size:
+    if recipe.teach.enabled and kept < recipe.sft.batch_size:
         way = "raise teach.episodes or lower sft.batch_size"
         findings.append(warned(f"{kept} taught episodes are less than one batch of {recipe.sft.batch_size}", way))
-    if grpo.first_task < taught:
+    if recipe.teach.enabled and grpo.first_task < taught:
         way = f"set grpo.first_task to {taught} or more"
         findings.append(warned(f"GRPO begins with task {grpo.first_task}, which SFT has seen", way))
     return findings or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
@@ -120,13 +124,8 @@ def knobs(subject: Subject) -> list[Finding]:
     limit = _FULL_RATE if grpo.lora is None else _LORA_RATE
     rates = [grpo.lr, *(stage.lr or 0.0 for stage in recipe.stage)]
     findings: list[Finding] = []
-    if subject.trained and max(rates) > limit:
-        what = "all weights" if grpo.lora is None else "adapters"
-        findings.append(
-            warned(f"a rate of {max(rates):g} is high for {what} of a trained model", f"stay below {limit:g}")
-        )
-    if subject.trained and recipe.sft.lr > _SFT_RATE:
-        findings.append(warned(f"sft.lr {recipe.sft.lr:g} is high for a trained model", "try 1e-5"))
+    if subject.trained:
+        findings += _for_nano(recipe, max(rates), limit)
     if grpo.sampling.temperature < 0.7:
         way = "sample at temperature 1"
         findings.append(
@@ -137,6 +136,22 @@ def knobs(subject: Subject) -> list[Finding]:
     if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
         findings.append(warned(f"{episodes} episodes a condition prove little", "set eval.episodes to 100 or more"))
     return findings or [passed("nothing unusual")]
+
+
+def _for_nano(recipe: Recipe, rate: float, limit: float) -> list[Finding]:
+    """Settings for models that are trained from nothing, which would spoil a trained one."""
+    findings: list[Finding] = []
+    if rate > limit:
+        what = "all weights" if recipe.grpo.lora is None else "adapters"
+        findings.append(failed(f"a rate of {rate:g} spoils {what} of a trained model", f"stay below {limit:g}"))
+    if recipe.sft.lr > _SFT_RATE:
+        way = "set sft.lr to 1e-5, or to 1e-4 with lora"
+        findings.append(failed(f"sft.lr {recipe.sft.lr:g} spoils a trained model", way))
+    for stage, optimizer in (("sft", recipe.sft.optimizer), ("grpo", recipe.grpo.optimizer)):
+        if optimizer == "muon":
+            way = f"set {stage}.optimizer to adamw and {stage}.lr to 1e-5"
+            findings.append(failed(f"{stage}.optimizer muon is for models that are trained from nothing", way))
+    return findings
 
 
 def audited(subject: Subject) -> list[Finding]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus import __version__
 from gradus.stats import format_interval
+from gradus.version import __version__
 
 __all__ = ["evaluation_table", "model_card"]
 

@@ -1,0 +1,124 @@
+"""Environments as people have them: by name, a file of rows, rows in memory, or a specification of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradus import environments
+from gradus.core import ConfigError, EnvironmentSpec, Policy
+
+if TYPE_CHECKING:
+    from gradus.rollouts import RolloutResult
+
+__all__ = ["as_name", "load_environment", "reward_entries", "roll_out"]
+
+Rows = Sequence[Mapping[str, Any]]
+_KINDS = {".jsonl": "jsonl", ".csv": "csv"}
+
+
+def load_environment(name: str | Path | EnvironmentSpec, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
+    """An environment by name (``gradus envs`` lists them), by file (``rows.jsonl``, ``mine.py:spec``), or as it is.
+
+    ``rewards``: reward functions that become its grader, called ``rewards``; see :func:`gradus.train`.
+
+    >>> import gradus
+    >>> gradus.load_environment("arithmetic").max_turns
+    1
+    """
+    given = name if isinstance(name, EnvironmentSpec) else environments.load(file_name(str(name)))
+    spec = environments.with_random(given)
+    return with_rewards(spec, rewards) if rewards else spec
+
+
+def roll_out(
+    environment: str | EnvironmentSpec,
+    policy: str | Policy,
+    *,
+    episodes: int = 8,
+    condition: str | None = None,
+    group_size: int = 1,
+    seed: int = 0,
+    grader: str | None = None,
+) -> RolloutResult:
+    """Episodes of a policy (an object, or a name as on the command line) in an environment, graded.
+
+    Training tasks, or those of ``condition``. ``group_size`` episodes of each task.
+
+    >>> import gradus
+    >>> result = gradus.roll_out("arithmetic", "gold", episodes=4)
+    >>> [episode.reward.value for episode in result.episodes]
+    [3.0, 3.0, 3.0, 3.0]
+    """
+    from gradus.pipeline.policies import make_policy
+    from gradus.rollouts import roll_out as roll
+
+    spec = load_environment(environment)
+    tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
+    chosen = make_policy(spec, policy) if isinstance(policy, str) else policy
+    return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
+
+
+def _functions(rewards: Sequence[Any]) -> list[Any]:
+    """Reward functions with their weights."""
+    from gradus.rewards import find_reward
+
+    return [(find_reward(each["function"], each["settings"]), each["weight"]) for each in reward_entries(rewards)]
+
+
+def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
+    """The environment with reward functions as its grader. Raises ConfigError if it has several turns."""
+    from gradus.pipeline.recipe import own_grader
+
+    return replace(
+        spec, graders={**spec.graders, "rewards": own_grader(spec, reward_entries(rewards))}, default_grader="rewards"
+    )
+
+
+def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
+    """Reward functions as a recipe names them: ``NAME``, ``module:function``, ``FILE.py:function``, or what is registered here."""
+    from gradus.rewards import parse_reward, register_reward
+
+    entries: list[dict[str, Any]] = []
+    for each in rewards:
+        pair: Any = each if isinstance(each, tuple | list) else (each, None)
+        function, weight = pair
+        if isinstance(function, str):
+            entry = parse_reward(function).model_dump()
+        elif callable(function):
+            entry = {"function": register_reward(function), "weight": 1.0, "settings": {}}
+        else:
+            raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {each!r}")
+        entries.append({**entry, **({} if weight is None else {"weight": float(weight)})})
+    return entries
+
+
+def file_name(name: str) -> str:
+    """``rows.jsonl`` and ``rows.csv`` as environments; every other name as it is."""
+    path, _, query = name.partition("?")
+    kind = _KINDS.get(Path(path).suffix)
+    return f"{kind}:{name}" if kind and ":" not in path and (query or Path(path).exists()) else name
+
+
+def as_name(data: str | Path | EnvironmentSpec | Rows, rewards: Sequence[Any] = ()) -> str:
+    """The name under which a run loads ``data``; rows and a specification are registered in this process."""
+    from gradus.rewards import find_reward
+
+    if isinstance(data, str | Path):
+        return file_name(str(data))
+    if isinstance(data, EnvironmentSpec):
+        if ":" in data.name:
+            raise ConfigError(f"an environment of one's own has a name without a colon, got {data.name!r}")
+        environments.register(data.name, lambda _: data)
+        return data.name
+    if not data or not all(isinstance(row, Mapping) for row in data):
+        raise ConfigError(
+            "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}"
+        )
+    from gradus.environments.verifiable import one_turn
+
+    spec = one_turn(data, _functions(rewards) or [find_reward("correctness")])
+    environments.register(spec.name, lambda _: spec)
+    return spec.name

@@ -1,0 +1,180 @@
+"""Training as one call, and the run that comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradus.api.environments import as_name, reward_entries
+from gradus.api.shown import Shown
+from gradus.core import ConfigError
+from gradus.core.files import read_json
+
+if TYPE_CHECKING:
+    from gradus.pipeline.recipe import Recipe
+
+__all__ = ["Run", "load_run", "make_recipe", "recipe_or_data", "run", "train"]
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
+    """A run's folder. ``results`` is its results.json, ``model`` its best checkpoint.
+
+    It prints as the table of results; :meth:`report` writes and opens the HTML report.
+    """
+
+    folder: Path
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """What the evaluation found (docs/evaluation.md describes it)."""
+        return read_json(self.folder / "results.json")
+
+    @property
+    def model(self) -> Path:
+        """The folder of the trained model."""
+        from gradus.pipeline.policies import existing_model
+
+        return existing_model(str(self.folder))
+
+    def metrics(self) -> list[Mapping[str, Any]]:
+        """The training's metrics, one record a step."""
+        from gradus.pipeline.doctor import read_metrics
+
+        return read_metrics(self.folder)
+
+    def tables(self) -> Sequence[Any]:
+        """The table of results."""
+        from gradus.reports import show_results
+
+        return [show_results(self.results, quick=bool(self.results.get("quick")))]
+
+    def report(self, *, show: bool = True) -> Path:
+        """Write the HTML report; with ``show`` it opens in a browser. Returns its path."""
+        import webbrowser
+
+        from gradus.reports import write_report
+
+        path = write_report(self.folder)
+        if show:
+            webbrowser.open(path.resolve().as_uri())
+        return path
+
+
+def load_run(folder: str | Path) -> Run:
+    """A run that is there already."""
+    if not Path(folder).is_dir():
+        raise ConfigError(f"no run folder {folder}; gradus run makes one")
+    return Run(Path(folder))
+
+
+def train(
+    model: str | Path | None,
+    data: Any,
+    *,
+    rewards: Sequence[Any] = (),
+    steps: int | None = None,
+    out: str | Path | None = None,
+    warm_start: bool | None = None,
+    **options: Any,
+) -> Run:
+    """Audit the rewards, check the settings, train with GRPO, diagnose, evaluate, and write a report.
+
+    Args:
+        model: a folder or a name on the hub; None makes a nano model from the data's words.
+        data: an environment (its name, ``mine.py:spec``, an EnvironmentSpec) or data (``rows.jsonl``, ``rows.csv``, a list of
+            rows with ``question`` and ``answer``).
+        rewards: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of numbers``; or names as in
+            ``gradus rewards list``; or pairs of one of these and a weight. The environment's own grader if there are none.
+        steps: GRPO's steps.
+        out: the run's folder, ``runs/NAME`` if left out. The same call goes on where it stopped.
+        warm_start: SFT on a teacher's episodes before GRPO. By default only a nano model gets it.
+        options: further arguments of :func:`run` (``seed``, ``settings``, ``recipe``, ``quick``, ``redo``).
+
+    See examples/own_rewards.py.
+    """
+    warm = model is None if warm_start is None else warm_start
+    settings = {
+        "teach.enabled": warm,
+        **({} if steps is None else {"grpo.max_steps": steps}),
+        **options.pop("settings", {}),
+    }
+    return run(data, model=model, rewards=rewards, out=out, settings=settings, **options)
+
+
+def run(
+    data: Any = None,
+    *,
+    recipe: str | Path | None = None,
+    model: str | Path | None = None,
+    rewards: Sequence[Any] = (),
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    quick: bool = False,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    redo: bool = False,
+    trackers: Sequence[str] = (),
+    preset: str | None = None,
+) -> Run:
+    """Do all stages of a recipe: audit, teacher, SFT, GRPO, doctor, evaluation, report. What is there already is not done again.
+
+    ``data`` and ``rewards`` as in :func:`train`. ``recipe``: a TOML file, or one that comes with Gradus; without it the
+    environment's own, or one made for the data. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``; None unsets one.
+    ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``quick``: every stage at toy size. ``redo``: do stages again whose settings have changed.
+
+    >>> import gradus
+    >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
+    """
+    from gradus.pipeline.checks import require_names
+    from gradus.pipeline.stages import run_recipe
+
+    folder = Path(out) if out is not None else None
+    chosen = make_recipe(
+        data,
+        recipe=recipe,
+        model=model,
+        rewards=rewards,
+        settings=settings,
+        quick=quick,
+        seed=seed,
+        trackers=trackers,
+        preset=preset,
+    )
+    require_names(chosen)
+    return Run(run_recipe(chosen, out=folder, redo=redo))
+
+
+def make_recipe(
+    data: Any = None,
+    *,
+    recipe: str | Path | None = None,
+    rewards: Sequence[Any] = (),
+    model: str | Path | None = None,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    **options: Any,
+) -> Recipe:
+    """The recipe of an environment, of rows, or of a file, with changes. Raises ConfigError."""
+    from gradus.pipeline.recipe import load_recipe
+
+    return load_recipe(
+        None if data is None else as_name(data, rewards),
+        path=None if recipe is None else Path(recipe),
+        model=None if model is None else str(model),
+        rewards=reward_entries(rewards),
+        changes=settings,
+        **options,
+    )
+
+
+def recipe_or_data(name: str | None, recipe: str | None) -> tuple[str | None, str | None]:
+    """What a command's first word means: data, or a recipe if it is a TOML file or one that comes with Gradus."""
+    from gradus import environments
+    from gradus.pipeline.recipe import own_recipes
+
+    if name is None or recipe is not None:
+        return name, recipe
+    is_recipe = name.endswith(".toml") or (name in own_recipes() and name not in environments.names())
+    return (None, name) if is_recipe else (name, None)

@@ -1,0 +1,27 @@
+"""`gradus init`: a recipe for one's own data or environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from gradus.cli.options import MODEL
+from gradus.cli.output import next_command, note
+
+__all__ = ["command"]
+
+
+def command(
+    source: str = typer.Argument(..., help="rows.csv, rows.jsonl, or your own FILE.py:NAME."),
+    model: str | None = MODEL,
+    out: Path = typer.Option(Path("recipe.toml"), "--out", "-o", help="The recipe to write."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a recipe that is there."),
+) -> None:
+    """Look at your data or environment, write a recipe that fits it, and say what is missing."""
+    from gradus.pipeline.first_recipe import write_first_recipe
+
+    for line in write_first_recipe(source, out, model=model, overwrite=overwrite):
+        note(line)
+    typer.echo(f"recipe: {out}")
+    next_command("check", out)

@@ -1,0 +1,91 @@
+"""Settings to begin with, for data and environments that bring no recipe; and the recipe file that `gradus init` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradus.core import EnvironmentSpec
+
+__all__ = ["beside", "starter"]
+
+# A nano model learns from nothing: thousands of taught episodes at a high rate, then GRPO.
+_NANO: dict[str, Any] = {
+    "model": {"nano": {"hidden_size": 128, "layers": 2, "heads": 4, "intermediate_size": 384, "context": 512}},
+    "audit": {"episodes": 40},
+    "teach": {"episodes": 1500},
+    "sft": {"lr": 3e-3, "epochs": 4, "batch_size": 32, "token_budget": 16384},
+    "grpo": {
+        "lr": 6e-4, "max_steps": 60, "groups": 16, "group_size": 8, "token_budget": 16384, "validation_every": 20,
+        "validation_tasks": 32, "sampling": {"max_new_tokens": 32},
+    },
+    "eval": {"policies": ["sft", "sft-greedy", "grpo", "grpo-greedy"], "pairs": ["grpo-sft"], "episodes": 200},
+}  # fmt: skip
+
+# A model that follows instructions needs no teacher; its rates and adapters follow from its size.
+_LANGUAGE_MODEL: dict[str, Any] = {
+    "teach": {"enabled": False},
+    "grpo": {"max_steps": 200, "validation_every": 25, "validation_tasks": 32, "sampling": {"max_new_tokens": 256}},
+    "eval": {"policies": ["base", "grpo", "grpo-greedy"], "pairs": ["grpo-base"], "episodes": 100},
+}
+
+_QUICK: dict[str, Any] = {
+    "audit.enabled": False,
+    "teach.episodes": 64,
+    "sft.epochs": 1,
+    "grpo.max_steps": 2,
+    "grpo.groups": 4,
+    "grpo.group_size": 4,
+    "grpo.validation_every": 2,
+    "grpo.validation_tasks": 4,
+    "eval.episodes": 4,
+}
+
+
+def starter(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
+    """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
+    table = _copied(_NANO)
+    if spec.max_turns > 1:
+        table["teach"]["episodes"] = 600
+    table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
+    return {"environment": environment, **table, "lm": _copied(_LANGUAGE_MODEL), "quick": dict(_QUICK)}
+
+
+def beside(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A recipe whose paths are relative to its own folder, with paths that can be used from here.
+
+    A path that is not there stays as it is: it may be relative to where the command was typed, or a name on the hub.
+    """
+    moved = _copied(table)
+    if isinstance(moved.get("environment"), str):
+        moved["environment"] = _moved(moved["environment"], folder)
+    model = moved.get("model")
+    if isinstance(model, dict) and isinstance(model.get("path"), str):
+        model["path"] = _moved(model["path"], folder)
+    for each in moved.get("rewards", ()):
+        if isinstance(each, dict) and isinstance(each.get("function"), str):
+            each["function"] = _moved(each["function"], folder)
+    return moved
+
+
+def _moved(name: str, folder: Path) -> str:
+    """``jsonl:rows.jsonl?test=more.jsonl``, ``mine.py:spec`` or a plain path, with each relative path that exists in ``folder``."""
+
+    def place(text: str) -> str:
+        path = Path(text)
+        return str(folder / path) if text and not path.is_absolute() and (folder / path).exists() else text
+
+    name, mark, query = name.partition("?")
+    parts = [place(part) if "." in part or "/" in part else part for part in name.split(":")]
+    options = [
+        f"{key}={place(value)}" if key in ("test", "system") else f"{key}{separator}{value}"
+        for key, separator, value in (option.partition("=") for option in query.split("&"))
+    ]
+    return ":".join(parts if len(parts) > 1 else [place(name)]) + (mark + "&".join(options) if mark else "")
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(each) for key, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,158 @@
+"""Options that mean the same in every command, names that are checked first, and what a command ends with."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gradus.cli.app import _stopped, app
+from gradus.cli.commands import attach
+from gradus.core import ConfigError, GradusError, Panel
+from gradus.pipeline import load_recipe
+
+attach(app)
+runner = CliRunner()
+
+SPEC = """
+from dataclasses import replace
+from gradus.environments import load
+
+print("this code ran")
+spec = replace(load("arithmetic"), name="mine:spec", recipe=None)
+"""
+
+
+def gradus(*words, expect=0):
+    result = runner.invoke(app, [str(word) for word in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == expect, result.output
+    return result
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("eval", "arithmetic", "-p", "gold", "-n", 4),
+        ("audit", "arithmetic", "-g", "format-only", "-n", 10, "--budget", 1200),
+        ("envs",),
+        ("envs", "arithmetic"),
+        ("check", "arithmetic", "--quick"),
+    ],
+)
+def test_json_without_a_file_prints_and_with_a_file_writes(words, tmp_path):
+    expect = 1 if words[0] == "audit" else 0
+    printed = gradus(*words, "--json", expect=expect).stdout
+    file = tmp_path / "out.json"
+    shown = gradus(*words, "--json", file, expect=expect).stdout
+    assert json.loads(printed) == json.loads(file.read_text())
+    assert shown.strip()
+    assert not shown.lstrip().startswith(("{", "["))
+
+
+def test_json_before_the_argument_is_no_file():
+    result = runner.invoke(app, ["doctor", "--json", "nowhere"])
+    assert isinstance(result.exception, GradusError)  # nowhere is the run, not the file
+
+
+def test_rewards_are_the_grader_of_every_command(tmp_path):
+    (tmp_path / "mine.py").write_text("def brief(completions, **columns):\n    return [1.0 for _ in completions]\n")
+    reward = ("--reward", f"{tmp_path / 'mine.py'}:brief=0.5", "--reward", "correctness=2")
+    scores = json.loads(gradus("eval", "arithmetic", "-p", "gold", "-n", 4, *reward, "--json").stdout)
+    figures = next(iter(scores["conditions"].values()))["policies"]["gold"]
+    assert figures["reward"]["mean"] == 2.5
+    assert set(figures["components"]) == {"brief", "correct"}
+    lessons = tmp_path / "t.jsonl"
+    gradus("teach", "arithmetic", "-n", 3, *reward, "-o", lessons)
+    regraded = json.loads(gradus("regrade", lessons, "--reward", "correctness=4", "--json").stdout)
+    assert (regraded["before"], regraded["reward"]) == (2.5, 4.0)
+
+
+def test_a_key_can_be_unset():
+    assert load_recipe("arithmetic").grader == "composed"
+    assert load_recipe("arithmetic", changes=["grader="]).grader is None
+    assert load_recipe("arithmetic", changes={"grpo.warmup": None}).grpo.warmup != load_recipe("arithmetic").grpo.warmup
+
+
+def test_paths_in_a_recipe_are_relative_to_it(tmp_path, monkeypatch):
+    rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(60)]
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (there / "mine.py").write_text("def brief(completions, **columns):\n    return [1.0 for _ in completions]\n")
+    (there / "recipe.toml").write_text('environment = "jsonl:rows.jsonl"\nrewards = [{ function = "mine.py:brief" }]\n')
+    monkeypatch.chdir(tmp_path)
+    spec = load_recipe(None, path=there / "recipe.toml").spec()
+    assert spec.grader().weights == {"brief": 1.0}
+
+
+def test_mistyped_names_get_a_suggestion():
+    with pytest.raises(ConfigError, match="did you mean max_steps"):
+        load_recipe("arithmetic", changes=["grpo.max_step=3"])
+    with pytest.raises(ConfigError, match="did you mean arithmetic"):
+        gradus("envs", "aritmetic")
+    said = runner.invoke(app, ["adit"])
+    assert said.exit_code == 2
+    assert "audit" in said.output
+
+
+def test_a_run_is_refused_before_it_trains_if_it_could_not_be_finished(tmp_path):
+    out = tmp_path / "run"
+    for change, says in (
+        ('eval.policies=["grpo", "brillant"]', "brillant"),
+        ('eval.conditions=["moon"]', "moon"),
+        ("promises.0.condition=moon", "moon"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            gradus("run", "arithmetic", "--quick", "--out", out, "--set", change)
+        assert not out.exists()
+
+
+def test_a_data_file_makes_no_code_run_unless_the_command_names_it(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(SPEC)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lessons = tmp_path / "t.jsonl"
+    own = f"{tmp_path / 'mine.py'}:spec"
+    gradus("teach", own, "--policy", "gold", "-n", 2, "-o", lessons)
+    assert "this code ran" not in gradus("show", lessons).stdout
+    with pytest.raises(ConfigError, match="--env"):
+        gradus("regrade", lessons, "--grader", "correctness")
+    assert json.loads(
+        gradus("regrade", lessons, "--grader", "correctness", "--env", own, "--json").stdout.split("this code ran")[-1]
+    )["reward"]
+
+
+def test_a_command_whose_every_episode_failed_says_so_in_its_exit_code(tmp_path, monkeypatch):
+    code = (
+        SPEC
+        + """
+
+def broken():
+    raise RuntimeError("the disk is gone")
+
+spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o: broken(), "close": lambda self: None})())
+"""
+    )
+    (tmp_path / "broken.py").write_text(code)
+    own = f"{tmp_path / 'broken.py'}:spec"
+    said = gradus("teach", own, "--policy", "gold", "-n", 2, "-o", tmp_path / "t.jsonl", expect=1)
+    assert "every episode failed" in said.stderr
+    said = gradus("eval", own, "-p", "gold", "-n", 2, expect=1)
+    assert "the disk is gone" in said.stderr
+
+
+def test_a_stopped_command_says_what_goes_on():
+    assert _stopped(["run", "my env", "--out", "a b"]).endswith("gradus run 'my env' --out 'a b'")
+    assert _stopped(["grpo", "rhythm", "--model", "m"]).endswith("--resume")
+
+
+def test_a_panel_without_reflexes_compares_with_its_lowest_rung():
+    assert Panel(ladder=("random", "gold")).reflexes == ("random",)
+    with pytest.raises(ConfigError, match="ladder"):
+        Panel(ladder=())
+
+
+def test_commands_end_with_the_next_one(tmp_path):
+    lessons = tmp_path / "my lessons.jsonl"
+    said = gradus("teach", "arithmetic", "-n", 2, "-o", lessons).stderr
+    assert said.splitlines()[-1] == f"next: gradus sft arithmetic --data '{lessons}'"

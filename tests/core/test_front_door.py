@@ -1,0 +1,64 @@
+"""`import gradus`: the names, how they load, and what comes back."""
+
+import subprocess
+import sys
+
+import pytest
+
+import gradus
+
+
+def test_every_name_is_there_documented_and_loads_when_first_used():
+    for name in gradus.__all__:
+        value = getattr(gradus, name)
+        assert (value.__doc__ or "").strip(), name
+    assert set(gradus.__all__) <= set(dir(gradus))
+    with pytest.raises(AttributeError, match="trian"):
+        _ = gradus.trian
+
+
+def test_a_room_that_has_a_name_of_the_front_door_can_be_called():
+    code = (
+        "import gradus.audit, gradus\n"
+        "result = gradus.audit('arithmetic', 'format-only', episodes=12, budget=1200)\n"
+        "assert gradus.audit.run_audit and result.verdict == 'fail', result.verdict\n"
+        "assert 'format-only' in repr(result) and '<pre' in result._repr_html_()"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+
+
+def test_importing_gradus_loads_next_to_nothing():
+    code = "import sys, gradus; print(sum(name.startswith('gradus') for name in sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(said.stdout) <= 2
+
+
+def test_policies_are_names_objects_or_a_mapping():
+    half = gradus.FunctionPolicy("always 12", lambda seen, script: "<answer> 12 </answer>")
+    scores = gradus.evaluate({"top": "gold", "twelve": half}, env="arithmetic", conditions=["held-out"], episodes=6)
+    record = scores.to_json()["conditions"]["held-out"]
+    assert record["policies"]["top"]["true_reward"]["mean"] == 1.0
+    assert record["policies"]["twelve"]["true_reward"]["mean"] < 1.0
+    assert "top" in repr(scores)
+
+
+def test_reward_functions_are_a_grader():
+    def brief(prompts, completions, **columns):
+        return [float(len(text) < 40) for text in completions]
+
+    spec = gradus.load_environment("arithmetic", rewards=[(brief, 0.5), "correctness=2"])
+    assert spec.grader().weights == {"brief": 0.5, "correct": 2.0}
+    rewards = [episode.reward.components for episode in gradus.roll_out(spec, "gold", episodes=3).episodes]
+    assert all(each["correct"] == 1.0 for each in rewards)
+
+
+def test_what_a_reward_function_logs_reaches_the_metrics():
+    def length(completions, log_metric=None, **columns):
+        log_metric("mean_length", sum(len(text) for text in completions) / len(completions))
+        return [0.0 for _ in completions]
+
+    spec = gradus.load_environment("arithmetic", rewards=[length])
+    episodes = gradus.roll_out(spec, "gold", episodes=3).episodes
+    lengths = [len(episode.turns[0].action) for episode in episodes]
+    assert [episode.metrics["mean_length"] for episode in episodes] == [pytest.approx(sum(lengths) / 3)] * 3
