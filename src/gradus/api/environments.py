@@ -69,7 +69,7 @@ def _functions(rewards: Sequence[Any]) -> list[Any]:
 
 
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
-    """The environment with reward functions as its grader. Raises ConfigError if it has several turns."""
+    """The environment with reward functions as its grader."""
     from gradus.pipeline.recipe import own_grader
 
     return replace(

@@ -101,7 +101,7 @@ _OWN_GRADER = "rewards"
 class Recipe(_Section):
     """A whole run.
 
-    ``rewards`` compose a grader of one's own, called ``rewards``, for environments of one turn, in place of ``grader``.
+    ``rewards`` compose a grader of one's own, called ``rewards``, in place of ``grader``.
     ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length. ``trackers``: where
     metrics go besides metrics.jsonl (``tensorboard``, ``wandb``); it changes no stage.
     """
@@ -174,15 +174,10 @@ class Recipe(_Section):
 
 
 def own_grader(spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0) -> Grader:
-    """Reward functions as a grader of the environment. Raises ConfigError if it has several turns."""
-    if spec.max_turns != 1:
-        raise ConfigError(
-            f"rewards are for environments of one turn, {spec.name} has up to {spec.max_turns}; choose one of its "
-            f"graders: {', '.join(spec.graders)}"
-        )
+    """Reward functions as a grader of the environment; with several turns the reward stands at the last one."""
     loaded = load_rewards(rewards)
     loaded.trainer_state.max_steps = steps
-    return grader_of(loaded, name=_OWN_GRADER, summary="rewards of one's own")
+    return grader_of(loaded, name=_OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)
 
 
 def load_recipe(
