@@ -102,6 +102,7 @@ class GymnasiumText:
         self._over = bool(terminated or truncated)
         return Observation(
             text=self._text(seen),
+            restart=True,  # the observation is all there is to know, so that long episodes need no long prompts
             reward=float(reward),
             terminated=bool(terminated),
             truncated=bool(truncated),
