@@ -14,7 +14,7 @@ from torch import Tensor
 from gradus.policies.local.llama_forward import has_lean_decoder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.training.data.microbatches import microbatches
+from gradus.training.data.microbatches import Tree, microbatches
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
 from gradus.training.engine.loss_step import checkpoint_activations
@@ -49,6 +49,41 @@ def gradient(model, values) -> Tensor:
 def plain_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take transformers' own forward pass, as for a model whose architecture is not known."""
     monkeypatch.setattr("gradus.training.engine.forward.has_lean_decoder", lambda model: False)
+
+
+@pytest.fixture
+def no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attend as on a GPU, and refuse to make a dense mask."""
+    monkeypatch.setattr("gradus.training.engine.tree_attention._takes_masks", lambda device: False)
+    monkeypatch.setattr(Tree, "mask", property(lambda tree: pytest.fail("a dense mask was made")))
+
+
+@pytest.mark.usefixtures("no_masks")
+@pytest.mark.parametrize("budget", [60, 150, 10_000])
+def test_branches_without_a_mask_equal_rows_alone(budget: int) -> None:
+    """Shared key heads, prefixes of unequal lengths, single members and rows without a prefix."""
+    model = random_qwen2(2, initializer_range=0.2)
+    sequences = [*random_sequences(budget), *random_sequences(1, groups=1, members=5, prefix=40, suffix=9)]
+    by_sequence = in_batches(model, sequences, budget=budget)
+    wanted = [alone(model, sequence) for sequence in sequences]
+    got = [by_sequence[index] for index in range(len(sequences))]
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    exact = gradient(model, wanted)
+    assert (gradient(model, got) - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@pytest.mark.usefixtures("no_masks")
+@pytest.mark.parametrize("autocast", [True, False])
+def test_branches_without_a_mask_in_bfloat16(autocast: bool) -> None:
+    model = random_qwen2(2, initializer_range=0.2)
+    sequences = random_sequences(5)
+    wanted = [alone(model, sequence).detach() for sequence in sequences]
+    model = model if autocast else model.bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        got = in_batches(model, sequences, budget=200)
+    for index, one in enumerate(wanted):
+        assert (got[index] - one).abs().mean() < 0.03
 
 
 @pytest.mark.parametrize("lean", [True, False])

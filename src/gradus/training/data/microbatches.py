@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,22 +26,36 @@ PASS = 512  # tokens that could be computed in the time that one more pass takes
 class Tree:
     """Who attends to whom.
 
-    ``prefixes`` (P, Lp) and ``suffixes`` (B, Ls) are the shapes of the two rectangles (P may be 0). ``parent`` (B,) is the
-    prefix of each suffix; None where every prefix has the same number of suffixes, one after another. ``mask``
-    (1 or B, 1, Ls, Lp + Ls) is 0 where a suffix token may look and -inf elsewhere; None where there is no prefix and plain
-    causal attention does.
+    ``prefixes`` (P, Lp) and ``suffixes`` (B, Ls) are the shapes of the two rectangles (P may be 0). ``lengths``: real tokens of
+    each prefix; ``members``: its number of suffixes, which follow each other. ``parent`` (B,) is the prefix of each suffix; None
+    if every prefix has the same number of suffixes.
     """
 
     prefixes: tuple[int, int]
     suffixes: tuple[int, int]
+    lengths: tuple[int, ...]
+    members: tuple[int, ...]
     parent: Tensor | None
-    mask: Tensor | None
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """(1 or B, 1, Ls, Lp + Ls), 0 where a suffix token may look and -inf elsewhere; None without prefixes. Made when first used."""
+        if not self.lengths:
+            return None
+        longest_prefix, (rows, longest) = self.prefixes[1], self.suffixes
+        own = torch.ones((longest, longest), dtype=torch.bool).tril()
+        if len(set(self.lengths)) == 1:
+            seen = torch.cat([torch.ones((longest, longest_prefix), dtype=torch.bool), own], dim=1)[None, None]
+        else:
+            lengths = torch.tensor(self.lengths).repeat_interleave(torch.tensor(self.members))
+            inside = torch.arange(longest_prefix) < lengths[:, None]
+            before = inside[:, None].expand(rows, longest, longest_prefix)
+            seen = torch.cat([before, own.expand(rows, longest, longest)], dim=2)[:, None]
+        return torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~seen, float("-inf"))
 
     def to(self, device: torch.device | str) -> Tree:
         """The same tree with its tensors on ``device``."""
-        parent = None if self.parent is None else self.parent.to(device)
-        mask = None if self.mask is None else self.mask.to(device)
-        return replace(self, parent=parent, mask=mask)
+        return self if self.parent is None else replace(self, parent=self.parent.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,23 +246,15 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vo
 
 def _tree(branches: Sequence[_Branch], prefixes: int, longest_prefix: int, rows: int, longest: int) -> Tree:
     if not prefixes:
-        return Tree(prefixes=(0, 0), suffixes=(rows, longest), parent=None, mask=None)
-    counts = torch.tensor([len(branch.members) for branch in branches])
-    parent = torch.arange(len(branches)).repeat_interleave(counts)
-    lengths = torch.tensor([branch.prefix for branch in branches])
-    own = torch.ones((longest, longest), dtype=torch.bool).tril()
-    if len(lengths.unique()) == 1:
-        seen = torch.cat([torch.ones((longest, longest_prefix), dtype=torch.bool), own], dim=1)[None, None]
-    else:
-        inside = torch.arange(longest_prefix) < lengths[parent][:, None]
-        before = inside[:, None].expand(rows, longest, longest_prefix)
-        seen = torch.cat([before, own.expand(rows, longest, longest)], dim=2)[:, None]
-    mask = torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~seen, float("-inf"))
+        return Tree(prefixes=(0, 0), suffixes=(rows, longest), lengths=(), members=(), parent=None)
+    members = tuple(len(branch.members) for branch in branches)
+    parent = torch.arange(len(branches)).repeat_interleave(torch.tensor(members))
     return Tree(
         prefixes=(prefixes, longest_prefix),
         suffixes=(rows, longest),
-        parent=None if len(counts.unique()) == 1 else parent,
-        mask=mask,
+        lengths=tuple(branch.prefix for branch in branches),
+        members=members,
+        parent=None if len(set(members)) == 1 else parent,
     )
 
 

@@ -2,8 +2,8 @@
 
 torch's kernel for CPUs multiplies in float32 and computes what the causal mask throws away; its bfloat16 variant is slower still.
 :class:`_ChunkedAttention` takes batched matrix products instead, one for each chunk of queries, with its own backward
-pass in bfloat16:
-about half the time for a whole week of Rhythm, more where heads share keys.
+pass in bfloat16: about half the time for a whole week of Rhythm, more where heads share keys. A GPU's kernels are fast without
+a dense mask, so there each branch of the tree is computed by itself (:func:`_attend_branches`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 from gradus.training.data.microbatches import Tree
 from gradus.training.engine.bfloat16_backward import has_fast_bfloat16
@@ -32,11 +33,51 @@ def attend(
 
     ``bf16_backward``: the backward pass may multiply in bfloat16. Under autocast both passes do.
     """
-    if query.device.type != "cpu":
-        return _attend_tree(query, key, value, scaling, tree, bf16_backward=False)
+    if not _takes_masks(query.device):
+        return _attend_branches(query, key, value, scaling, tree)
     bf16_backward = (bf16_backward or torch.is_autocast_enabled("cpu")) and has_fast_bfloat16(query.device)
     with torch.autocast("cpu", enabled=False):
         return _attend_tree(query, key, value, scaling, tree, bf16_backward=bf16_backward).to(query.dtype)
+
+
+def _takes_masks(device: torch.device) -> bool:
+    """Whether a dense mask costs little: on a GPU it keeps attention from the fast kernels, and takes their memory."""
+    return device.type == "cpu"
+
+
+def _attend_branches(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree) -> Tensor:
+    """Attention without a dense mask: each prefix alone, and its members behind it, causal from the last key backwards."""
+    if key.dtype != query.dtype or value.dtype != query.dtype:  # under autocast transformers rotates in float32
+        query, key, value = (part.to(value.dtype) for part in (query, key, value))
+    (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
+    sizes = [prefixes * longest_prefix, rows * longest]
+    own = [_to_rows(part[:, sizes[0] :], rows, longest) for part in (query, key, value)]
+    if not prefixes:
+        return _from_rows(_lower_right(*own, scaling))
+    before = [_to_rows(part[:, : sizes[0]], prefixes, longest_prefix) for part in (query, key, value)]
+    parts: list[Tensor] = []
+    start = 0
+    for number, (length, members) in enumerate(zip(tree.lengths, tree.members, strict=True)):
+        query_part, key_part, value_part = (part[start : start + members] for part in own)
+        prefix_key, prefix_value = (
+            part[number, None, :, :length].expand(members, -1, -1, -1) for part in (before[1], before[2])
+        )
+        keys, values = torch.cat([prefix_key, key_part], dim=2), torch.cat([prefix_value, value_part], dim=2)
+        parts.append(_lower_right(query_part, keys, values, scaling))
+        start += members
+    return torch.cat([_from_rows(_lower_right(*before, scaling)), _from_rows(torch.cat(parts))], dim=0)
+
+
+def _lower_right(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """torch's kernel for (B, H, S, D) queries whose last one sees all of (B, KH, T, D), the one before it all but the last, ..."""
+    shared = query.shape[1] != key.shape[1]
+    if shared and query.dtype not in (torch.bfloat16, torch.float16):  # only flash attention knows shared heads
+        key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for part in (key, value))
+        shared = False
+    if query.shape[2] == key.shape[2]:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=shared)
+    bias = causal_lower_right(query.shape[2], key.shape[2])
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling, enable_gqa=shared)
 
 
 def _attend_tree(
