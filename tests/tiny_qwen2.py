@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-__all__ = ["FORGETFUL", "make_tiny_qwen2", "random_qwen2"]
+__all__ = ["FORGETFUL", "byte_tokenizer", "make_tiny_qwen2", "random_qwen2"]
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
@@ -49,6 +49,26 @@ def random_qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:
 
 def make_tiny_qwen2(folder: Path, *, seed: int = 0, hidden_size: int = 32, layers: int = 2, context: int = 512) -> Path:
     """Write the folder and return it."""
+    fast = byte_tokenizer()
+    model = random_qwen2(
+        seed,
+        vocab_size=len(fast),
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        intermediate_size=2 * hidden_size,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        eos_token_id=fast.eos_token_id,
+        pad_token_id=fast.pad_token_id,
+        bos_token_id=None,
+    )
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes with some merges, as Qwen's family has them, and ChatML."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -67,18 +87,4 @@ def make_tiny_qwen2(folder: Path, *, seed: int = 0, hidden_size: int = 32, layer
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = CHATML
-    model = random_qwen2(
-        seed,
-        vocab_size=len(fast),
-        hidden_size=hidden_size,
-        num_hidden_layers=layers,
-        intermediate_size=2 * hidden_size,
-        max_position_embeddings=context,
-        tie_word_embeddings=False,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
-        bos_token_id=None,
-    )
-    model.save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return folder
+    return fast

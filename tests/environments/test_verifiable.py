@@ -288,3 +288,28 @@ def test_a_view_tells_right_from_wrong() -> None:
         view = spec.presentation.view(episode)
         assert view.facts["verdict"] == verdict
         assert view.panels[1].body == episode.turns[0].action
+
+
+def test_a_row_keeps_its_own_system_message_and_its_examples(tmp_path: Path) -> None:
+    """Rows of chat messages lost all but the last one."""
+    chat = [
+        {"role": "system", "content": "Answer like a pirate."},
+        {"role": "user", "content": "What is 1 + 1?"},
+        {"role": "assistant", "content": "Two, arr."},
+        {"role": "user", "content": "What is 2 + 2?"},
+    ]
+    rows = [
+        {"question": chat, "answer": "4"},
+        *({"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)),
+    ]
+    (tmp_path / "chat.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    spec = environments.load(f"jsonl:{tmp_path / 'chat.jsonl'}")
+    environment = spec.make()
+    shown = {}
+    for split in ("train", "in-distribution", "held-out"):
+        for seed in range(70):
+            text = environment.reset(seed=seed, split=split).text
+            shown[text] = environment.system_prompt
+    own = "User: What is 1 + 1?\n\nAssistant: Two, arr.\n\nWhat is 2 + 2?"
+    assert shown[own] == "Answer like a pirate."
+    assert all(prompt.startswith("Answer the question.") for text, prompt in shown.items() if text != own)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny_qwen2 import byte_tokenizer
 
 from gradus.core import Vocabulary
 from gradus.policies.nano.model import build_tokenizer
@@ -173,7 +174,8 @@ def make_model(name: str, folder: Path) -> Path:
     import transformers
 
     kind, settings = ARCHITECTURES[name]
-    tokenizer = build_tokenizer(VOCABULARY)
+    # transformers puts Qwen's own kind of tokenizer in place of any other in a folder that says qwen2.
+    tokenizer = byte_tokenizer() if name.startswith("qwen") else build_tokenizer(VOCABULARY)
     known = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)

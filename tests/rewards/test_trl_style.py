@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradus.core import Episode, StopReason, Task, Turn
+from gradus.core import ConfigError, Episode, StopReason, Task, Turn
+from gradus.pipeline.recipe import load_recipe
 from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
+from gradus.rollouts import roll_out
 
 GOOD = "<think>2 and 2</think><answer>4</answer>"
 ROWS = [
@@ -154,3 +157,17 @@ def test_episodes_of_several_turns_are_scored_whole_and_rewarded_at_the_last_tur
     grader_of(Rewards([words], messages=True), name="own", per_turn=False).rewards([episode])
     roles = [message["role"] for message in seen[-1][1][0]]
     assert roles == ["assistant", "user", "assistant"]
+
+
+def test_rewards_of_a_recipe_may_take_chat_messages(tmp_path: Path) -> None:
+    """TRL's rewards for chat data index messages, and failed on strings."""
+    (tmp_path / "mine.py").write_text(
+        "def said(completions, **columns):\n    return [float(len(each[0]['content'])) for each in completions]\n"
+    )
+    own = f'rewards=["{tmp_path}/mine.py:said"]'
+    spec = load_recipe("arithmetic", changes=["grader=rewards", own, "reward_messages=true"]).spec()
+    episode = roll_out(spec, spec.policy("gold"), [spec.train_task(0)], grader=spec.grader()).episodes[0]
+    assert episode.reward is not None
+    assert episode.reward.value == len(episode.turns[0].action)
+    with pytest.raises(ConfigError, match="no effect without rewards"):
+        load_recipe("arithmetic", changes=["reward_messages=true"])

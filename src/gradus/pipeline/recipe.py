@@ -102,6 +102,7 @@ class Recipe(_Section):
     """A whole run.
 
     ``rewards`` compose a grader of one's own, called ``rewards``, in place of ``grader``.
+    ``reward_messages``: the functions get prompts and completions as chat messages, as TRL gives them for chat data.
     ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length. ``trackers``: where
     metrics go besides metrics.jsonl (``tensorboard``, ``wandb``); it changes no stage.
     """
@@ -117,6 +118,7 @@ class Recipe(_Section):
     sft: SftConfig = SftConfig()
     grpo: GrpoConfig = GrpoConfig()
     rewards: tuple[RewardConfig, ...] = ()
+    reward_messages: bool = False
     stage: tuple[StageConfig, ...] = ()
     adaptive: AdaptiveConfig | None = None
     eval: EvalSection = EvalSection()
@@ -140,6 +142,8 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
+        if self.reward_messages and not self.rewards:
+            raise ValueError("reward_messages has no effect without rewards; leave it out")
         if self.rewards and self.grader not in (None, _OWN_GRADER):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
         begun = sum(stage.steps or 0 for stage in self.stage[:-1])
@@ -155,7 +159,7 @@ class Recipe(_Section):
         spec = environments.load(self.environment)
         if not self.rewards:
             return spec
-        own = own_grader(spec, self.rewards, steps=self.grpo.max_steps)
+        own = own_grader(spec, self.rewards, steps=self.grpo.max_steps, messages=self.reward_messages)
         return replace(spec, graders={**spec.graders, _OWN_GRADER: own}, default_grader=_OWN_GRADER)
 
     def template(self) -> dict[str, Any]:
@@ -173,9 +177,9 @@ class Recipe(_Section):
         return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive)
 
 
-def own_grader(spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0) -> Grader:
+def own_grader(spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0, messages: bool = False) -> Grader:
     """Reward functions as a grader of the environment; with several turns the reward stands at the last one."""
-    loaded = load_rewards(rewards)
+    loaded = load_rewards(rewards, messages=messages)
     loaded.trainer_state.max_steps = steps
     return grader_of(loaded, name=_OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, StorageError
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, share_of
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, read_messages, share_of
 
 __all__ = ["DataSource", "parse_source", "read_rows", "read_tasks", "split_items"]
 
@@ -112,17 +112,19 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
                 f"{source.place} row {number} has no column {column!r}; it has {have}; map it as in "
                 f"{source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
             )
-    question, answer = (_text(row[column]) for column in (source.question, source.answer))
+    question, system = read_messages(row[source.question])
+    answer = _text(row[source.answer])
     worked = _text(row[source.worked]) if source.worked else None
     if source.kind == "gsm8k" and source.worked is None:
         solution, mark, _ = answer.rpartition("####")
         worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
     columns = {key: value for key, value in row.items() if key != source.question}
-    return Item(question=question, answer=answer, worked=worked or None, columns={**columns, "answer": answer})
+    columns = {**columns, "answer": answer}
+    return Item(question=question, answer=answer, worked=worked or None, columns=columns, system=system)
 
 
 def _text(value: Any) -> str:
-    """A cell as text; the last user message of a list of chat messages."""
+    """A cell as text; the last of a list of chat messages."""
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
         return str(value[-1].get("content", "")).strip()
     return "" if value is None else str(value).strip()

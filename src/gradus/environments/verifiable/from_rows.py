@@ -11,7 +11,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
-from gradus.environments.verifiable.items import Item, TaskSource
+from gradus.environments.verifiable.items import Item, TaskSource, read_messages
 from gradus.environments.verifiable.policies import Writer, make_policies
 from gradus.environments.verifiable.spec import one_turn_spec, text_vocabulary
 from gradus.rewards import RewardFunction, Rewards, gold_answer, grader_of, read_answer, same_answer
@@ -160,10 +160,9 @@ def _graded(episode: Episode) -> float | None:
 
 
 def _item(row: Mapping[str, Any], number: int) -> Item:
-    question = next((row[key] for key in _QUESTION if key in row), None)
-    if question is None:
+    cell = next((row[key] for key in _QUESTION if key in row), None)
+    if cell is None:
         raise ConfigError(f"row {number} has no question; expected a column named question or prompt, got {list(row)}")
-    if not isinstance(question, str):  # chat messages: the last one asks
-        question = str(question[-1].get("content", "")) if question else ""
+    question, system = read_messages(cell)
     answer = row.get("answer")
-    return Item(question=question, answer="" if answer is None else str(answer), columns=dict(row))
+    return Item(question=question, answer="" if answer is None else str(answer), columns=dict(row), system=system)

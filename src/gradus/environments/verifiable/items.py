@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from gradus.core import child_rng, child_seed
 
-__all__ = ["SPLITS", "SYSTEM_PROMPT", "TRAIN_SEEDS", "Item", "TableTasks", "TaskSource"]
+__all__ = ["SPLITS", "SYSTEM_PROMPT", "TRAIN_SEEDS", "Item", "TableTasks", "TaskSource", "read_messages"]
 
 SYSTEM_PROMPT = (
     "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
@@ -22,13 +22,15 @@ TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds o
 class Item:
     """One task. ``answer`` is the gold answer as the data set has it; ``worked`` a solution in words, if there is one.
 
-    ``columns`` reach the reward functions by name, ``answer`` among them. ``expression`` is the bare sum, for arithmetic.
+    ``columns`` reach the reward functions by name, ``answer`` among them. ``system``: the row's own system prompt; None for that of
+    the data set.
     """
 
     question: str
     answer: str
     worked: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
 
 
 class TaskSource(Protocol):
@@ -45,6 +47,21 @@ class TaskSource(Protocol):
     def size(self, split: str) -> int | None:
         """How many different seeds a split has; None for no end."""
         ...
+
+
+def read_messages(cell: Any) -> tuple[str, str | None]:
+    """Question and system prompt of a cell: text, or chat messages. Turns before the last stand in the question, as an example.
+
+    >>> read_messages([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}])
+    ('2 + 2?', 'Be brief.')
+    """
+    if not (isinstance(cell, list) and cell and isinstance(cell[-1], Mapping)):
+        return ("" if cell is None else str(cell).strip()), None
+    messages = [(str(each.get("role")), str(each.get("content") or "").strip()) for each in cell]
+    system = "\n\n".join(text for role, text in messages if role in ("system", "developer")) or None
+    *shots, (_, question) = [each for each in messages if each[0] not in ("system", "developer")] or [("user", "")]
+    shown = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in shots)
+    return shown + question, system
 
 
 class TableTasks:
