@@ -16,6 +16,7 @@ from typing import Any
 
 from gradus.core import ConfigError
 from gradus.planning.hardware import Hardware
+from gradus.policies.local.loading import context_length
 from gradus.training.config import GrpoConfig
 
 __all__ = [
@@ -137,7 +138,7 @@ def read_shape(
         head_dim=kept["head_dim"] or (text.hidden_size // heads if heads else 0),
         intermediate=kept["intermediate_size"] or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
-        context=getattr(text, "max_position_embeddings", None),
+        context=context_length(config),
         adapter_width=sum(module.in_features + module.out_features for module in adapted),
     )
 

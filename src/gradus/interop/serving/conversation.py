@@ -57,13 +57,6 @@ def _by_template(loaded: LoadedModel, said: Sequence[tuple[str, str]]) -> list[i
     if loaded.tokenizer.chat_template is None:
         raise ApiError("this model has no chat template: give system, user and assistant in turn", param="messages")
     try:
-        return list(
-            loaded.tokenizer.apply_chat_template(
-                [{"role": role, "content": text} for role, text in said],
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-            )
-        )
+        return loaded.renderer.conversation([{"role": role, "content": text} for role, text in said])
     except TemplateError as error:
         raise ApiError(f"the chat template cannot render these messages: {error}", param="messages") from error

@@ -74,7 +74,9 @@ def spelling(subject: Subject) -> list[Finding]:
 
 def context(subject: Subject) -> list[Finding]:
     """Prompts and answers fit into the model's context, and the answers into what may be sampled."""
-    held = getattr(subject.config.get_text_config(), "max_position_embeddings", None)
+    from gradus.policies.local.loading import context_length
+
+    held = context_length(subject.config)
     longest, allowed = subject.longest, subject.recipe.grpo.sampling.max_new_tokens
     if held is not None and longest.needed > held:
         way = "lower grpo.sampling.max_new_tokens, shorten the prompts, or use a model with a longer context"

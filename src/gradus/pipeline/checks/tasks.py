@@ -61,12 +61,13 @@ _REMEDIES = {
 def _measure(subject: Subject) -> tuple[Callable[[str, str], int] | None, int | None]:
     """How long a prompt is in the model's tokens and how long it may be, if the model can be looked at."""
     from gradus.core import GradusError
+    from gradus.policies.local.loading import context_length
 
     try:
         renderer, config = subject.renderer, subject.config
     except GradusError:  # the check of the model says why
         return None, None
-    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    context = context_length(config)
     limit = None if context is None else context - subject.recipe.grpo.sampling.max_new_tokens
     return lambda system, question: len(renderer.first(system, question)), limit
 

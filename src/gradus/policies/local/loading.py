@@ -44,7 +44,7 @@ class LoadedModel:
     @property
     def context(self) -> int | None:
         """The longest sequence the model takes, in tokens; None if its config names none."""
-        return context_length(self.model)
+        return context_length(self.model.config)
 
 
 def load_model(
@@ -97,13 +97,13 @@ def load_model(
     return LoadedModel(**parts, path=name, settings=settings)
 
 
-def context_length(model: Any) -> int | None:
-    """The longest sequence of ``model`` in tokens; None if its config names none.
+def context_length(config: Any) -> int | None:
+    """The longest sequence of a model with this ``config`` in tokens; None if it names none.
 
     Two kinds of rotary positions change at all places once a sequence passes the original length, also at those that a cache
     holds already. Only up to there is the model one function of its tokens.
     """
-    config = model.config.get_text_config(decoder=True)
+    config = config.get_text_config(decoder=True)
     rope = getattr(config, "rope_parameters", None) or {}
     longest = getattr(config, "max_position_embeddings", None)
     if rope.get("rope_type") not in ("longrope", "dynamic"):

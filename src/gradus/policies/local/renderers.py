@@ -101,6 +101,10 @@ class ChatRenderer:
         """Ids between the last sampled stop token and where the model speaks again."""
         return self._following_cached(observation) if cached else self._following(observation)
 
+    def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of any conversation that the template can render, up to where the model speaks."""
+        return self._encode_text(self._render([dict(message) for message in messages]))
+
     def encode_answer(self, text: str) -> tuple[int, ...]:
         """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""
         if self._opened:
