@@ -11,11 +11,12 @@ from fakes import lamps
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.environments import load
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.rollouts import read_episodes
+from gradus.rollouts import read_episodes, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import reserved_ids, taught_indices, training_tasks, validation_tasks
 from gradus.training.grpo import train_grpo
-from gradus.training.run.bookkeeping import check_splits
+from gradus.training.run.splits import check_splits
+from gradus.training.sft import SftConfig, train_sft
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,12 @@ def test_a_run_stores_its_splits(lamps_model: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False)
     splits = json.loads((tmp_path / "run" / "splits.json").read_text())
-    assert {role: len(ids) for role, ids in splits.items()} == {"train": 6, "validation": 4, "conditions": 0}
+    assert {role: len(ids) for role, ids in splits.items()} == {
+        "teach": 0,
+        "train": 6,
+        "validation": 4,
+        "conditions": 0,
+    }
     stored = read_episodes(tmp_path / "run" / "episodes" / "step-000001.jsonl").episodes
     assert {episode.task.id for episode in stored} <= set(splits["train"])
 
@@ -86,3 +92,34 @@ def test_an_overlap_is_refused() -> None:
     check_splits({"train": ["a", "b"], "teach": ["a"], "validation": ["c"]})
     with pytest.raises(ConfigError, match="1 tasks are both in teach and in validation, the first is a"):
         check_splits({"train": ["b"], "teach": ["a"], "validation": ["a", "c"]})
+
+
+def test_a_model_that_was_taught_its_validation_is_refused(lamps_model: Path, tmp_path: Path) -> None:
+    """The file beside a model says what it was warm-started on; a held-out task among them is named before any step."""
+    spec = lamps()
+    episodes = roll_out(spec, spec.policy("gold"), [spec.train_task(index) for index in range(12)]).episodes
+    sft = SftConfig(max_steps=1, batch_size=4, threads=1, device="cpu", validation_share=0.0)
+    train_sft(lamps_model, episodes, sft, tmp_path / "sft", live=False)
+    config = GrpoConfig(
+        max_steps=1, groups=2, group_size=2, validation_tasks=4, threads=1, device="cpu",
+        sampling=SamplingConfig(max_new_tokens=3, grammar=True),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="4 tasks are both in teach and in validation"):
+        train_grpo(tmp_path / "sft" / "best", spec, config, tmp_path / "grpo", live=False)
+    assert not (tmp_path / "grpo").exists()
+    apart = config.model_copy(update={"first_task": 12})
+    train_grpo(tmp_path / "sft" / "best", spec, apart, tmp_path / "grpo", live=False)
+    assert len(json.loads((tmp_path / "grpo" / "splits.json").read_text())["teach"]) == 12
+
+
+def test_sft_holds_out_tasks_and_not_episodes(lamps_model: Path, tmp_path: Path) -> None:
+    """Three episodes of each task: all of them are learned from, or all are held out."""
+    spec = lamps()
+    episodes = roll_out(
+        spec, spec.policy("gold"), [spec.train_task(index) for index in range(10)], group_size=3
+    ).episodes
+    config = SftConfig(max_steps=1, batch_size=4, threads=1, device="cpu", validation_share=0.3)
+    train_sft(lamps_model, episodes, config, tmp_path / "sft", live=False)
+    splits = json.loads((tmp_path / "sft" / "splits.json").read_text())
+    assert {role: len(ids) for role, ids in splits.items()} == {"teach": 7, "validation": 3}
+    assert not set(splits["teach"]) & set(splits["validation"])

@@ -27,8 +27,9 @@ def command(
 ) -> None:
     """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed."""
     import gradus
-    from gradus.pipeline import make_policy, progress_bar, teach
+    from gradus.pipeline import load_recipe, make_policy, progress_bar, teach
     from gradus.pipeline.policies import teacher_name
+    from gradus.training.data.tasks import reserved_ids
 
     spec = gradus.load_environment(environment, rewards=reward)
     name = teacher_name(spec, policy)
@@ -42,6 +43,7 @@ def command(
             grader=spec.grader(grader),
             path=out,
             workers=workers,
+            reserved=reserved_ids(spec, load_recipe(environment).grpo),
             progress=advance,
         )
     typer.echo(summary.sentence(out))

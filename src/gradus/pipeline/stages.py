@@ -32,6 +32,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.nano.model import make_nano
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.training.config import GrpoConfig
+from gradus.training.data.tasks import reserved_ids
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.loss_step import TrainerConfig
 from gradus.training.grpo import GrpoResult, train_grpo
@@ -160,6 +161,7 @@ def _do_teach(run: _Run, cost: dict[str, Any]) -> None:
             grader=run.grader,
             seed=run.recipe.seed,
             workers=section.workers,
+            reserved=reserved_ids(run.spec, run.recipe.grpo),
             progress=advance,
         )
     run.console.print(summary.sentence(path), highlight=False)

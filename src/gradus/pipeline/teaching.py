@@ -19,13 +19,14 @@ from threading import Thread
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
 from gradus.environments import is_registered_by_name, load_registered
 from gradus.rollouts import EpisodeWriter, read_episodes, roll_out
+from gradus.training.data.tasks import taught_indices
 
 __all__ = ["TeachSummary", "teach"]
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
 _WORTH_WORKERS = 4  # chunks below which processes take longer to start than they save
 
-Span = tuple[int, int]  # the first task, and the one behind the last
+Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
 Chunks = Generator[list[Episode], None, None]
 Progress = Callable[[int, int], None]
 
@@ -64,9 +65,12 @@ def teach(
     grader: Grader,
     seed: int = 0,
     workers: int = 1,
+    reserved: frozenset[str] = frozenset(),
     progress: Progress | None = None,
 ) -> TeachSummary:
-    """Play training tasks 0 to ``episodes`` - 1 and append them to ``path``; tasks that are there already are not played.
+    """Roll out the first ``episodes`` training tasks and append them to ``path``; those that are there already are left out.
+
+    ``reserved``: ids of tasks that judge (``gradus.training.data.tasks.reserved_ids``); they are not taught.
 
     ``workers``: processes that play. They load the environment by its name, so they serve its own policies and graders only;
     for anything else, and where little is to be played, this process plays alone. The episodes are the same.
@@ -78,7 +82,8 @@ def teach(
     started = time.perf_counter()
     tally = _Tally()
     first = tally.count(_kept(spec, policy, path)[:episodes])
-    spans = [(begin, min(begin + _CHUNK, episodes)) for begin in range(first, episodes, _CHUNK)]
+    indices = taught_indices(spec, episodes, reserved)
+    spans = [(begin, indices[begin : begin + _CHUNK]) for begin in range(first, episodes, _CHUNK)]
     if workers > 1 and len(spans) >= _WORTH_WORKERS and _known_by_name(spec, policy, grader):
         chunks = _by_workers(spec, policy.name, spans, grader.name, seed, workers, episodes, progress)
     else:
@@ -107,13 +112,13 @@ def _alone(
     progress: Progress | None,
 ) -> Chunks:
     """The episodes of each span of tasks, played here."""
-    for begin, end in spans:
+    for span in spans:
 
-        def tell(done: int, _: int, before: int = begin) -> None:
+        def tell(done: int, _: int, before: int = span[0]) -> None:
             if progress is not None:
                 progress(before + done, total)
 
-        yield _play(spec, policy, (begin, end), grader, seed, tell)
+        yield _play(spec, policy, span, grader, seed, tell)
 
 
 def _by_workers(
@@ -130,13 +135,13 @@ def _by_workers(
     fresh = get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=_follow_parent)
     try:
-        for (_, end), played in zip(
+        for (begin, indices), played in zip(
             spans,
             pool.map(_play_named, repeat(spec.name), repeat(policy), spans, repeat(grader), repeat(seed)),
             strict=True,
         ):
             if progress is not None:
-                progress(end, total)
+                progress(begin + len(indices), total)
             yield played
     finally:
         pool.shutdown(cancel_futures=True)
@@ -179,7 +184,7 @@ def _spec(environment: str) -> EnvironmentSpec:
 def _play(
     spec: EnvironmentSpec, policy: Policy, span: Span, grader: Grader, seed: int, tell: Progress | None
 ) -> list[Episode]:
-    tasks = [spec.train_task(index) for index in range(*span)]
+    tasks = [spec.train_task(index) for index in span[1]]
     played = roll_out(spec, policy, tasks, seed=seed, key=("teach",), first_group=span[0], grader=grader, progress=tell)
     return list(played.episodes)
 

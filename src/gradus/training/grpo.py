@@ -17,7 +17,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, penalize_length
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.step_rollouts import roll_out_step
-from gradus.training.data.tasks import reserved_ids, training_tasks, validation_tasks
 from gradus.training.distributed.deepspeed import zero_launched
 from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
@@ -31,6 +30,7 @@ from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import FIGURES, Screen
 from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.schedule import Schedule
+from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import step_record
 from gradus.training.run.validation import chosen_reward, validate
 
@@ -175,17 +175,16 @@ class GrpoLoop:
             batch_size=config.batch_size,
             grammar=spec.language.grammar,
         )
-        self.validation_tasks = validation_tasks(spec, config)
-        self.reserved = reserved_ids(spec, config)
+        self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
         self.alerts = AlertHandler(monitor, config.on_alert, restore_best=self.restore_best)
         self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
         self.state = GrpoState()
         self.records: list[Mapping[str, Any]] = []
-        self._trained: dict[int, str] = {}  # place in the order of tasks -> id
 
     def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[dict[str, Any]]:
         """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt after a checkpoint."""
         config, state = self.config, self.state
+        self.splits.store(self.folder, state.next_task)
         if state.step == 0:
             self.validate(screen)
         while state.step < config.max_steps and self.alerts.stopped is None:
@@ -216,7 +215,7 @@ class GrpoLoop:
                 self.step_grader,
                 step=step,
                 next_task=self.state.next_task,
-                reserved=self.reserved,
+                reserved=self.splits.reserved,
                 progress=lambda done, total: screen.phase(f"rollout {done}/{total}"),
             )
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
@@ -280,7 +279,7 @@ class GrpoLoop:
             return
         screen.phase("validating")
         step, state = self.state.step, self.state
-        records = self._validated(self.validation_tasks, step)
+        records = self._validated(self.splits.validation, step)
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, step
@@ -322,21 +321,7 @@ class GrpoLoop:
         self.state.alerts = self.alerts.state()
         self.state.schedule = None if self.schedule is None else self.schedule.state()
         self.book.checkpoint(self.state, self.optimizer, keep=self.config.keep_checkpoints)
-        self.store_splits()
-
-    def store_splits(self) -> None:
-        """Write which tasks were trained on and which judge."""
-        place = next(reversed(self._trained), 0)
-        while place < self.state.next_task:
-            (task,), place = training_tasks(self.spec, self.config, place, 1, self.reserved)
-            self._trained[place] = task.id
-        validation = {task.id for task in self.validation_tasks}
-        splits = {
-            "train": set(self._trained.values()),
-            "validation": validation,
-            "conditions": self.reserved - validation,
-        }
-        self.book.store_splits(splits)
+        self.splits.store(self.folder, self.state.next_task)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""

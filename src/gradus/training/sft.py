@@ -30,6 +30,7 @@ from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen
+from gradus.training.run.splits import store_splits, task_id
 
 __all__ = ["SftConfig", "SftResult", "train_sft"]
 
@@ -62,7 +63,7 @@ class SftConfig(TrainerConfig):
     max_steps: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=32, ge=1)
     validation_share: float = Field(default=0.05, ge=0, lt=1)
-    validation_every: int | None = Field(default=None, ge=1)
+    validation_every: int | None = Field(default=None, ge=0)
     log_every: int = Field(default=1, ge=1)
     reasoning: bool = True
     history_noise: float = Field(default=0.0, ge=0, le=1)
@@ -117,6 +118,8 @@ def train_sft(
     sequences = text_sequences(loaded, training, reasoning=config.reasoning)
     checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
+    splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
+    store_splits(run_folder, {role: set(ids) for role, ids in splits.items()})
     trainer = _Trainer(loaded, config, run_folder, sequences, checks)
     if resume:
         trainer.restore()
@@ -143,16 +146,18 @@ def train_sft(
 def _hold_out(
     episodes: Sequence[Episode], validation: Sequence[Episode] | None, config: SftConfig
 ) -> tuple[list[Episode], list[Episode]]:
-    """Split off validation episodes by a shuffle that depends on the seed alone."""
+    """Split off the episodes of some tasks by a shuffle that depends on the seed alone."""
     if validation is not None:
         return list(episodes), list(validation)
-    whole = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
-    count = round(config.validation_share * len(whole))
-    if count >= len(whole):
-        raise ConfigError(f"nothing is left to train on: {len(whole)} usable episodes, {count} held out")
-    order = np.random.default_rng(child_seed(config.seed, "sft", "validation")).permutation(len(whole))
-    held = set(order[:count].tolist())
-    return [whole[i] for i in range(len(whole)) if i not in held], [whole[i] for i in sorted(held)]
+    usable = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
+    tasks = list(dict.fromkeys(task_id(episode) for episode in usable))
+    count = round(config.validation_share * len(tasks))
+    if count >= len(tasks):
+        raise ConfigError(f"nothing is left to train on: {len(tasks)} tasks with usable episodes, {count} held out")
+    order = np.random.default_rng(child_seed(config.seed, "sft", "validation")).permutation(len(tasks))
+    held_out = {tasks[place] for place in order[:count].tolist()}
+    training = [episode for episode in usable if task_id(episode) not in held_out]
+    return training, [episode for episode in usable if task_id(episode) in held_out]
 
 
 class _Trainer:
@@ -240,8 +245,9 @@ class _Trainer:
             "seconds": seconds,
             "tokens_per_second": tokens / seconds,
         }
-        every = self.config.validation_every or self._batches_per_epoch
-        if self._checks and (step % every == 0 or step == self.steps):
+        every = self.config.validation_every
+        every = self._batches_per_epoch if every is None else every
+        if self._checks and every and (step % every == 0 or step == self.steps):
             record |= self._validate()
         return record
 
@@ -302,7 +308,7 @@ class _Trainer:
     def finish(self) -> None:
         """Write the final model, and make it the best one where nothing was held out."""
         self.save("final")
-        if not self._checks:
+        if self.run.best is None:
             self.save("best")
         barrier()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
-from gradus.training.config import GrpoConfig
+
+if TYPE_CHECKING:  # a teacher's processes need no torch
+    from gradus.training.config import GrpoConfig
 
 __all__ = ["reserved_ids", "taught_indices", "training_tasks", "validation_tasks"]
 

@@ -1,17 +1,16 @@
-"""What a GRPO run remembers: its state, checkpoints, the best weights, and which tasks had which role."""
+"""What a GRPO run remembers: its state, checkpoints, the best weights, and samples of episodes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gradus.core import ConfigError, Group
-from gradus.core.files import write_json
+from gradus.core import Group
 from gradus.policies.local.loading import LoadedModel
 from gradus.rollouts import write_episodes
 from gradus.training.run.checkpoints import (
@@ -25,7 +24,7 @@ from gradus.training.run.checkpoints import (
 )
 from gradus.training.run.folder import RunFolder
 
-__all__ = ["GrpoState", "RunBook", "check_splits"]
+__all__ = ["GrpoState", "RunBook"]
 
 
 @dataclass
@@ -99,21 +98,3 @@ class RunBook:
         if self.folder.writing:
             path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl"
             write_episodes(path, [each for group in groups for each in group.episodes], environment=environment)
-
-    def store_splits(self, splits: Mapping[str, Iterable[str]]) -> None:
-        """Write ``splits.json``: role -> ids of its tasks. Raises ConfigError if they overlap."""
-        listed = {role: sorted(ids) for role, ids in splits.items()}
-        check_splits(listed)
-        if self.folder.writing:
-            write_json(self.folder.path / "splits.json", listed)
-
-
-def check_splits(splits: Mapping[str, Iterable[str]]) -> None:
-    """Raises ConfigError if a task of ``validation`` or ``conditions`` is also one that was trained on or taught."""
-    for judge in ("validation", "conditions"):
-        for role in ("train", "teach"):
-            if shared := set(splits.get(judge, ())) & set(splits.get(role, ())):
-                raise ConfigError(
-                    f"{len(shared)} tasks are both in {role} and in {judge}, the first is {min(shared)}: a task that judges must "
-                    "never be trained on. Teach other tasks, or hold out others (grpo.first_task)"
-                )

@@ -1,0 +1,69 @@
+"""``splits.json``: which tasks a run was taught and trained on, and which judge it. They never overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gradus.core import ConfigError, EnvironmentSpec, Episode
+from gradus.core.files import read_json, write_json
+from gradus.training.config import GrpoConfig
+from gradus.training.data.tasks import reserved_ids, training_tasks, validation_tasks
+from gradus.training.run.folder import RunFolder
+
+__all__ = ["GrpoSplits", "check_splits", "store_splits", "task_id", "taught_ids"]
+
+SPLITS = "splits.json"
+
+
+class GrpoSplits:
+    """The tasks of a GRPO run by role. ``taught``: those that its model was warm-started on."""
+
+    def __init__(self, spec: EnvironmentSpec, config: GrpoConfig, *, taught: frozenset[str] = frozenset()) -> None:
+        self._spec, self._config, self._taught = spec, config, taught
+        self.validation = validation_tasks(spec, config)
+        self.reserved = reserved_ids(spec, config)
+        self._trained: dict[int, str] = {}  # place in the order of tasks -> id
+
+    def store(self, folder: RunFolder, next_task: int) -> None:
+        """Write what was used before place ``next_task`` of the run's order. Raises ConfigError if a task judges that was taught."""
+        place = next(reversed(self._trained), 0)
+        while place < next_task:
+            (task,), place = training_tasks(self._spec, self._config, place, 1, self.reserved)
+            self._trained[place] = task.id
+        validation = {task.id for task in self.validation}
+        conditions = self.reserved - validation
+        trained = set(self._trained.values())
+        splits = {"teach": self._taught, "train": trained, "validation": validation, "conditions": conditions}
+        store_splits(folder, splits)
+
+
+def store_splits(folder: RunFolder, splits: Mapping[str, Iterable[str]]) -> None:
+    """Write ``splits.json``: role -> ids of its tasks. Raises ConfigError if they overlap."""
+    listed = {role: sorted(ids) for role, ids in splits.items()}
+    check_splits(listed)
+    if folder.writing:
+        write_json(folder.path / SPLITS, listed)
+
+
+def check_splits(splits: Mapping[str, Iterable[str]]) -> None:
+    """Raises ConfigError if a task of ``validation`` or ``conditions`` was also trained on or taught."""
+    for judge in ("validation", "conditions"):
+        for role in ("train", "teach"):
+            if shared := set(splits.get(judge, ())) & set(splits.get(role, ())):
+                raise ConfigError(
+                    f"{len(shared)} tasks are both in {role} and in {judge}, the first is {min(shared)}: a task that judges "
+                    "must never be trained on. Teach other tasks, or hold out others (grpo.first_task)"
+                )
+
+
+def taught_ids(model: Path) -> frozenset[str]:
+    """Ids of the tasks that a model folder inside a run was warm-started on; none for any other."""
+    path = model.parent / SPLITS
+    return frozenset(read_json(path).get("teach", ())) if path.is_file() else frozenset()
+
+
+def task_id(episode: Episode) -> str:
+    """The id of an episode's task; those that were stored without one are told apart by their seed."""
+    task = episode.task
+    return task.id or repr((task.environment, task.seed, sorted(task.options.items())))
