@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Policy
@@ -79,7 +79,7 @@ def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSp
 
 def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
     """Reward functions as a recipe names them: ``NAME``, ``module:function``, ``FILE.py:function``, or what is registered here."""
-    from gradus.rewards import parse_reward, register_reward
+    from gradus.rewards import RewardFunction, parse_reward, register_reward
 
     entries: list[dict[str, Any]] = []
     for each in rewards:
@@ -88,7 +88,7 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
         if isinstance(function, str):
             entry = parse_reward(function).model_dump()
         elif callable(function):
-            entry = {"function": register_reward(function), "weight": 1.0, "settings": {}}
+            entry = {"function": register_reward(cast(RewardFunction, function)), "weight": 1.0, "settings": {}}
         else:
             raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {each!r}")
         entries.append({**entry, **({} if weight is None else {"weight": float(weight)})})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gradus.api.environments import load_environment
 from gradus.api.shown import Shown
@@ -40,7 +40,7 @@ class Audit(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """What ``gradus audit --json`` prints."""
-        return self.result.to_json()
+        return dict(self.result.to_json())
 
     def tables(self) -> Sequence[Any]:
         """The checks, the panel, the hack, and the verdict."""
@@ -178,7 +178,7 @@ def _named(policies: Any) -> dict[str, Any]:
     if isinstance(policies, Mapping):
         return dict(policies)
     single = isinstance(policies, str | Path | Run) or hasattr(policies, "start")
-    several: list[Any] = [policies] if single else list(policies)
+    several: list[Any] = [policies] if single else [*cast(Iterable[Any], policies)]
     return {_label(each): each for each in several}
 
 

@@ -40,7 +40,7 @@ class Run(Shown):
 
         return existing_model(str(self.folder))
 
-    def metrics(self) -> list[Mapping[str, Any]]:
+    def metrics(self) -> list[dict[str, Any]]:
         """The training's metrics, one record a step."""
         from gradus.pipeline.doctor import read_metrics
 

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ __all__ = [
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Generator[Path]:
     """A path beside ``path`` to write to; it takes the place of ``path`` at the end, synced, so a reader never meets half a file.
 
     Raises StorageError if the disk is full or the folder cannot be written; the old file is kept.

@@ -13,13 +13,15 @@ import resource
 import runpy
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 
 class OutOfTime(Exception):
     """The call used up its CPU time."""
 
 
-def _stop(signum, frame):
+def _stop(signum: int, frame: object) -> None:
     raise OutOfTime("used up its CPU time")
 
 
@@ -31,7 +33,7 @@ def _limit(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime) + seconds + 1, hard))
 
 
-def _answer(handlers, request):
+def _answer(handlers: dict[str, Callable[..., Any]], request: dict[str, Any]) -> str:
     try:
         _limit(request["cpu_seconds"])
         result = handlers[request["method"]](**request["params"])

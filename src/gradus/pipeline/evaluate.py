@@ -85,7 +85,7 @@ def compare_runs(folders: Sequence[Path], policy: str) -> dict[str, Any]:
         condition: {label: each[condition] for label, each in zip(labels, by_condition, strict=True)}
         for condition in shared
     }
-    return compare(spec, played, graders=[documents[0]["grader"]], graded=True)
+    return dict(compare(spec, played, graders=[documents[0]["grader"]], graded=True))
 
 
 def _by_condition(episodes: Sequence[Episode], policy: str) -> dict[str, list[Episode]]:

@@ -88,7 +88,7 @@ class _Drawer(LogitsProcessor):
         self._states: list[Hashable] = [grammar.begin() for _ in answers] if grammar else []
         self._step = 0
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
         legal = [self._grammar.legal(state) for state in self._states] if self._grammar else None
         mask = None if legal is None else legal_mask(legal, scores.shape[-1], device=scores.device)
         logprobs = sampling_logprobs(scores, self._sampling, mask)

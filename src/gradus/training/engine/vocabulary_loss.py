@@ -123,7 +123,7 @@ class _ChosenLogprobs(torch.autograd.Function):
             if weight_grad is not None:
                 _add_product(weight_grad, score_grad.T, hidden[rows].to(factor.dtype))
         weight_out = None if weight_grad is None else weight_grad.to(weight.dtype)
-        bias_out = None if bias_grad is None else bias_grad.to(bias.dtype)
+        bias_out = None if bias is None or bias_grad is None else bias_grad.to(bias.dtype)
         return hidden_grad, weight_out, bias_out, None, None, None, None
 
 
