@@ -362,14 +362,15 @@ def _plain_update(
     optimizer.zero_grad(set_to_none=True)
 
 
-def trl_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
-    """The same step by TRL's GRPOTrainer, with vLLM in the same process where that is installed."""
+def trl_step(
+    config: Any, size: Size, out: Path, *, rows: int = 8, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """The same step by TRL's GRPOTrainer, ``rows`` a pass, with vLLM in the same process where that is installed."""
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    config = qwen(name, toy=toy)
     words = {f"w{number}": number for number in range(config.vocab_size)}
     core = Tokenizer(models.WordLevel(words, unk_token="w0"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -377,8 +378,8 @@ def trl_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
     texts = [" ".join(f"w{token}" for token in prompt) for prompt in prompts_of(size, config.vocab_size)]
     settings = GRPOConfig(
         output_dir=str(out / "trl"),
-        per_device_train_batch_size=8 if size.prompts * size.members >= 8 else size.prompts * size.members,
-        gradient_accumulation_steps=max(1, size.prompts * size.members // 8),
+        per_device_train_batch_size=min(rows, size.prompts * size.members),
+        gradient_accumulation_steps=max(1, size.prompts * size.members // rows),
         num_generations=size.members,
         max_completion_length=size.new,
         max_steps=size.runs + 1,
@@ -393,38 +394,38 @@ def trl_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
         save_strategy="no",
         disable_tqdm=True,
     )
-    clock = StepClock(size.device)
+    watch = StepClock(size.device, clock)
     trainer = GRPOTrainer(
         model=build(config, size.device, torch.float32).model,
         reward_funcs=lambda completions, **_: [float(len(set(one.split()))) for one in completions],
         args=settings,
         train_dataset=Dataset.from_list([{"prompt": text} for text in texts * (size.runs + 1)]),
         processing_class=tokenizer,
-        callbacks=[clock],
+        callbacks=[watch],
     )
     trainer.train()
-    return {"step_seconds": statistics.median(clock.seconds[1:]), "other": "trl"}
+    return {"step_seconds": statistics.median(watch.seconds[1:]), "other": "trl"}
 
 
 class StepClock(transformers.TrainerCallback):
     """Seconds of each optimizer step, generation included."""
 
-    def __init__(self, device: str) -> None:
-        self.device, self.seconds, self._began = device, list[float](), 0.0
+    def __init__(self, device: str, clock: Callable[[], float]) -> None:
+        self.device, self.clock, self.seconds, self._began = device, clock, list[float](), 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         synchronize(self.device)
-        self._began = time.perf_counter()
+        self._began = self.clock()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         synchronize(self.device)
-        self.seconds.append(time.perf_counter() - self._began)
+        self.seconds.append(self.clock() - self._began)
 
 
 def other_step(name: str, size: Size, *, toy: bool, out: Path, other: str) -> dict[str, Any]:
     """TRL where it is installed, else transformers alone."""
     if other == "trl" or (other == "auto" and find_spec("trl")):
-        return trl_step(name, size, toy=toy, out=out)
+        return trl_step(qwen(name, toy=toy), size, out)
     return plain_step(name, size, toy=toy)
 
 

@@ -284,3 +284,36 @@ def test_word_grammar_follows_all_readings_of_overlapping_words():
         WordGrammar([["a"]], lambda text: spelled[text], {1})
     with pytest.raises(ConfigError, match="place 2"):
         WordGrammar([["a"], []], lambda text: (1,), {9})
+
+
+def _reachable(session: Any) -> list[Any]:
+    """What a session's decoders hold."""
+    held = [value for value in vars(session).values() if not isinstance(value, list | int)]
+    held += [one for value in vars(session).values() if isinstance(value, list) for one in value]
+    return [inner for one in held if hasattr(one, "answer") for inner in vars(one).values()]
+
+
+def test_batch_size_bounds_the_cache(loaded: Load):
+    """Rows that wait hold no keys and values."""
+    policy = LocalPolicy(loaded("llama"), SamplingConfig(max_new_tokens=4), batch_size=2)
+    session = policy.start(starts(7))
+    requests = [Request(row=row, observation=Observation(text="w1 w2 w3")) for row in range(7)]
+    session.act(requests)
+    session.act(requests)
+    caches = [value for value in _reachable(session) if isinstance(value, RaggedCache)]
+    assert [cache.rows for cache in caches] == [2]
+    session.close()
+
+
+def test_keys_that_are_repeated_give_the_same_answers(loaded: Load, monkeypatch: pytest.MonkeyPatch):
+    """As on a GPU, whose kernels take no mask together with shared key heads."""
+    policy = LocalPolicy(loaded("llama"), SamplingConfig(max_new_tokens=6))
+    shared = play(policy, rows=5, turns=3)
+    monkeypatch.setattr("gradus.policies.local.kv_cache._takes_shared_heads", lambda device: False)
+    repeated = play(policy, rows=5, turns=3)
+    for one, other in zip(shared, repeated, strict=True):
+        assert [action.text for action in one] == [action.text for action in other]
+        for left, right in zip(one, other, strict=True):
+            assert left.tokens is not None
+            assert right.tokens is not None
+            assert left.tokens.logprobs == pytest.approx(right.tokens.logprobs, abs=1e-5)

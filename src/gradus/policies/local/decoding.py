@@ -94,8 +94,7 @@ class Decoder:
         self._model, self._device, self._dtype = loaded.model, loaded.device, loaded.dtype
         self._sampling, self._plan, self._grammar = sampling, plan, grammar
         causal = causal_model(loaded.model)
-        # On a GPU, masked attention over shared heads would leave the fast kernels; transformers repeats the heads there.
-        known = loaded.device.type == "cpu" and has_lean_decoder(causal) and plan.window is None
+        known = has_lean_decoder(causal) and plan.window is None
         lean = known and causal.config._attn_implementation == "sdpa"
         self._lean = causal if lean else None
         self._cache = RaggedCache(rows, min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY))

@@ -19,6 +19,11 @@ __all__ = ["RaggedCache"]
 _SLACK = 1  # a last position per row that takes the writes of padding and is never read
 
 
+def _takes_shared_heads(device: torch.device) -> bool:
+    """Whether a mask and shared key heads go together. On a GPU they leave the fast kernels, so a prefill repeats the keys there."""
+    return device.type == "cpu"
+
+
 class RaggedCache(Cache):
     """Keys and values of ``rows`` sequences, each in its own slot. Call :meth:`aim` before each forward.
 
@@ -121,6 +126,9 @@ class RaggedCache(Cache):
             query = query.reshape(rows, shared, heads // shared, -1)
             mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
             return mixed.reshape(rows, heads, -1)
+        if heads != shared and not _takes_shared_heads(query.device):
+            keys, values = (part.repeat_interleave(heads // shared, dim=1) for part in (keys, values))
+            shared = heads
         mixed = F.scaled_dot_product_attention(
             query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=heads != shared
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradus.core import (
     Action,
@@ -38,7 +38,8 @@ class LocalPolicy:
         loaded: what :func:`~gradus.policies.local.loading.load_model` gives.
         sampling: how tokens are drawn.
         name: the policy's name in results.
-        batch_size: rows that go through the model at once; None for all. Smaller needs less memory and more time.
+        batch_size: rows that go through the model at once, and that a cache is kept for; None for all. Smaller needs less memory
+            and more time.
         grammar: legal words at each place of an answer (``EnvironmentSpec.grammar``) or any ``Grammar``; used where
             ``sampling.grammar`` is set.
 
@@ -99,6 +100,7 @@ class _Row:
     opened: bool = False  # it has a training sequence to extend
     cut: bool = False  # its last answer lacks a stop token
     unread: tuple[int, ...] = ()  # sampled, but not yet in the cache
+    read: tuple[int, ...] = ()  # what the cache would hold, kept if rows take turns in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,15 +114,18 @@ class _Reading:
 
 
 class LocalSession:
-    """A local policy in the middle of many episodes: one cache slot each."""
+    """A local policy in the middle of many episodes: one cache slot each.
+
+    With more episodes than ``batch_size`` there is a cache for so many rows alone; rows take turns in it, and read what they had
+    read and said again at every turn.
+    """
 
     def __init__(self, policy: LocalPolicy, episodes: Sequence[EpisodeStart]) -> None:
         self._policy = policy
         self._rows = [_Row(start=start) for start in episodes]
         self._size = policy.batch_size or max(1, len(episodes))
-        self._decoders = [
-            policy.decoder(min(self._size, len(episodes) - first)) for first in range(0, len(episodes), self._size)
-        ]
+        self._takes_turns = len(episodes) > self._size
+        self._decoder: Decoder | GeneralDecoder | None = policy.decoder(min(self._size, max(1, len(episodes))))
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
         """Answer all requests, in order. A prompt that does not fit fails its row alone.
@@ -128,27 +133,28 @@ class LocalSession:
         Raises:
             PolicyError: the session is closed.
         """
-        if self._rows and not self._decoders:
+        if self._decoder is None:
             raise PolicyError("the session is closed; start a new one")
         actions: list[Action | None] = [None] * len(requests)
-        batches: dict[int, list[tuple[int, _Reading]]] = {}
+        readings: list[tuple[int, _Reading]] = []
         for place, request in enumerate(requests):
             try:
-                batches.setdefault(request.row // self._size, []).append((place, self._reading(request)))
+                readings.append((place, self._reading(request)))
             except ContextLengthError as error:
                 failure = Failure(stage="act", type=type(error).__name__, message=str(error))
                 actions[place] = Action(failure=failure)
-        for index, batch in batches.items():
-            if not batch:
-                continue
-            answers = self._decoders[index].answer([reading.prompt for _, reading in batch])
-            for (place, reading), answer in zip(batch, answers, strict=True):
+        for start in range(0, len(readings), self._size):
+            batch = readings[start : start + self._size]
+            prompts = [reading.prompt for _, reading in batch]
+            if self._takes_turns:
+                prompts = [replace(prompt, row=slot) for slot, prompt in enumerate(prompts)]
+            for (place, reading), answer in zip(batch, self._decoder.answer(prompts), strict=True):
                 actions[place] = self._finish(reading, answer)
         return [action for action in actions if action is not None]
 
     def close(self) -> None:
-        """Free the caches."""
-        self._decoders = []
+        """Free the cache."""
+        self._decoder = None
 
     def _reading(self, request: Request) -> _Reading:
         """What a row must read now: a whole prompt at a restart, else its unread tokens and the new frame."""
@@ -162,9 +168,11 @@ class LocalSession:
             # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
             context = (renderer.stop_id, *context) if row.cut else context
             past, new = row.length, (*row.unread, *context)
+            if self._takes_turns:
+                past, new = 0, (*row.read, *new)
         budget = self._budget(past + len(new))
         uniforms = turn_uniforms(row.start.key, row.turn, self._policy.sampling.max_new_tokens)
-        prompt = Prompt(row=request.row % self._size, past=past, new=new, uniforms=uniforms, budget=budget)
+        prompt = Prompt(row=request.row, past=past, new=new, uniforms=uniforms, budget=budget)
         return _Reading(row=row, prompt=prompt, context=context, restart=restart)
 
     def _budget(self, length: int) -> int:
@@ -186,6 +194,8 @@ class LocalSession:
         row.opened, row.cut = True, not answer.stopped
         row.length = prompt.past + len(prompt.new) + len(answer.ids) - 1
         row.unread = (answer.ids[-1],)
+        if self._takes_turns:
+            row.read = (*prompt.new, *answer.ids[:-1])
         if not all(map(math.isfinite, answer.logprobs)):
             message = "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
             return Action(failure=Failure(stage="act", type="PolicyError", message=message))
