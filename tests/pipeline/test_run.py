@@ -60,7 +60,7 @@ def test_results_have_the_schema_that_machines_read(run):
     assert results["schema"] == 2
     assert results["grader"] == "v3"
     condition = results["conditions"]["in-distribution"]
-    assert set(condition["policies"]) == {"heuristic", "sft", "grpo", "grpo-greedy"}
+    assert set(condition["policies"]) == {"base", "heuristic", "sft", "grpo", "grpo-greedy"}
     assert set(condition["pairs"]) == {"grpo - sft", "grpo - heuristic"}
     for policy in condition["policies"].values():
         assert {"mean", "low", "high"} <= set(policy["reward"])
