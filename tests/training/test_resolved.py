@@ -10,6 +10,7 @@ import pytest
 from fakes import lamps
 
 from gradus.core import ConfigError
+from gradus.pipeline import load_recipe
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.grading import reweigh
 from gradus.training.config import GrpoConfig
@@ -75,3 +76,10 @@ def test_weights_have_effect_in_gdpo(lamps_model: Path, tmp_path: Path) -> None:
         (record,) = [each for each in RunFolder(tmp_path / str(number)).records() if each["kind"] == "step"]
         norms.append(record["grad_norm"])
     assert norms[0] != pytest.approx(norms[1], rel=1e-3)
+
+
+def test_a_recipe_knows_what_was_typed() -> None:
+    recipe = load_recipe("rhythm", changes=["grpo.groups=4", "grpo.sampling.max_new_tokens=9"])
+    sources = recipe.grpo_sources()
+    assert (sources["groups"], sources["sampling"], sources["credit"]) == ("command line", "command line", "recipe")
+    assert "epochs" not in sources

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
@@ -107,6 +107,8 @@ class Recipe(_Section):
     metrics go besides metrics.jsonl (``tensorboard``, ``wandb``); it changes no stage.
     """
 
+    _edited: frozenset[str] = PrivateAttr(default=frozenset())  # dotted keys that were set on the command line
+
     environment: str
     grader: str | None = None
     seed: int = 0
@@ -153,6 +155,11 @@ class Recipe(_Section):
                 f"{self.grpo.max_steps} for {self.stage[-1].name!r}; raise max_steps"
             )
         return self
+
+    def grpo_sources(self) -> dict[str, str]:
+        """GRPO's settings that were given -> where they came from."""
+        edited = {key.split(".")[1] for key in self._edited if key.startswith("grpo.")}
+        return {name: "command line" if name in edited else "recipe" for name in self.grpo.model_fields_set}
 
     def spec(self) -> EnvironmentSpec:
         """The environment that this recipe is about, with the recipe's own rewards as its grader if there are any."""
@@ -226,7 +233,9 @@ def load_recipe(
             _set(table, key, value)
     for key, value in edits.items():
         _set(table, key, value)
-    return _validated(table, source)
+    recipe = _validated(table, source)
+    recipe._edited = frozenset(edits)
+    return recipe
 
 
 def _for_language_model(table: dict[str, Any], model: str | None) -> None:

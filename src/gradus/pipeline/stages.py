@@ -317,6 +317,7 @@ def _train_grpo(recipe: Recipe, model: Path | str, folder: Path, grader: Grader,
             on_record=trackers,
             sampler=sampler,
             push_weights=push_weights,
+            sources=recipe.grpo_sources(),
         )
 
 
