@@ -40,3 +40,8 @@ def test_every_public_name_exists():
         module = importlib.import_module(found.name)
         for name in getattr(module, "__all__", ()):
             assert hasattr(module, name), f"{found.name} promises {name}"
+
+
+def test_evaluating_scripted_policies_needs_no_torch():
+    code = "import gradus; gradus.evaluate('gold', 'random', env='arithmetic', episodes=2, conditions=['held-out'])"
+    assert "torch" not in _modules_after(code)

@@ -10,7 +10,6 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.files import read_json
 from gradus.evaluation import Evaluation, compare, evaluate
 from gradus.pipeline.progress import progress_bar
-from gradus.pipeline.recipe import load_recipe
 from gradus.rollouts import read_episodes
 
 __all__ = ["compare_runs", "evaluate_policies", "parse_pair", "scripted_names", "write_evaluation_report"]
@@ -65,6 +64,8 @@ def compare_runs(folders: Sequence[Path], policy: str) -> dict[str, Any]:
 
     Raises ConfigError if they share no condition, environment or grader.
     """
+    from gradus.pipeline.recipe import load_recipe  # it brings torch, which nothing else here needs
+
     documents = [read_json(folder / "results.json") for folder in folders]
     for key in ("environment", "grader", "seed"):
         values = [document.get(key) for document in documents]
