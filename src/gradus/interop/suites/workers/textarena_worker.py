@@ -104,15 +104,16 @@ def _moves(heard, rng):
 
 
 def _players(name):
-    """1 or 2: what the game takes; it says so by an assertion."""
+    """1 or 2: what the game takes; 0 if it takes neither."""
     for players in (1, 2):
         state = random.getstate()
         try:
             env = textarena.make(name + "-raw" if name + "-raw" in ENV_REGISTRY else name)
             env.reset(num_players=players, seed=0)
             return players
-        except (AssertionError, ValueError):  # that is how games refuse a number of players
-            continue
+        except (AssertionError, ValueError) as error:  # that is how games refuse a number of players
+            if isinstance(error, ValueError) and "player" not in str(error).lower():
+                raise
         finally:
             random.setstate(state)
     return 0
