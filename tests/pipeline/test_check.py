@@ -163,6 +163,16 @@ def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str,
     assert any(status == "fail" and says in message for status, message, _ in lines)
 
 
+@pytest.mark.parametrize("name", own_recipes())
+def test_no_recipe_gives_a_trained_model_the_settings_of_a_nano_model(name: str) -> None:
+    recipe = load_recipe(None, path=Path(name), model="somebody/some-model")
+    assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
+    assert recipe.sft.lr <= 1e-4
+    assert recipe.grpo.lr <= 1e-5
+    assert recipe.grpo.lora is not None
+    assert recipe.grpo.sampling.max_new_tokens >= 128
+
+
 @pytest.mark.parametrize("environment", ["rhythm", "memory", "arithmetic"])
 def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path) -> None:
     """`--model` kept Muon at 0.03, an SFT rate of 2e-3 and 8 tokens an answer, all meant for a nano model."""
