@@ -15,7 +15,7 @@ from gradus.health import (
     report,
     status,
 )
-from gradus.pipeline.doctor import doctor_command
+from gradus.pipeline.doctor import diagnosis_of
 
 
 def _clipped(record, i):
@@ -146,26 +146,24 @@ def test_a_file_of_someone_else_and_an_empty_one_are_not_healthy(tmp_path):
         read_metrics(tmp_path)
 
 
-def test_the_command_reads_sft_and_grpo_so_overfitting_is_told(tmp_path, capsys):
+def test_the_command_reads_sft_and_grpo_so_overfitting_is_told(tmp_path):
     losses = [1.0, 0.5, 0.6, 0.62, 0.65]
     sft = [{"kind": "sft", "step": step, "loss": 0.5, "validation_loss": loss} for step, loss in enumerate(losses)]
     _write(tmp_path / "sft" / "metrics.jsonl", sft)
     _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 12))
-    code = doctor_command(tmp_path, as_json=True)
-    document = json.loads(capsys.readouterr().out)
-    assert code == 1
+    document = json.loads(json.dumps(diagnosis_of(tmp_path)))
+    assert exit_code(document["status"]) == 1
     assert document["schema"] == 2
     assert [each["rule"] for each in document["diagnoses"]] == ["overfitting"]
 
 
-def test_a_student_made_worse_is_not_healthy(tmp_path, capsys):
+def test_a_student_made_worse_is_not_healthy(tmp_path):
     _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 5))
     worse = {"mean": -0.05, "low": -0.08, "high": -0.02}
     pairs = {"grpo - sft": {"reward": worse, "true_reward": {"mean": 0.0, "low": -0.1, "high": 0.1}}}
     (tmp_path / "results.json").write_text(json.dumps({"conditions": {"main": {"pairs": pairs}}}))
-    code = doctor_command(tmp_path, as_json=True)
-    document = json.loads(capsys.readouterr().out)
-    assert (code, document["status"]) == (1, "warn")
+    document = json.loads(json.dumps(diagnosis_of(tmp_path)))
+    assert document["status"] == "warn"
     assert "grpo - sft on main" in document["diagnoses"][0]["evidence"]
 
 

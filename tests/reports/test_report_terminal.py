@@ -32,13 +32,22 @@ def test_the_summary_has_each_policy_once_and_best_first(played: Any) -> None:
         summary_table(played.results, grader="v7")
 
 
-def test_the_end_of_a_run_shows_every_grader_and_the_yardstick(played: Any) -> None:
+def test_the_end_of_a_run_shows_every_grader_and_the_true_reward(played: Any) -> None:
     text = printed(show_results(played.results))
-    for title in ("reward, v3", "reward, v2", "episode reward"):
+    for title in ("grader v3", "grader v2", "episode reward"):
         assert title in text
 
 
-def test_an_episode_shows_all_it_read_answered_and_was_paid(played: Any) -> None:
+@pytest.mark.parametrize("width", [80, 60])
+def test_nothing_is_cut_on_a_narrow_terminal(played: Any, width: int) -> None:
+    text = printed(show_results(played.results), width=width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for name in played.results["conditions"]["held-out"]["policies"]:
+        assert name in text
+
+
+def test_an_episode_shows_all_it_read_answered_and_was_rewarded(played: Any) -> None:
     episode = played.groups[-1].episodes[0]
     text = printed(show_episode(episode, played.spec.presentation.view(episode)), width=1000)
     for turn in episode.turns:

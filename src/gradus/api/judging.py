@@ -87,17 +87,22 @@ def audit(
 
 @dataclass(frozen=True, repr=False)
 class Scores(Shown):
-    """Policies on conditions, with intervals and paired differences. ``result`` holds the episodes."""
+    """Policies on conditions, with intervals and paired differences. ``result`` holds the episodes; ``wide`` shows all figures."""
 
     spec: EnvironmentSpec
     result: Evaluation
+    wide: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """results.json."""
-        return self.result.to_json()
+        return dict(self.result.to_json())
 
     def tables(self) -> Sequence[Any]:
-        """One table a condition, and the pairs."""
+        """The verdict and three figures a policy; if ``wide``, every figure, component, pair and curve."""
+        if not self.wide:
+            from gradus.reports import show_results
+
+            return [show_results(self.result.to_json()), ""]
         return [part for table in self.result.tables() for part in (table, "")]
 
     @property
@@ -200,33 +205,51 @@ def _environment_of(policies: Any) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """Two runs on the episodes of their evaluations: the second's trained policy minus the first's."""
+    """Runs on the tasks that all were evaluated on: each minus those before it. ``settings``: key -> name -> value, where they differ."""
 
     document: Mapping[str, Any]
+    runs: Mapping[str, Path]
+    settings: Mapping[str, Mapping[str, str]]
 
     def tables(self) -> Sequence[Any]:
-        """One table a condition."""
-        from gradus.evaluation.tables import tables
+        """The verdict, one table a condition, and the settings that differ."""
+        from rich.text import Text
 
-        return tables(self.document)
+        from gradus.reports import show_results
+
+        lines = [
+            f"  {key}: {', '.join(f'{name} {value}' for name, value in each.items())}"
+            for key, each in self.settings.items()
+        ]
+        return [show_results(self.document), "", Text("\n".join(["settings that differ:", *(lines or ["  none"])]))]
 
     def to_json(self) -> dict[str, Any]:
-        """The document, in the form of results.json."""
-        return dict(self.document)
+        """The document, in the form of results.json, with the settings."""
+        return {**self.document, "settings": {key: dict(each) for key, each in self.settings.items()}}
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML page with the curves over each other; returns its path."""
+        from gradus.core.files import write_text
+        from gradus.pipeline.compare import comparison_page
+
+        write_text(Path(path), comparison_page(self.runs, self.document))
+        return Path(path)
 
 
-def compare(first: str | Path | Run, second: str | Path | Run, *, policy: str = "grpo") -> Comparison:
-    """Compare two runs of one environment by their stored evaluations, on the same seeds; nothing is rolled out.
+def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:
+    """Compare runs of one environment by their stored evaluations, paired over the tasks; nothing is rolled out.
 
-    ``policy``: the one of each run that is compared.
+    ``runs``: folders, ``name=folder``, or runs. ``policy``: the one of each run that is compared; the best trained one that
+    all have if None. p-values are corrected for the number of pairs and conditions.
 
     >>> import gradus
-    >>> gradus.compare("runs/a", "runs/b")        # doctest: +SKIP
+    >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP
     """
-    from gradus.pipeline.evaluate import compare_runs
+    from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
 
-    runs = [each if isinstance(each, Run) else load_run(each) for each in (first, second)]
-    return Comparison(compare_runs([each.folder for each in runs], policy))
+    named = named_runs([str(each.folder) if isinstance(each, Run) else str(each) for each in runs])
+    settings = {key: dict(zip(named, values, strict=True)) for key, values in differing_settings(named)}
+    return Comparison(dict(compare_runs(named, policy=policy)), named, settings)
 
 
 @dataclass(frozen=True, repr=False)

@@ -42,7 +42,7 @@ class Run(Shown):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The training's metrics, one record a step."""
-        from gradus.pipeline.doctor import read_metrics
+        from gradus.core.metrics import read_metrics
 
         return read_metrics(self.folder)
 

@@ -20,6 +20,7 @@ _GROUPS = {
         "doctor": "doctor",
         "eval": "evaluate",
         "report": "report",
+        "compare": "compare",
     },
     "Around them": {
         "show": "show",

@@ -17,10 +17,10 @@ def command(
     json_file: str | None = JSON,
 ) -> None:
     """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop."""
-    from gradus.health import diagnose, exit_code, report
-    from gradus.pipeline.doctor import read_metrics, show_diagnoses
+    from gradus.health import exit_code
+    from gradus.pipeline.doctor import diagnosis_of, show_diagnoses
 
-    document = report(diagnose(read_metrics(run)))
+    document = diagnosis_of(run)
     if print_json(document, json_file):
         from rich.console import Console
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -34,6 +35,9 @@ def command(
     json_file: str | None = JSON,
     save: Path | None = typer.Option(None, "--save", help="Write the episodes (JSON lines) here."),
     report: Path | None = typer.Option(None, "--report", help="Write an HTML report here."),
+    wide: bool = typer.Option(
+        False, "--wide", help="Show every figure, component, pair and curve, not only the three that matter."
+    ),
 ) -> None:
     """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if every episode failed."""
     import gradus
@@ -54,7 +58,7 @@ def command(
         power=power,
         **given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history),
     )
-    show(result, json_file)
+    show(replace(result, wide=wide), json_file)
     if save is not None:
         note(f"episodes: {result.save(save)}")
     if report is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import Results
-from gradus.evaluation.summary import SCHEMA, Figures, holm_over_conditions, pair_record, policy_record
+from gradus.evaluation.summary import SCHEMA, Figures, holm_adjusted, pair_record, policy_record
 from gradus.rollouts import regrade, roll_out
 
 __all__ = ["Evaluation", "Progress", "StepRollout", "compare", "evaluate"]
@@ -97,10 +97,11 @@ def compare(
     checkpoint: str | None = None,
     graded: bool = False,
     seeds: Sequence[int] = (),
+    correct_pairs: bool = False,
 ) -> Results:
     """The document for episodes that are there already; nothing is played.
 
-    ``seeds``: those of the policies' own randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them.
+    ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions. ``seeds``: those of the policies' own randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them.
     """
     chosen = _graders(spec, graders)
     names = list(dict.fromkeys(name for policies in played.values() for name in policies))
@@ -109,6 +110,7 @@ def compare(
     for index, grader in enumerate(chosen):
         current = played if graded and index == 0 else _regraded(spec, played, grader)
         by_grader[grader.name] = _conditions(spec, grader, current, compared, power)
+        holm_adjusted(by_grader[grader.name], over_pairs=correct_pairs)
     first, *others = chosen
     document: Results = {
         "schema": SCHEMA,
@@ -147,7 +149,6 @@ def _conditions(
                 if a in figures and b in figures
             },
         }
-    holm_over_conditions(records)
     return records
 
 

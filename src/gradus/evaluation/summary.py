@@ -15,7 +15,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReaso
 from gradus.core.documents import SCHEMA, Mean, PairedMean
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference
 
-__all__ = ["SCHEMA", "Figures", "holm_over_conditions", "pair_record", "policy_record"]
+__all__ = ["SCHEMA", "Figures", "holm_adjusted", "pair_record", "policy_record"]
 
 _DIGITS = 6
 _RESERVED = frozenset({"reward", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})
@@ -138,17 +138,18 @@ def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
     return record
 
 
-def holm_over_conditions(conditions: Mapping[str, dict[str, Any]]) -> None:
+def holm_adjusted(conditions: Mapping[str, dict[str, Any]], *, over_pairs: bool = False) -> None:
     """Add ``p_holm`` to every pair's figures: the same comparison under several conditions is several tests."""
     families: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for condition in conditions.values():
         for pair, record in condition["pairs"].items():
+            family = () if over_pairs else (pair,)
             for name, figure in record.items():
                 if name == "components":
                     for component, inner in figure.items():
-                        families.setdefault((pair, name, component), []).append(inner)
+                        families.setdefault((*family, name, component), []).append(inner)
                 else:
-                    families.setdefault((pair, name), []).append(figure)
+                    families.setdefault((*family, name), []).append(figure)
     for family in families.values():
         for figure, adjusted in zip(family, holm([figure["p"] for figure in family]), strict=True):
             figure["p_holm"] = _rounded(adjusted)

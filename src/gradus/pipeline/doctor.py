@@ -1,42 +1,29 @@
-"""`gradus doctor`, whole: find the metrics, diagnose, show."""
+"""The doctor over a run: its metrics and its evaluation, diagnosed, shown, stored."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from gradus.core.documents import Diagnoses
 from gradus.core.files import read_json, write_json
 from gradus.core.metrics import read_metrics
 
-__all__ = ["diagnose_run", "doctor_command"]
-
-
-def doctor_command(run: Path, *, as_json: bool = False) -> int:
-    """Diagnose a run folder or a metrics file, show it, and return the exit code."""
-    from gradus.health import exit_code
-
-    document = _document(run)
-    if as_json:
-        typer.echo(json.dumps(document, indent=1))
-    else:
-        show_diagnoses(document, Console())
-    return exit_code(document["status"])
+__all__ = ["diagnose_run", "diagnosis_of", "show_diagnoses"]
 
 
 def diagnose_run(folder: Path, *, console: Console) -> None:
     """The doctor as a stage of a run: writes doctor.json."""
-    document = _document(folder)
+    document = diagnosis_of(folder)
     write_json(folder / "doctor.json", document)
     show_diagnoses(document, console)
 
 
-def _document(run: Path) -> Diagnoses:
+def diagnosis_of(run: Path) -> Diagnoses:
+    """What `gradus doctor --json` prints: of the metrics of a run folder or file, and of the run's evaluation."""
     from gradus.health import diagnose, report
 
     return report(diagnose([*read_metrics(run), *evaluation_records(run)]))

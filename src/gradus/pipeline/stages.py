@@ -396,6 +396,6 @@ _STAGES: Mapping[str, tuple[Callable[[_Run, dict[str, Any]], None], Callable[[_R
     "teach": (_do_teach, _section("teach")),
     "sft": (_do_sft, _section("model", "teach", "sft")),
     "grpo": (_do_grpo, _section(*_TRAINED)),
-    "doctor": (_do_doctor, _section(*_TRAINED)),
     "eval": (_do_eval, _section(*_TRAINED, "eval", "promises")),
+    "doctor": (_do_doctor, _section(*_TRAINED, "eval")),
 }

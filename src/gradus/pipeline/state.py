@@ -22,8 +22,8 @@ UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "teach": (),
     "sft": ("model", "teach"),
     "grpo": ("sft",),
-    "doctor": ("grpo",),
     "eval": ("grpo",),
+    "doctor": ("grpo", "eval"),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import fsum, isfinite
 from typing import Any
 
-__all__ = ["Curve", "Mark", "Series", "grpo_curves", "sft_curves"]
+__all__ = ["Curve", "Mark", "Series", "grpo_curves", "overlaid", "sft_curves"]
 
 Json = Mapping[str, Any]
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
@@ -124,6 +124,18 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
     curves.append(_grouped("Seconds of a step", "split by what they were spent on", steps, "seconds"))
     marks = _stages(steps)
     return [replace(curve, marks=marks) for curve in _drawn(curves)]
+
+
+def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
+    """The curves of several runs over each other: of each chart that all have, the first line of every run."""
+    titles = [[curve.title for curve in curves] for curves in runs.values()]
+    charts: list[Curve] = []
+    for title in titles[0] if titles else ():
+        if all(title in each for each in titles):
+            chosen = {name: next(curve for curve in curves if curve.title == title) for name, curves in runs.items()}
+            series = [replace(curve.series[0], name=name) for name, curve in chosen.items()]
+            charts.append(replace(next(iter(chosen.values())), series=series, marks=()))
+    return charts
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:

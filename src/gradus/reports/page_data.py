@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gradus.reports.curves import grpo_curves, sft_curves
+from gradus.reports.curves import Curve, grpo_curves, overlaid, sft_curves
 from gradus.reports.evaluation_charts import audit_points, outcome_curves
 from gradus.reports.reference import reference_table
 from gradus.reports.results import figure, main_condition
@@ -31,7 +31,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     data = {
         "scores": score_charts(results),
         "curves": {
-            "grpo": [asdict(curve) for curve in grpo_curves(record.grpo, _aim(record))],
+            "grpo": [asdict(curve) for curve in _grpo(record)],
             "sft": [asdict(curve) for curve in sft_curves(record.sft)],
             "outcome": outcome_curves(results),
         },
@@ -59,6 +59,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "graders": about.get("graders"),
         "conditions": about.get("conditions"),
         "recipe": record.recipe,
+        "settings": record.settings,
         "missing": record.missing,
         "has_own": any(is_own(row.name) for table in score_tables(results)[:1] for row in table.rows),
         "has_grpo": bool(data["curves"]["grpo"]),
@@ -70,6 +71,12 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "episodes_have": _contents(data["episodes"]),
     }
     return {**context, "sections": _sections(context)}, data
+
+
+def _grpo(record: RunRecord) -> list[Curve]:
+    if record.overlaid:
+        return overlaid({name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()})
+    return grpo_curves(record.grpo, _aim(record))
 
 
 def _sections(context: Json) -> list[Json]:

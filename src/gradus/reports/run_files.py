@@ -31,6 +31,10 @@ class RunRecord:
     sft: Sequence[Json] = ()
     grpo: Sequence[Json] = ()
     missing: Sequence[str] = field(default=())
+    overlaid: Mapping[str, Sequence[Json]] = field(
+        default_factory=dict
+    )  # run -> its GRPO metrics, if runs are compared
+    settings: Json | None = None  # names of the compared runs, and rows of settings that differ
 
     @property
     def promises(self) -> Sequence[Json]:

@@ -14,7 +14,9 @@ from gradus.stats import format_interval
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["show_results", "summary_table"]
+__all__ = ["condition_table", "show_results", "summary_table"]
+
+MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
 
 
 def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader: str | None = None) -> RenderableType:
@@ -31,7 +33,7 @@ def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader
     known = measures_of(conditions)
     if measure not in known:
         raise ConfigError(f"unknown figure {measure!r}; the results have {', '.join(known) or 'none'}")
-    label = str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")
+    label = _label(results, measure)
     title = f"{label}, {name}" if measure == "reward" else label
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", no_wrap=True)
@@ -45,15 +47,56 @@ def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader
     return table
 
 
+def condition_table(results: Mapping[str, Any], condition: str, grader: str | None = None) -> RenderableType:
+    """The policies of one condition, best first, with the three figures that matter: it fits 80 columns."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    graders = graders_of(results)
+    name = grader or next(iter(graders))
+    conditions = graders[name]
+    stored = conditions[condition]
+    measures = measures_of(conditions)[:MOST]
+    table = Table(
+        title=f"{condition}, {stored.get('episodes', '?')} episodes, grader {name}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("policy", overflow="fold")
+    for measure in measures:
+        table.add_column(_label(results, measure), justify="right", overflow="fold")
+    for policy in reversed(ranked(conditions, condition)):
+        figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for measure in measures]
+        cells = [Text(format_interval(each, digits=2)) for each in figures]
+        table.add_row(Text(policy), *cells, style="bold" if is_own(policy) else None)
+    return table
+
+
+def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:
+    """The differences that the verdict speaks of, as lines: the student against the others, or each against the next."""
+    from rich.text import Text
+
+    claims = verdict_on(results).claims.get(condition, ())
+    return Text("\n".join(claim.text for claim in claims)) if claims else None
+
+
+def _label(results: Mapping[str, Any], measure: str) -> str:
+    return str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")
+
+
 def show_results(results: Mapping[str, Any], *, quick: bool = False) -> RenderableType:
-    """The verdict, the reward under every grader, and the true reward: what `gradus run` ends with."""
+    """The verdict and the figures of every condition: what `gradus run`, `gradus eval` and `gradus compare` end with."""
     from rich.console import Group
     from rich.text import Text
 
     verdict = verdict_on(results, quick=quick)
     parts: list[RenderableType] = [Text(verdict.headline, style="bold"), *(Text(each) for each in verdict.cautions)]
-    if results.get("conditions"):
-        parts += [summary_table(results, grader=grader) for grader in graders_of(results)]
-        if "true_reward" in measures_of(results["conditions"]):
-            parts.append(summary_table(results, measure="true_reward"))
+    first, *others = graders_of(results)
+    for condition in results.get("conditions") or {}:
+        parts += [Text(), condition_table(results, condition, first)]
+        parts += [condition_table(results, condition, grader) for grader in others]
+        if (pairs := pair_table(results, condition)) is not None:
+            parts.append(pairs)
     return Group(*parts)

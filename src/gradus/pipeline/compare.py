@@ -1,0 +1,115 @@
+"""Finished runs, held against each other on the tasks that all of them were evaluated on."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradus import environments
+from gradus.core import ConfigError, Episode
+from gradus.core.documents import Results
+from gradus.core.files import read_json
+from gradus.reports import render_report
+from gradus.reports.run_files import RunRecord, read_run
+from gradus.rollouts import read_episodes
+
+__all__ = ["compare_runs", "comparison_page", "differing_settings", "named_runs"]
+
+STUDENTS = ("grpo", "sft", "base")
+
+
+def named_runs(given: Sequence[str]) -> dict[str, Path]:
+    """``name=path`` or a path, whose last part is then the name; names must differ."""
+    named: dict[str, Path] = {}
+    for text in given:
+        name, separator, path = text.partition("=")
+        folder = Path(path if separator else text)
+        name = name if separator else folder.resolve().name
+        if name in named or " - " in name:
+            raise ConfigError(f"two runs are called {name!r}, or the name holds ' - '; give short names as name=path")
+        named[name] = folder
+    if len(named) < 2:
+        raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
+    return named
+
+
+def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Results:
+    """The document of an evaluation whose policies are the runs, paired over tasks.
+
+    ``policy``: the policy of each run; if None the best trained one that all of them were evaluated with. p-values are
+    corrected (Holm) over conditions and pairs. Raises ConfigError if the runs share no environment, grader, policy or task.
+    """
+    from gradus.evaluation import compare
+    from gradus.pipeline.recipe import load_recipe  # it brings torch
+
+    stored = {name: read_json(folder / "results.json") for name, folder in runs.items()}
+    environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
+    grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
+    files = {name: _episodes(folder) for name, folder in runs.items()}
+    shared = set.intersection(*({episode.policy for episode in each} for each in files.values()))
+    chosen = policy or next((name for name in STUDENTS if name in shared), None)
+    if chosen not in shared:
+        raise ConfigError(
+            f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
+        )
+    played: dict[str, dict[str, list[Episode]]] = {}
+    for condition in next(iter(stored.values()))["conditions"]:
+        of_runs = {
+            name: [each for each in episodes if each.policy == chosen and each.task.condition == condition]
+            for name, episodes in files.items()
+        }
+        if all(of_runs.values()):
+            played[condition] = of_runs
+    if not played:
+        raise ConfigError("the runs share no condition; evaluate them on the same ones")
+    recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
+    spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load(environment)
+    return compare(spec, played, graders=[grader], checkpoint=chosen, graded=True, correct_pairs=True)
+
+
+def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
+    """Recipe keys whose values are not the same in all runs, each with one value per run; a dash where a run has none."""
+    flat: list[dict[str, str]] = []
+    for folder in runs.values():
+        recipe = folder / "recipe.toml"
+        flat.append(dict(_flattened(tomllib.loads(recipe.read_text(encoding="utf-8")))) if recipe.is_file() else {})
+    keys = dict.fromkeys(key for each in flat for key in each)
+    rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str:
+    """The report's page of a comparison: the runs' curves over each other, the scores, and the settings that differ."""
+    record = RunRecord(
+        name=" against ".join(runs),
+        results=dict(results),
+        overlaid={name: read_run(folder).grpo for name, folder in runs.items()},
+        settings={"names": list(runs), "rows": differing_settings(runs)},
+    )
+    return render_report(record)
+
+
+def _episodes(folder: Path) -> Sequence[Episode]:
+    path = next(
+        (file for file in sorted((folder / "eval").glob("episodes.jsonl*"))), folder / "eval" / "episodes.jsonl"
+    )
+    return read_episodes(path).episodes
+
+
+def _same(values: Mapping[str, Any], what: str) -> str:
+    if len(set(values.values())) > 1:
+        raise ConfigError(
+            f"the runs have not the same {what} ({', '.join(f'{name}: {value}' for name, value in values.items())}); "
+            "only what was measured in one way can be compared"
+        )
+    return str(next(iter(values.values())))
+
+
+def _flattened(value: Mapping[str, Any], way: str = "") -> list[tuple[str, str]]:
+    flat: list[tuple[str, str]] = []
+    for key, each in value.items():
+        path = f"{way}.{key}" if way else key
+        flat += _flattened(each, path) if isinstance(each, dict) else [(path, str(each))]
+    return flat
