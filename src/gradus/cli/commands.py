@@ -21,6 +21,7 @@ _GROUPS = {
         "eval": "evaluate",
         "report": "report",
         "compare": "compare",
+        "watch": "watch",
     },
     "Around them": {
         "show": "show",

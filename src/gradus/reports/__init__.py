@@ -2,6 +2,7 @@
 
 from gradus.reports.episode_data import environment_words, prepare_report, shown_episodes, shown_view
 from gradus.reports.html import render_report, write_eval_report, write_report
+from gradus.reports.page_data import page_context
 from gradus.reports.pictures import audit_figure, grpo_figure, outcome_figure, scores_figure, view_figure
 from gradus.reports.show import show_episode
 from gradus.reports.tables import show_results, summary_table
@@ -14,6 +15,7 @@ __all__ = [
     "environment_words",
     "grpo_figure",
     "outcome_figure",
+    "page_context",
     "prepare_report",
     "render_report",
     "scores_figure",

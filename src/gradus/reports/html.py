@@ -20,7 +20,7 @@ from gradus.version import __version__
 __all__ = ["render_report", "write_eval_report", "write_report"]
 
 PAGE = Path(__file__).parent / "page"
-SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js")
+SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js", "live.js")
 
 
 def write_report(run_folder: Path) -> Path:
@@ -56,8 +56,8 @@ def write_eval_report(
     return Path(path)
 
 
-def render_report(record: RunRecord) -> str:
-    """The page as text."""
+def render_report(record: RunRecord, *, live: bool = False) -> str:
+    """The page as text. ``live``: it asks its server for what is new (`gradus watch`)."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -70,6 +70,7 @@ def render_report(record: RunRecord) -> str:
     packed = json.dumps(json_values(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return template.get_template("report.html.j2").render(
         version=__version__,
+        live=live,
         css=Markup(_part("report.css")),
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
         data=Markup(packed),

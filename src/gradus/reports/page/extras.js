@@ -47,6 +47,7 @@ function csv(table) {
 
 function addDownloads() {
   for (const caption of document.querySelectorAll("figure.panel > figcaption")) {
+    if (caption.querySelector(".saves")) continue;
     const chart = () => caption.parentElement.querySelector(".stage svg");
     const name = fileName(caption.firstChild.textContent);
     const button = (label, onclick) => html("button", { type: "button", class: "save", "aria-label": `Save ${caption.firstChild.textContent} as ${label}`, onclick }, label);
@@ -54,7 +55,7 @@ function addDownloads() {
   }
   for (const region of document.querySelectorAll(".scroll")) {
     const table = region.querySelector("table");
-    if (!table) continue;
+    if (!table || region.nextElementSibling?.classList.contains("save")) continue;
     const name = region.getAttribute("aria-label") ?? "table";
     region.after(html("button", { type: "button", class: "save", "aria-label": `Save ${name} as CSV`, onclick: () => save(`${fileName(name)}.csv`, new Blob([csv(table)], { type: "text/csv" })) }, "CSV"));
   }

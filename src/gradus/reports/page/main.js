@@ -5,10 +5,16 @@ const data = JSON.parse(document.getElementById("data").textContent);
 
 const FIRST = 6;  // curves of a stage that stand open; the others are one click away
 
-for (const part of document.querySelectorAll("[data-curves]")) {
-  const curves = data.curves[part.dataset.curves] ?? [];
+function drawCurves(drawn) {
+  for (const part of document.querySelectorAll("[data-curves]")) drawPart(part, drawn[part.dataset.curves] ?? []);
+}
+
+function drawPart(part, curves) {
+  const folded = part.nextElementSibling?.classList.contains("more") ? part.nextElementSibling : html("details", { class: "more" });
   const more = html("div", { class: part.className });
-  if (curves.length > FIRST + 1) part.after(html("details", {}, html("summary", {}, `${curves.length - FIRST} more curves`), more));
+  part.replaceChildren();
+  folded.replaceChildren(html("summary", {}, `${curves.length - FIRST} more curves`), more);
+  if (curves.length > FIRST + 1) part.after(folded);
   for (const [place, curve] of curves.entries()) {
     const host = place < FIRST || curves.length === FIRST + 1 ? part : more;
     const figure = html("figure", { class: "panel" }, html("figcaption", {}, curve.title, html("small", {}, curve.note)));
@@ -16,6 +22,8 @@ for (const part of document.querySelectorAll("[data-curves]")) {
     lineChart(figure, { series: curve.series, marks: curve.marks, label: curve.title, xName: curve.x ?? "step" });
   }
 }
+
+drawCurves(data.curves);
 
 const scores = document.getElementById("scores-chart");
 if (scores && data.scores) scoresChart(scores, data.scores);

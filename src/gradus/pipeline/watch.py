@@ -1,0 +1,121 @@
+"""`gradus watch`: the report of runs that still go on, on a local page that follows them. It reads files and changes none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradus import environments
+from gradus.core import GradusError, Group
+from gradus.core.files import read_json
+from gradus.health import diagnose, report
+from gradus.pipeline.stored_episodes import newest_file
+from gradus.reports import page_context, render_report, shown_episodes
+from gradus.reports.run_files import RunRecord, read_run
+from gradus.rollouts import read_episodes
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+__all__ = ["live_record", "progress_of", "watch_app"]
+
+NEWEST = 8  # episodes of the newest step that the page can open
+SECONDS = 2.0  # between two looks at the files
+
+
+def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: float = SECONDS) -> Starlette:
+    """The page at /, its data at /data, and /events, which tells when the runs wrote something. Requests for other hosts are refused."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
+    from starlette.routing import Route
+
+    def page(request: Request) -> HTMLResponse:
+        return HTMLResponse(render_report(live_record(runs), live=True))
+
+    def data(request: Request) -> JSONResponse:
+        return JSONResponse(page_context(live_record(runs))[1]["curves"])
+
+    async def changes(request: Request) -> AsyncIterator[str]:
+        seen: object = None
+        while not await request.is_disconnected():
+            now = _stamp(runs.values())
+            yield f"data: {json.dumps(progress_of(runs))}\n\n" if now != seen else ": nothing new\n\n"
+            seen = now
+            await asyncio.sleep(seconds)
+
+    async def events(request: Request) -> StreamingResponse:
+        return StreamingResponse(changes(request), media_type="text/event-stream")
+
+    allowed = (
+        [host] if host not in ("127.0.0.1", "localhost", "::1") else ["127.0.0.1", "localhost", "[::1]", "testserver"]
+    )
+    return Starlette(
+        routes=[Route("/", page), Route("/data", data), Route("/events", events)],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)],
+    )
+
+
+def live_record(runs: Mapping[str, Path]) -> RunRecord:
+    """One run as its report would show it, with diagnoses and episodes of now; several runs with their curves over each other."""
+    if len(runs) > 1:
+        return RunRecord(name=", ".join(runs), overlaid={name: read_run(folder).grpo for name, folder in runs.items()})
+    (folder,) = runs.values()
+    record = read_run(folder)
+    if record.doctor is None and (record.sft or record.grpo):
+        record = replace(record, doctor=dict(report(diagnose([*record.sft, *record.grpo]))))
+    if record.episodes is None:
+        record = replace(record, episodes=_newest_episodes(folder))
+    return record
+
+
+def progress_of(runs: Mapping[str, Path]) -> dict[str, Any]:
+    """``said``: where each run is and how long it will still take; ``done``: how many have their results."""
+    said = [f"{name}: {_place(folder)}" if len(runs) > 1 else _place(folder) for name, folder in runs.items()]
+    stages = sum((folder / part).exists() for folder in runs.values() for part in ("sft", "grpo", "results.json"))
+    return {"said": "; ".join(said), "stages": stages}
+
+
+def _place(folder: Path) -> str:
+    if (folder / "results.json").is_file():
+        return "the run has ended"
+    record = read_run(folder)
+    steps = [line for line in record.grpo if line.get("kind") == "step"]
+    if not steps:
+        return f"SFT, step {record.sft[-1].get('step')}" if record.sft else "nothing was trained yet"
+    last = steps[-1].get("step") or 0
+    total = (
+        read_json(folder / "grpo" / "config.json").get("max_steps")
+        if (folder / "grpo" / "config.json").is_file()
+        else None
+    )
+    times = [float((line.get("seconds") or {}).get("total") or 0) for line in steps[-10:]]
+    left = f", about {max(0, total - last) * sum(times) / len(times) / 60:.0f} min left" if total else ""
+    return f"GRPO, step {last}{f' of {total}' if total else ''}{left}"
+
+
+def _newest_episodes(folder: Path) -> dict[str, Any] | None:
+    """Episodes of the newest stored step; None if there are none, or their environment is not here."""
+    try:
+        stored = read_episodes(newest_file(folder))
+        spec = environments.load(stored.environment)
+        return shown_episodes(spec, [Group(task=each.task, episodes=(each,)) for each in stored.episodes[-NEWEST:]])
+    except (GradusError, OSError):
+        return None
+
+
+def _stamp(folders: Sequence[Path] | Any) -> list[tuple[str, int, int]]:
+    files = [
+        file
+        for folder in folders
+        for pattern in ("*.json", "*/metrics.jsonl", "grpo/episodes/*")
+        for file in folder.glob(pattern)
+    ]
+    stats = [(file, file.stat()) for file in sorted(files) if file.exists()]
+    return [(str(file), stat.st_mtime_ns, stat.st_size) for file, stat in stats]

@@ -1,0 +1,19 @@
+// Follow a run: new curves are drawn as they come; a new stage brings a new page.
+"use strict";
+
+if (document.body.dataset.live) {
+  const status = document.getElementById("live");
+  let stages = null;
+  const source = new EventSource("events");
+  source.onmessage = async (event) => {
+    const now = JSON.parse(event.data);
+    if (stages !== null && now.stages !== stages) return location.reload();
+    if (stages !== null) {
+      drawCurves(await (await fetch("data")).json());
+      addDownloads();
+    }
+    stages = now.stages;
+    status.textContent = now.said;
+  };
+  source.onerror = () => { status.textContent = "the page lost its server; it will try again"; };
+}

@@ -1,0 +1,83 @@
+"""The page that follows a run: it shows what is there, tells what is new, and answers this machine alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from gradus.pipeline.watch import progress_of, watch_app
+
+
+def _steps(first: int, last: int) -> str:
+    lines = [
+        {"kind": "step", "step": step, "reward_mean": 0.1 * step, "seconds": {"total": 60}}
+        for step in range(first, last)
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "grpo" / "metrics.jsonl").write_text(_steps(1, 5))
+    (tmp_path / "grpo" / "config.json").write_text('{"max_steps": 10}')
+    return tmp_path
+
+
+def test_the_page_is_the_report_and_follows(run: Path) -> None:
+    client = TestClient(watch_app({"run": run}))
+    page = client.get("/")
+    assert page.status_code == 200
+    assert 'data-live="yes"' in page.text
+    (reward,) = [curve for curve in client.get("/data").json()["grpo"] if curve["title"] == "Reward"]
+    assert reward["series"][0]["y"] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert progress_of({"run": run})["said"] == "GRPO, step 4 of 10, about 6 min left"
+
+
+def test_it_reads_only_and_answers_no_foreign_name(run: Path) -> None:
+    client = TestClient(watch_app({"run": run}))
+    assert client.post("/").status_code == 405
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+    before = sorted(run.rglob("*"))
+    client.get("/")
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_run_that_has_not_begun_and_several_runs_have_a_page(run: Path, tmp_path: Path) -> None:
+    assert TestClient(watch_app({"later": tmp_path / "nothing"})).get("/").status_code == 200
+    curves = TestClient(watch_app({"a": run, "b": run})).get("/data").json()["grpo"]
+    assert [series["name"] for series in curves[0]["series"]] == ["a", "b"]
+
+
+@pytest.fixture
+def server(run: Path) -> Iterator[str]:
+    config = uvicorn.Config(watch_app({"run": run}, seconds=0.05), host="127.0.0.1", port=0, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+def test_what_is_written_is_told(run: Path, server: str) -> None:
+    told: list[str] = []
+    with httpx.stream("GET", f"{server}/events", timeout=20) as response:
+        for line in response.iter_lines():
+            if line.startswith("data:"):
+                told.append(json.loads(line[5:])["said"])
+                if len(told) == 2:
+                    break
+                with (run / "grpo" / "metrics.jsonl").open("a") as file:
+                    file.write(_steps(5, 6))
+    assert [said.partition(",")[2].split()[1] for said in told] == ["4", "5"]
