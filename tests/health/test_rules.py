@@ -163,7 +163,7 @@ def test_one_spike_is_a_warning_and_says_to_skip_the_step():
 
 def test_three_spikes_ask_for_the_best_checkpoint():
     diagnoses = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i in (5, 15, 25) else r["grad_norm"]}))
-    assert next(each for each in diagnoses if each.rule == "gradient spike").adjust == {"restore": "best"}
+    assert next(each for each in diagnoses if each.rule == "gradient spike").adjust == {"restore": "best", "lr": 0.5}
 
 
 def test_kl_that_grows_tenfold_is_seen_before_it_is_large():
