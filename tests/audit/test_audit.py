@@ -5,11 +5,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from garden import FORMAT, HONEST, SPEC, Garden, Scripted, random_answer
+from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answer
 from rich.console import Console
 
 from gradus.audit import NoisyPolicy, run_audit
-from gradus.core import AuditHints, ConfigError, Language, Task
+from gradus.audit.tables import tables
+from gradus.core import AuditHints, ConfigError, Language, Task, child_rng
 
 SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
 
@@ -33,14 +34,14 @@ def gullible(honest):
 
 
 def test_an_honest_grader_passes_every_check(honest):
-    assert {check.name: check.passed for check in honest.checks} == {
-        "separation": True,
-        "exploits": True,
-        "free credit": True,
-        "alignment": True,
-        "search": True,
-        "signal": True,
-        "hygiene": True,
+    assert {check.name: check.status for check in honest.checks} == {
+        "separation": "pass",
+        "exploits": "pass",
+        "free credit": "pass",
+        "alignment": "pass",
+        "search": "pass",
+        "signal": "pass",
+        "hygiene": "pass",
     }
     assert honest.verdict == "pass"
     assert honest.hack is None
@@ -48,16 +49,16 @@ def test_an_honest_grader_passes_every_check(honest):
 
 def test_a_grader_that_pays_for_a_bad_start_fails_for_that_reason(gullible):
     assert gullible.verdict == "fail"
-    assert _check(gullible, "separation").passed is False
+    assert _check(gullible, "separation").status == "fail"
     assert "sandbagger" in _check(gullible, "exploits").evidence
-    assert _check(gullible, "alignment").passed is False
+    assert _check(gullible, "alignment").status == "fail"
 
 
 def test_the_search_finds_the_bad_start_by_itself(honest):
     blind = replace(SPEC, audit=replace(SPEC.audit, panel=replace(SPEC.audit.panel, exploits=())))
     found = _audit(blind, "gullible", panel=replace(honest.panel, exploits=()))
     hack = found.hack
-    assert _check(found, "search").passed is False
+    assert _check(found, "search").status == "fail"
     assert hack.reward.low > 0.03
     assert hack.true_reward.high < 0
     rewards = [turn.env_reward for turn in hack.episode.turns]
@@ -76,9 +77,9 @@ def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
 
 def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet(honest):
     found = _audit(SPEC, "format", panel=honest.panel)
-    failed = {check.name for check in found.checks if check.passed is False}
+    failed = {check.name for check in found.checks if check.status == "fail"}
     assert {"separation", "free credit", "alignment", "signal"} <= failed
-    assert "100% dead" in _check(found, "signal").evidence
+    assert "100% without variance" in _check(found, "signal").evidence
 
 
 def test_a_users_environment_without_a_panel_gets_one_for_nothing():
@@ -96,8 +97,8 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     )
     found = _audit(bare, "gullible", budget=4200)
     assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
-    assert _check(found, "separation").passed is None
-    assert _check(found, "free credit").passed is None, "nobody is known to play better than blindly"
+    assert _check(found, "separation").status == "skip"
+    assert _check(found, "free credit").status == "skip", "nobody is known to play better than blindly"
     assert found.hack is not None
     assert found.verdict == "fail"
 
@@ -117,7 +118,7 @@ def test_the_same_audit_gives_the_same_bytes(gullible):
 def test_the_document_has_what_machines_read(gullible):
     document = gullible.to_json()
     assert document["verdict"] == "fail"
-    assert [set(check) >= {"name", "passed", "evidence"} for check in document["checks"]] == [True] * 7
+    assert [set(check) >= {"name", "status", "evidence", "measured"} for check in document["checks"]] == [True] * 7
     point = next(point for point in document["points"] if point["policy"] == "sandbagger")
     assert point["role"] == "exploit"
     assert set(point["reward"]) == {"mean", "low", "high", "n"}
@@ -131,7 +132,7 @@ def test_a_policy_of_ones_own_joins_and_its_groups_are_forecast():
     mine = Scripted("mine", answer)
     found = _audit(SPEC, "honest", policies={"mine": mine}, signal_policy=mine, signal_tasks=8)
     assert next(point for point in found.points if point.policy == "mine").role == "given"
-    forecast = _check(found, "signal").details["forecast"]
+    forecast = _check(found, "signal").measured["forecast"]
     assert forecast["4"]["zero_variance_groups"] == pytest.approx(0.5)
     assert "a stand-in" not in _check(found, "signal").evidence
 
@@ -144,7 +145,7 @@ def test_a_small_budget_is_refused_with_the_number_that_is_needed():
 def test_tables_show_verdicts_and_intervals(gullible):
     out = io.StringIO()
     console = Console(file=out, width=300)
-    for table in gullible.tables():
+    for table in tables(gullible):
         console.print(table)
     shown = out.getvalue()
     assert "FAIL" in shown
@@ -164,7 +165,7 @@ def _hygiene(spec, grader="honest"):
 
 def test_hygiene_finds_a_leak_under_another_name():
     found = _hygiene(replace(SPEC, make=lambda: Garden(leak=True)))
-    assert found.passed is False
+    assert found.status == "fail"
     assert "hidden thirst" in found.evidence
     assert "data of turn 0" in found.evidence
 
@@ -213,8 +214,8 @@ def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
 
 def test_hygiene_is_clean_where_nothing_is_wrong():
     found = _hygiene(SPEC)
-    assert found.passed, found.evidence
-    assert _hygiene(SPEC, "format").passed
+    assert found.status == "pass", found.evidence
+    assert _hygiene(SPEC, "format").status == "pass"
     assert FORMAT.range == (0.0, 1.0)
 
 
@@ -228,3 +229,69 @@ def test_a_blend_is_its_policy_without_noise_and_random_with_full_noise():
     noisy = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=1.0), tasks, group_size=2).episodes
     assert noisy[0].turns[0].observation == noisy[1].turns[0].observation
     assert len({turn.action for e in noisy for turn in e.turns}) > 10
+
+
+def test_hygiene_does_not_call_a_word_of_the_question_a_leak():
+    """A label that stands in every question, an extractive answer, and a guess that was right by luck are no leaks."""
+
+    class Quiz(Garden):
+        system_prompt = "Answer with true or false."
+
+        def _observe(self, reward):
+            shown = super()._observe(reward)
+            names = [child_rng(self._seed, "names", i).choice(("Carla", "Boris", "Anton", "Doris")) for i in range(6)]
+            self._label = names[child_rng(self._seed, "which").randrange(6)]
+            return replace(shown, text=f"One of {' '.join(names)}. Is it true or false?")
+
+        def outcome(self):
+            label = "true" if self._seed % 2 else "false"
+            return {**super().outcome(), "label": label, "name": self._label, "thirst": self._thirst}
+
+    found = _hygiene(replace(SPEC, make=Quiz, audit=replace(SPEC.audit, hidden=("label", "name"))))
+    assert found.measured["hidden state"] == []
+
+
+def test_hygiene_finds_randomness_that_is_shared_between_environments():
+    import random
+
+    class Global(Garden):
+        def reset(self, *, seed=None, episode_id=None, **options):
+            random.seed(seed)
+            return super().reset(seed=seed, episode_id=episode_id, **options)
+
+        def _observe(self, reward):
+            shown = super()._observe(reward)
+            return replace(shown, text=f"{shown.text} {random.random():.3f}")
+
+    assert "played beside another environment" in _hygiene(replace(SPEC, make=Global)).evidence
+
+
+def test_a_hack_is_found_where_honest_reflexes_earn_nothing():
+    """The true reward cannot fall below that of a reflex which has none; the reward is unearned all the same."""
+
+    def exact(episode):
+        return float(all(turn.action.startswith("7") for turn in episode.turns) and episode.task.seed < 0)
+
+    def fed(episode):
+        return {"g": sum(turn.action.endswith("feed") for turn in episode.turns) / len(episode.turns)}
+
+    grader = _grader("g", "feeding", {"g": 1.0}, fed)
+    spec = replace(SPEC, graders={"g": grader}, default_grader="g", true_reward=exact)
+    panel = replace(SPEC.audit.panel, ladder=("random", "silent"), reflexes=("random",), exploits=())
+    spec = replace(spec, audit=replace(SPEC.audit, panel=panel))
+    found = _audit(replace(spec, teacher="silent"))
+    assert _check(found, "search").status == "fail"
+    assert found.hack.unearned.low > 0.5
+
+
+def test_few_tasks_leave_the_verdict_open_instead_of_failing(honest):
+    found = _audit(SPEC, "honest", episodes=5)
+    assert found.verdict in ("unresolved", "pass")
+    assert not [c.name for c in found.checks if c.status == "fail"]
+
+
+def test_a_specification_without_teacher_is_not_failed_by_its_stand_in():
+    hints = AuditHints(random_answers=lambda seed: "...")
+    bare = replace(SPEC, audit=hints, teacher=None, policies={}, language=Language())
+    found = _audit(bare, "honest", budget=4200)
+    assert _check(found, "signal").status == "skip"

@@ -29,7 +29,8 @@ def test_the_grammar_gives_places_and_a_pool_gives_whole_answers():
     assert answer_space(SPEC, (), seed=0).sizes == (10, 3)
     pool = answer_space(replace(SPEC, language=Language()), (), seed=0)
     assert len(pool.places) == 1
-    assert all(answer == COPY or answer.split()[1] in ("feed", "water", "neglect") for answer in pool.places[0])
+    assert {"", "0", "yes"} <= set(pool.places[0])
+    assert any(answer.endswith("water") for answer in pool.places[0])
 
 
 def test_forms_copy_what_was_shown_into_a_call():
@@ -146,7 +147,7 @@ def test_dead_groups_are_counted_exactly():
     # Of 4 members drawn from 8 and 8, all are equal with chance 2 C(8, 4) / C(16, 4) = 140 / 1820.
     assert found["4"]["zero_variance_groups"] == pytest.approx((0 + 1 + 2 * 140 / 1820) / 4)
     assert found["16"]["zero_variance_groups"] == pytest.approx(0.25)
-    assert found["16"]["spread"] == pytest.approx((np.std(alive) + 0.0 + 0.5 + 0.5) / 4)
+    assert found["16"]["reward_std"] == pytest.approx((np.std(alive) + 0.0 + 0.5 + 0.5) / 4)
 
 
 def test_the_forecast_is_what_groups_of_that_size_show():
@@ -157,7 +158,7 @@ def test_the_forecast_is_what_groups_of_that_size_show():
         groups = (rng.random((3000, size)) < rate).astype(float)
         dead = (groups.max(axis=1) == groups.min(axis=1)).mean()
         assert predicted[str(size)]["zero_variance_groups"] == pytest.approx(dead, abs=0.04)
-        assert predicted[str(size)]["spread"] == pytest.approx(groups.std(axis=1).mean(), rel=0.08)
+        assert predicted[str(size)]["reward_std"] == pytest.approx(groups.std(axis=1).mean(), rel=0.08)
 
 
 def test_random_answers_are_legal():

@@ -122,7 +122,7 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         "remedy": "a larger G",
     }
     (tmp_path / "doctor.json").write_text(json.dumps({"status": "warn", "diagnoses": [diagnosis]}), encoding="utf-8")
-    checks = [{"name": "separation", "passed": False, "evidence": {"random": 0.25, "heuristic": 0.24}}]
+    checks = [{"name": "separation", "status": "fail", "evidence": {"random": 0.25, "heuristic": 0.24}}]
     (tmp_path / "audit.json").write_text(json.dumps({"verdict": "fail", "checks": checks}), encoding="utf-8")
     text = write_report(tmp_path).read_text(encoding="utf-8")
     for words in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -64,11 +65,14 @@ def audit(
     budget: int = 8000,
     policy: str | None = None,
     seed: int = 0,
+    review: str | Path | None = None,
+    unsafe: bool = False,
 ) -> Audit:
     """Judge a grader (or reward functions) before money is spent on it.
 
     ``episodes``: paired seeds for every policy of the panel. ``budget``: episodes that the search for a hack may play.
-    ``policy``: also forecast the signal that this policy would give.
+    ``policy``: also forecast the signal that this policy would give. ``review``: a file with what a person said of answers that no
+    rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made.
 
     >>> import gradus
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
@@ -76,11 +80,21 @@ def audit(
     """
     from gradus.pipeline.audit import audit_with_progress
     from gradus.pipeline.policies import make_policy
+    from gradus.pipeline.replay import replay_elsewhere
+    from gradus.pipeline.review import read_marks
 
     spec = load_environment(environment, rewards=rewards)
-    signal = make_policy(spec, policy) if policy else None
+    by_name = isinstance(environment, str) and not rewards
     result = audit_with_progress(
-        spec, spec.grader(grader), episodes=episodes, budget=budget, seed=seed, signal_policy=signal
+        spec,
+        spec.grader(grader),
+        episodes=episodes,
+        budget=budget,
+        seed=seed,
+        signal_policy=make_policy(spec, policy) if policy else None,
+        elsewhere=partial(replay_elsewhere, environment) if by_name else None,
+        marks=read_marks(Path(review)) if review else None,
+        unsafe=unsafe,
     )
     return Audit(spec, result)
 

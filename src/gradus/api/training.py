@@ -116,6 +116,7 @@ def run(
     seed: int | None = None,
     out: str | Path | None = None,
     redo: bool = False,
+    anyway: bool = False,
     trackers: Sequence[str] = (),
     preset: str | None = None,
 ) -> Run:
@@ -124,6 +125,7 @@ def run(
     ``data`` and ``rewards`` as in :func:`train`. ``recipe``: a TOML file, or one that comes with Gradus; without it the
     environment's own, or one made for the data. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``; None unsets one.
     ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``quick``: every stage at toy size. ``redo``: do stages again whose settings have changed.
+    ``anyway``: go on although the audit of the grader failed.
 
     >>> import gradus
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
@@ -144,7 +146,7 @@ def run(
         preset=preset,
     )
     require_names(chosen)
-    return Run(run_recipe(chosen, out=folder, redo=redo))
+    return Run(run_recipe(chosen, out=folder, redo=redo, anyway=anyway))
 
 
 def make_recipe(

@@ -2,7 +2,8 @@
 
 from gradus.audit.panel import roll_out_panel
 from gradus.audit.records import Check, Hack, PanelEpisodes, Point
-from gradus.audit.run import AuditResult, run_audit
+from gradus.audit.result import AuditResult
+from gradus.audit.run import audit_any, run_audit, run_text_audit
 from gradus.audit.signal import NoisyPolicy, forecast
 
 __all__ = [
@@ -12,7 +13,9 @@ __all__ = [
     "NoisyPolicy",
     "PanelEpisodes",
     "Point",
+    "audit_any",
     "forecast",
     "roll_out_panel",
     "run_audit",
+    "run_text_audit",
 ]

@@ -68,7 +68,7 @@ def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -
     played = [turn.action for episode in seen for turn in episode.turns if turn.valid and turn.action]
     pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(played)), _POOL)]))
     forms = list(dict.fromkeys(form for answer in pool for form in _forms(answer)))[: _POOL // 2]
-    return AnswerSpace(places=((*pool, *forms, COPY, *(() if pool else _PLAIN)),))
+    return AnswerSpace(places=(tuple(dict.fromkeys((*pool, *forms, COPY, *_PLAIN))),))
 
 
 def _spread(values: list[str], n: int) -> list[str]:
@@ -81,8 +81,8 @@ def _forms(answer: str) -> list[str]:
     try:
         call = json.loads(answer)
     except ValueError:
-        found = re.search(r">([^<>]+)</", answer)
-        return [answer[: found.start(1)] + COPY + answer[found.end(1) :]] if found else []
+        tag = re.search(r">([^<>]+)</", answer)
+        return [answer[: tag.start(1)] + COPY + answer[tag.end(1) :]] if tag else []
     texts = sorted(_texts(call), key=len)
     if not texts:
         return []

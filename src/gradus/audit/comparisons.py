@@ -9,40 +9,67 @@ from typing import Any
 import numpy as np
 
 from gradus.audit.panel import best_reflex
-from gradus.audit.records import Check, PanelEpisodes
-from gradus.core import Grader
+from gradus.audit.records import Check, PanelEpisodes, signed, tasks_to_settle
+from gradus.core import Grader, child_seed
 from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
 
 __all__ = ["ALIGNMENT", "FREE", "check_alignment", "check_exploits", "check_free_credit", "check_separation"]
 
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
 ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
+_FEW = 30  # tasks below which a doubtful figure is left open
+_RESAMPLES = 200
 _NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
 
 
 def check_separation(panel: PanelEpisodes) -> Check:
-    """Every step of the ladder must raise the reward, its paired interval above 0."""
-    steps = {f"{b} - {a}": _difference(panel, b, a) for a, b in pairwise(panel.ladder)}
-    if not steps:
-        return Check(
-            name="separation",
-            passed=None,
-            evidence="not judged: a ladder of at least two policies is needed; declare a panel or a teacher",
-        )
-    flat = {name: step for name, step in steps.items() if not _above(step)}
+    """Every step of the ladder must raise the reward.
+
+    A step fails if its interval lies below 0, or below the least effect although the true reward rises. A step whose interval
+    spans 0 and the least effect is unresolved.
+    """
+    pairs = [(a, b) for a, b in pairwise(panel.ladder)]
+    if not pairs:
+        evidence = "a ladder of at least two policies is needed; declare a panel or a teacher"
+        return Check(name="separation", status="skip", evidence=evidence)
+    steps = {f"{b} - {a}": _difference(panel, b, a) for a, b in pairs}
+    aims = {f"{b} - {a}": _difference(panel, b, a, of="true_reward") for a, b in pairs}
+    least = panel.least_effect()
+    flat = {n: s for n, s in steps.items() if not _above(s) and _is_flat(s, least, aims[n])}
+    unsure = {n: s for n, s in steps.items() if not _above(s) and n not in flat and not _is_level(aims[n])}
     if flat:
-        told = ", ".join(f"{name} {_signed(step)}" for name, step in flat.items())
+        told = ", ".join(f"{name} {signed(step)}" for name, step in flat.items())
         evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {told}"
+    elif unsure:
+        told = ", ".join(f"{name} {signed(step)}" for name, step in unsure.items())
+        settle = [tasks_to_settle(step, against=0.0) for step in unsure.values()]
+        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {told}{_settled_by(settle)}"
     else:
-        least = min(steps, key=lambda name: _mean(steps[name]))
-        evidence = f"all {len(steps)} steps {' < '.join(panel.ladder)} raise the reward; the least is {least} {_signed(steps[least])}"
-    return Check(
-        name="separation", passed=not flat, evidence=evidence, details={n: _record(s) for n, s in steps.items()}
-    )
+        lowest = min(steps, key=lambda name: _mean(steps[name]))
+        evidence = f"all {len(steps)} steps {' < '.join(panel.ladder)} raise the reward; the least is {lowest} {signed(steps[lowest])}"
+    status = "fail" if flat else "unresolved" if unsure else "pass"
+    measured = {"least_effect": least, "steps": {n: _record(s) for n, s in steps.items()}}
+    return Check(name="separation", status=status, evidence=evidence, measured=measured)
+
+
+def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
+    if step.high is None:
+        return False
+    return step.high < 0 or (step.high <= least and _above(aim))
+
+
+def _is_level(aim: Paired) -> bool:
+    """Whether the true reward is known to be the same on both sides, so that there is no step to see."""
+    return aim.low is not None and aim.low == aim.high == 0
+
+
+def _settled_by(tasks: Sequence[int | None]) -> str:
+    known = [each for each in tasks if each is not None]
+    return f"; about {max(known)} tasks would settle it" if known else ""
 
 
 def check_exploits(panel: PanelEpisodes) -> Check:
-    """No degenerate policy may beat the best honest reflex.
+    """No degenerate policy may beat the best honest reflex by the least effect.
 
     Where the panel was had for nothing the reflex is random play, which a constant may well beat by serving the true reward
     better; then only those count that do not.
@@ -50,23 +77,32 @@ def check_exploits(panel: PanelEpisodes) -> Check:
     reflex = best_reflex(panel)
     tried = {name: _difference(panel, name, reflex) for name in panel.exploits if name != reflex}
     if not tried:
-        return Check(name="exploits", passed=None, evidence="not judged: the panel declares no exploits")
-    winners = {
-        name: found
-        for name, found in tried.items()
-        if _above(found) and (panel.declared or not _above(_difference(panel, name, reflex, of="true_reward")))
+        return Check(name="exploits", status="skip", evidence="the panel declares no exploits")
+    least = panel.least_effect()
+    suspects = {
+        name: gain
+        for name, gain in tried.items()
+        if _mean(gain) >= least and (panel.declared or not _above(_difference(panel, name, reflex, of="true_reward")))
     }
+    winners = {name: gain for name, gain in suspects.items() if _above(gain)}
+    aims = {name: _difference(panel, name, reflex, of="true_reward") for name in suspects}
+    few = min(gain.n for gain in tried.values()) < _FEW
+    unsure = {n: gain for n, gain in suspects.items() if few and n not in winners and _mean(aims[n]) <= 0}
     best = max(tried, key=lambda name: _mean(tried[name]))
     if winners:
-        told = ", ".join(f"{name} {_signed(found)}" for name, found in winners.items())
+        told = ", ".join(f"{name} {signed(gain)}" for name, gain in winners.items())
         evidence = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}: {told}"
+    elif unsure:
+        told = ", ".join(f"{name} {signed(gain)}" for name, gain in unsure.items())
+        settle = [tasks_to_settle(gain, against=0.0) for gain in unsure.values()]
+        evidence = f"it is not known whether degenerate policies beat {reflex}: {told}{_settled_by(settle)}"
     else:
         evidence = (
-            f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {_signed(tried[best])}"
+            f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {signed(tried[best])}"
         )
-    return Check(
-        name="exploits", passed=not winners, evidence=evidence, details={n: _record(f) for n, f in tried.items()}
-    )
+    status = "fail" if winners else "unresolved" if unsure else "pass"
+    measured = {"least_effect": least, "exploits": {n: _record(f) for n, f in tried.items()}}
+    return Check(name="exploits", status=status, evidence=evidence, measured=measured)
 
 
 def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> Check:
@@ -78,8 +114,8 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     floor = _components(panel, grader, [panel.ladder[0]])
     skilled = [name for name in (*panel.ladder, *panel.reflexes, *panel.given) if name not in panel.exploits]
     if set(skilled) <= {panel.ladder[0]}:
-        evidence = "not judged: nobody plays better than blindly here; declare a teacher or a panel"
-        return Check(name="free credit", passed=None, evidence=evidence)
+        evidence = "nobody is known to play better than blindly here; declare a teacher or a panel"
+        return Check(name="free credit", status="skip", evidence=evidence)
     best = _components(panel, grader, skilled)
     free: dict[str, dict[str, Any]] = {}
     earned = possible = 0.0
@@ -103,7 +139,7 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
         }
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
-        return Check(name="free credit", passed=False, evidence=evidence, details=free)
+        return Check(name="free credit", status="fail", evidence=evidence, measured={"components": free})
     share = earned / possible
     told = ", ".join(
         f"{name} {each['free']:.0%}" if each["free"] is not None else f"{name} - (nobody earns more than chance)"
@@ -116,28 +152,33 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     most = max(free.values(), key=lambda each: each["gain"])
     if most["gain"] > 0:
         evidence += f"; most by {most['answer']!r}"
-    return Check(
-        name="free credit", passed=share <= FREE, evidence=evidence, details={"share": share, "components": free}
-    )
+    few = len(panel.episodes[panel.ladder[0]]) < _FEW
+    status = "pass" if share <= FREE else "unresolved" if few else "fail"
+    return Check(name="free credit", status=status, evidence=evidence, measured={"share": share, "components": free})
 
 
 def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
     names = list(panel.episodes)
-    rewards = [mean_interval(panel.rewards(name)).mean for name in names]
-    aims = [mean_interval(panel.true_rewards(name)).mean for name in names]
-    if len(names) < 3 or len({aim for aim in aims if aim is not None}) < 2:
-        evidence = f"not judged: at least 3 policies that differ in {true_reward} are needed, got {len(names)}"
-        return Check(name="alignment", passed=None, evidence=evidence)
-    across = spearman(rewards, aims)
+    rewards, aims = (_matrix([of(name) for name in names]) for of in (panel.rewards, panel.true_rewards))
+    means = _row_means(aims)
+    if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
+        evidence = (
+            f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}; "
+            "declare a true reward of its own and a teacher"
+        )
+        return Check(name="alignment", status="unresolved", evidence=evidence)
+    across = _rank_correlation(rewards, aims)
+    highest = _highest_correlation(rewards, aims)
     within = {name: spearman(panel.rewards(name), panel.true_rewards(name)) for name in names}
     pooled = spearman_within(
         [reward for name in names for reward in panel.rewards(name)],
         [aim for name in names for aim in panel.true_rewards(name)],
         [name for name in names for _ in panel.episodes[name]],
     )
-    against = [name for name, found in within.items() if found is not None and found < _NEGATIVE]
-    passed = across is not None and across >= ALIGNMENT and (pooled is None or pooled > 0)
+    against = [name for name, rank in within.items() if rank is not None and rank < _NEGATIVE]
+    aligned = across is not None and across >= ALIGNMENT and (pooled is None or pooled > 0)
+    unsure = not aligned and (highest >= ALIGNMENT or rewards.shape[1] < _FEW) and across is not None
     evidence = (
         f"the reward is the same for all policies while {true_reward} differs"
         if across is None
@@ -146,24 +187,51 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     )
     if against:
         evidence += f"; within {', '.join(against)} the two run against each other"
+    if unsure:
+        evidence += f"; {rewards.shape[1]} tasks are too few to be sure"
     return Check(
         name="alignment",
-        passed=passed,
+        status="pass" if aligned else "unresolved" if unsure else "fail",
         evidence=evidence,
-        details={"across": across, "within": pooled, "policies": within},
+        measured={"across": across, "highest": highest, "within": pooled, "policies": within},
     )
+
+
+def _matrix(rows: Sequence[Sequence[float | None]]) -> np.ndarray:
+    """(policies, tasks), nan where a value is missing."""
+    return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
+
+
+def _row_means(values: np.ndarray) -> np.ndarray:
+    counts = np.isfinite(values).sum(axis=1)
+    return np.where(counts > 0, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
+
+
+def _rank_correlation(rewards: np.ndarray, aims: np.ndarray) -> float | None:
+    x, y = _row_means(rewards), _row_means(aims)
+    known = np.isfinite(x) & np.isfinite(y)
+    return spearman(x[known].round(12).tolist(), y[known].round(12).tolist())
+
+
+def _highest_correlation(rewards: np.ndarray, aims: np.ndarray) -> float:
+    """The upper end of what the correlation may be: its 97.5 % quantile over resampled tasks."""
+    rng = np.random.default_rng(child_seed(0, "audit", "alignment"))
+    tasks = rewards.shape[1]
+    draws = [rng.integers(tasks, size=tasks) for _ in range(_RESAMPLES)]
+    ranks = [_rank_correlation(rewards[:, drawn], aims[:, drawn]) for drawn in draws]
+    return float(np.quantile([rank for rank in ranks if rank is not None] or [-1.0], 0.975))
 
 
 def _components(panel: PanelEpisodes, grader: Grader, names: Sequence[str]) -> dict[str, list[float]]:
     """Component -> the means of the policies that have one."""
-    found: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = {}
     for component in grader.weights:
         for name in dict.fromkeys(names):
             values = [e.reward.components.get(component) if e.reward else None for e in panel.episodes[name]]
             mean = mean_interval(values).mean
             if mean is not None:
-                found.setdefault(component, []).append(mean)
-    return found
+                means.setdefault(component, []).append(mean)
+    return means
 
 
 def _difference(panel: PanelEpisodes, a: str, b: str, of: str = "reward") -> Paired:
@@ -171,23 +239,22 @@ def _difference(panel: PanelEpisodes, a: str, b: str, of: str = "reward") -> Pai
     return paired_difference(values(a), values(b))
 
 
-def _mean(found: Paired) -> float:
-    return -np.inf if found.mean is None else found.mean
+def _mean(difference: Paired) -> float:
+    return -np.inf if difference.mean is None else difference.mean
 
 
-def _above(found: Paired) -> bool:
-    return found.low is not None and found.low > 0
+def _above(difference: Paired) -> bool:
+    return difference.low is not None and difference.low > 0
 
 
-def _signed(found: Paired) -> str:
-    if found.mean is None:
-        return "(no pairs)"
-    bounds = f" [{found.low:+.3f}, {found.high:+.3f}]" if found.low is not None else ""
-    return f"{found.mean:+.3f}{bounds}"
-
-
-def _record(found: Paired) -> dict[str, float | int | None]:
-    return {"mean": found.mean, "low": found.low, "high": found.high, "wins": found.wins, "episodes": found.n}
+def _record(difference: Paired) -> dict[str, float | int | None]:
+    return {
+        "mean": difference.mean,
+        "low": difference.low,
+        "high": difference.high,
+        "wins": difference.wins,
+        "episodes": difference.n,
+    }
 
 
 def _figure(value: float | None) -> str:

@@ -41,10 +41,10 @@ class Feature:
         """Which bin an observation falls into; 0 where the feature is missing."""
         value = _at(data, self.path)
         if self.keys:
-            found = [_at(value, (key,)) for key in self.keys]
+            numbers = [_at(value, (key,)) for key in self.keys]
             scaled = [
                 (float(each or 0.0) - center) / scale
-                for each, center, scale in zip(found, self.center, self.scales, strict=True)
+                for each, center, scale in zip(numbers, self.center, self.scales, strict=True)
             ]
             return scaled.index(min(scaled))
         if self.values:
@@ -68,10 +68,10 @@ def find_features(episodes: Sequence[Episode], *, most: int) -> list[Feature]:
     }
     singles = [_binned(path, column) for path, column in numbers.items()]
     categories = [_category(path, column) for path, column in columns.items() if path not in numbers]
-    found = [*_lowest(numbers), *singles, *(each for each in categories if each is not None)]
+    features = [*_lowest(numbers), *singles, *(each for each in categories if each is not None)]
     data = [turn.data for turn in turns]
-    telling = {each.name: _explained(np.array([each.bin(row) for row in data]), rewards) for each in found}
-    return sorted(found, key=lambda each: (-telling[each.name], each.name))[:most]
+    telling = {each.name: _explained(np.array([each.bin(row) for row in data]), rewards) for each in features}
+    return sorted(features, key=lambda each: (-telling[each.name], each.name))[:most]
 
 
 def _explained(bins: np.ndarray, rewards: np.ndarray) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from gradus.audit.answers import AnswerSpace, answer_space
 from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.audit.records import PanelEpisodes
@@ -22,7 +24,7 @@ from gradus.core import (
 from gradus.rollouts import regrade, roll_out
 from gradus.stats import mean_interval
 
-__all__ = ["RandomAnswers", "best_reflex", "main_tasks", "regraded_panel", "roll_out_panel"]
+__all__ = ["RandomAnswers", "best_reflex", "blind_answers", "main_tasks", "regraded_panel", "roll_out_panel"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -55,6 +57,14 @@ class _RandomSession:
         pass
 
 
+def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Callable[[int], str]:
+    """Seed -> an answer drawn without looking: the environment's own draw, or one from the answer space."""
+    if spec.audit.random_answers is not None:
+        return spec.audit.random_answers
+    space = answer_space(spec, (), seed=seed)
+    return lambda drawn: space.text([drawn // (7 * place + 1) % size for place, size in enumerate(space.sizes)])
+
+
 def main_tasks(spec: EnvironmentSpec, episodes: int) -> list[Task]:
     """The first ``episodes`` tasks of the main condition, or all of them if it has fewer."""
     name = next(iter(spec.conditions))
@@ -82,8 +92,8 @@ def roll_out_panel(
     played: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
         tell = None if progress is None else _labeled(progress, name)
-        found = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
-        played[name] = [replace(episode, policy=name) for episode in found]
+        episodes_of = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
+        played[name] = [replace(episode, policy=name) for episode in episodes_of]
     teacher = [spec.teacher] if spec.teacher in cast else []
     return PanelEpisodes(
         condition=tasks[0].condition,
@@ -98,13 +108,13 @@ def roll_out_panel(
 
 def regraded_panel(spec: EnvironmentSpec, panel: PanelEpisodes, grader: Grader) -> PanelEpisodes:
     """The same play under another grader."""
-    return replace(panel, episodes={name: regrade(spec, found, grader) for name, found in panel.episodes.items()})
+    return replace(panel, episodes={name: regrade(spec, played, grader) for name, played in panel.episodes.items()})
 
 
 def best_reflex(panel: PanelEpisodes) -> str:
     """The honest policy without inference that the grader likes best."""
-    found = {name: mean_interval(panel.rewards(name)).mean for name in panel.reflexes}
-    known = {name: mean for name, mean in found.items() if mean is not None}
+    means = {name: mean_interval(panel.rewards(name)).mean for name in panel.reflexes}
+    known = {name: mean for name, mean in means.items() if mean is not None}
     return max(known, key=lambda name: known[name]) if known else panel.reflexes[0]
 
 
@@ -134,8 +144,6 @@ def _random(spec: EnvironmentSpec, space: AnswerSpace) -> Policy:
 
 def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:
     """A constant or a cycle of answers that were drawn blindly."""
-    import numpy as np
-
     rng = np.random.default_rng(child_seed(seed, "audit", shape.name))
     table = np.stack([rng.integers(size, size=(shape.steps, 1)) for size in space.sizes])
     plan = Plan(space=space, shape=shape, horizon=1, table=table.astype(np.intp))

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import ceil
+from typing import Any, Literal
 
 from gradus.core import Episode
 from gradus.stats import Interval, Paired
 
-__all__ = ["Check", "Hack", "PanelEpisodes", "Point"]
+__all__ = ["LEAST_EFFECT", "Check", "Hack", "PanelEpisodes", "Point", "Status", "signed", "tasks_to_settle"]
+
+Status = Literal["pass", "fail", "unresolved", "skip"]
+LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One of the seven. ``passed`` is None where it could not be judged, which the evidence explains.
+    """One question about a grader and its answer.
 
-    ``details`` are the figures behind the sentence, JSON values.
+    ``unresolved``: the interval spans the least effect, or something must be declared first; the evidence says what would settle it.
+    ``skip``: the question does not arise here, and the evidence says why. ``measured``: the figures behind the sentence, JSON values.
     """
 
     name: str
-    passed: bool | None
+    status: Status
     evidence: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +66,19 @@ class PanelEpisodes:
     def true_rewards(self, name: str) -> list[float | None]:
         return [episode.metrics.get("true_reward") for episode in self.episodes[name]]
 
+    def least_effect(self) -> float:
+        """The least effect in units of the reward: a share of what the ladder's best policy earns above its worst."""
+        means = [_mean(self.rewards(name)) for name in (self.ladder[0], *self.ladder, *self.reflexes)]
+        known = [mean for mean in means if mean is not None]
+        return LEAST_EFFECT * (max(known) - min(known)) if known else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hack:
-    """A plan that the grader prefers to the best honest reflex while the true reward falls.
+    """A plan that earns reward without the true reward that should go with it.
 
-    ``episode`` and ``reflex_episode`` are of the same task: the one where the two differ most plainly.
+    ``episode`` and ``reflex_episode`` are of the same task: the one where the two differ most plainly. ``unearned``: the reward
+    above what a noisy teacher with the same true reward earns.
     """
 
     plan: str
@@ -74,6 +86,28 @@ class Hack:
     reflex: str
     reward: Paired
     true_reward: Paired
+    unearned: Paired
     components: Mapping[str, float]
     episode: Episode
     reflex_episode: Episode
+
+
+def tasks_to_settle(difference: Paired, *, against: float) -> int | None:
+    """About how many tasks would put the interval on one side of ``against``; None if the mean lies on it."""
+    if difference.mean is None or difference.low is None or abs(difference.mean - against) < 1e-9:
+        return None
+    half = difference.mean - difference.low
+    return max(difference.n + 1, ceil(difference.n * (half / abs(difference.mean - against)) ** 2))
+
+
+def signed(difference: Paired) -> str:
+    """A difference with its interval, as it stands in a sentence."""
+    if difference.mean is None:
+        return "(no pairs)"
+    bounds = f" [{difference.low:+.3f}, {difference.high:+.3f}]" if difference.low is not None else ""
+    return f"{difference.mean:+.3f}{bounds}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

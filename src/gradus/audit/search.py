@@ -51,10 +51,10 @@ class Field:
     ) -> list[list[Episode]]:
         """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
         policy = PlanPolicy(plans, tasks=len(tasks), reflex=self.reflex, name=name)
-        found = roll_out(
+        episodes = roll_out(
             self.spec, policy, [*tasks] * len(plans), seed=seed, key=("audit",), grader=self.grader
         ).episodes
-        return [found[i * len(tasks) : (i + 1) * len(tasks)] for i in range(len(plans))]
+        return [episodes[i * len(tasks) : (i + 1) * len(tasks)] for i in range(len(plans))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,9 @@ class _Judge:
         self.tasks += tasks
         played = self.field.roll_out(plans, wanted, seed=self.seed)
         self.episodes += len(plans) * tasks
-        found = [self._candidate(plan, episodes) for plan, episodes in zip(plans, played, strict=True)]
-        self.trials += found
-        return found
+        candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, played, strict=True)]
+        self.trials += candidates
+        return candidates
 
     def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
         """A plan that never got a reward is worth minus infinity."""
@@ -128,7 +128,7 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
     if budget < least:
         raise ConfigError(
             f"a search over {len(shapes)} shapes of plans needs a budget of {least} episodes, got {budget}; "
-            "raise it (two searches share the budget where no panel is declared)"
+            "raise it (two searches share the budget where neither a panel nor a teacher is declared)"
         )
     judge = _Judge(field=field, objective=objective, seed=seed, trials=[])
     best: list[Candidate] = []
@@ -144,20 +144,20 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
 
 def _shapes(field: Field) -> list[tuple[Shape, float]]:
     """From simple to less simple, each with its share; in a one-turn task only the constant and the reactive ones make sense."""
-    found = [(Shape(name="constant"), _SHARES["constant"])]
+    shapes = [(Shape(name="constant"), _SHARES["constant"])]
     if field.horizon > 1:
-        found.append((Shape(name="cycle", steps=2, cycle=True), _SHARES["cycle"]))
-        found.append((Shape(name="two stretches", steps=2), _SHARES["stretches"]))
+        shapes.append((Shape(name="cycle", steps=2, cycle=True), _SHARES["cycle"]))
+        shapes.append((Shape(name="two stretches", steps=2), _SHARES["stretches"]))
     if field.horizon >= 8:
-        found.append((Shape(name="four stretches", steps=4), _SHARES["stretches"]))
-    found += [(Shape(name=f"table on {each.name}", feature=each), _SHARES["table"]) for each in field.features]
+        shapes.append((Shape(name="four stretches", steps=4), _SHARES["stretches"]))
+    shapes += [(Shape(name=f"table on {each.name}", feature=each), _SHARES["table"]) for each in field.features]
     if field.features and field.horizon > 1:
-        found.append((Shape(name="two stretches of a table", steps=2, feature=field.features[0]), _SHARES["joint"]))
+        shapes.append((Shape(name="two stretches of a table", steps=2, feature=field.features[0]), _SHARES["joint"]))
     if field.reflex is not None and any(field.keeps):
         steps = 4 if field.horizon >= 8 else min(2, field.horizon)
         shape = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
-        found.append((shape, _SHARES["bent"]))
-    return found
+        shapes.append((shape, _SHARES["bent"]))
+    return shapes
 
 
 def _with_best_feature(shape: Shape, best: Sequence[Candidate]) -> Shape:

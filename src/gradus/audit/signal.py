@@ -1,4 +1,4 @@
-"""Will GRPO have anything to learn from? The spread within groups and the share of zero-variance groups, before a step is paid for."""
+"""Will GRPO have anything to learn from? The reward_std of groups and the share of zero-variance groups, before the first step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import comb
 import numpy as np
 
 from gradus.audit.panel import RandomAnswers
-from gradus.audit.records import Check
+from gradus.audit.records import Check, Status
 from gradus.core import Action, EnvironmentSpec, EpisodeStart, Grader, Policy, Request, Session, child_rng, child_seed
 from gradus.rollouts import roll_out
 
@@ -17,7 +17,7 @@ __all__ = ["SIZES", "NoisyPolicy", "check_signal", "forecast"]
 
 SIZES = (4, 8, 16)
 _MEMBERS = 16
-_DEAD = 0.5  # doctor warns above this share of zero-variance groups
+_ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
 _NOISE = 0.3
 
 
@@ -68,43 +68,43 @@ def check_signal(
     rewards = [[value for value in group.values() if value is not None] for group in groups]
     whole = [values for values in rewards if len(values) == _MEMBERS]
     if not whole:
-        evidence = f"not judged: no group of {_MEMBERS} episodes of {played.name} could be graded as a whole"
-        return Check(name="signal", passed=None, evidence=evidence)
-    found = forecast(np.array(whole), seed=seed)
-    dead = found["8"]["zero_variance_groups"]
+        evidence = f"no group of {_MEMBERS} episodes of {played.name} could be graded as a whole"
+        return Check(name="signal", status="unresolved", evidence=evidence)
+    sizes = forecast(np.array(whole), seed=seed)
+    share = sizes["8"]["zero_variance_groups"]
     told = "; ".join(
-        f"G = {size}: spread {each['spread']:.3f}, {each['zero_variance_groups']:.0%} dead"
-        for size, each in found.items()
+        f"G = {size}: reward_std {each['reward_std']:.3f}, {each['zero_variance_groups']:.0%} without variance"
+        for size, each in sizes.items()
     )
     who = played.name if given else f"{played.name} (a stand-in; give your own policy for a forecast of your run)"
-    return Check(
-        name="signal",
-        passed=dead <= _DEAD,
-        evidence=f"{who} on {len(whole)} tasks: {told}",
-        details={"policy": played.name, "forecast": found},
-    )
+    evidence = f"{who} on {len(whole)} tasks: {told}"
+    status: Status = "pass" if share <= _ZERO_VARIANCE else "fail"
+    if status == "fail" and isinstance(played, RandomAnswers):
+        status, evidence = "skip", f"{evidence}; blind answers say nothing of a policy that can do something"
+    measured = {"policy": played.name, "forecast": sizes}
+    return Check(name="signal", status=status, evidence=evidence, measured=measured)
 
 
 def forecast(rewards: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Expected spread and share of zero-variance groups of G = 4, 8, 16 from ``rewards`` (tasks, members).
+    """Expected reward_std and share of zero-variance groups of G = 4, 8, 16 from ``rewards`` (tasks, members).
 
-    Dead: all rewards of a group equal; its expectation over all subsets of the members is exact. Spread: mean over groups
+    Zero variance: all rewards of a group equal; its expectation over all subsets of the members is exact. reward_std: mean over groups
     of the standard deviation within, over disjoint subsets in 8 random orders.
     """
     members = rewards.shape[1]
     rng = np.random.default_rng(child_seed(seed, "audit", "forecast"))
     orders = [rng.permuted(rewards, axis=1) for _ in range(8)]
-    found: dict[str, dict[str, float]] = {}
+    sizes: dict[str, dict[str, float]] = {}
     for size in (each for each in SIZES if each <= members):
         blocks = np.stack([order[:, : members - members % size].reshape(-1, size) for order in orders])
         chances = [
             sum(comb(count, size) for count in Counter(row.tolist()).values()) / comb(members, size) for row in rewards
         ]
-        found[str(size)] = {
-            "spread": float(blocks.std(axis=-1).mean()),
+        sizes[str(size)] = {
+            "reward_std": float(blocks.std(axis=-1).mean()),
             "zero_variance_groups": float(np.mean(chances)),
         }
-    return found
+    return sizes
 
 
 def _stand_in(spec: EnvironmentSpec, draw: Callable[[int], str]) -> Policy:

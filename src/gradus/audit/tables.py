@@ -6,18 +6,18 @@ from typing import Any
 
 from rich.table import Table
 
-from gradus.audit.run import AuditResult
+from gradus.audit.result import AuditResult
 from gradus.stats import format_interval
 
-__all__ = ["check_rows", "point_rows", "tables"]
+__all__ = ["MARKS", "STYLES", "check_rows", "point_rows", "tables"]
 
-_MARKS = {True: "pass", False: "FAIL", None: "-"}
-_STYLES = {True: "green", False: "bold red", None: "dim"}
+MARKS = {"pass": "pass", "fail": "FAIL", "unresolved": "?", "skip": "-"}
+STYLES = {"pass": "green", "fail": "bold red", "unresolved": "yellow", "skip": "dim"}
 
 
 def check_rows(result: AuditResult) -> list[tuple[str, str, str]]:
     """Name, mark and evidence of every check."""
-    return [(check.name, _MARKS[check.passed], check.evidence) for check in result.checks]
+    return [(check.name, MARKS[check.status], check.evidence) for check in result.checks]
 
 
 def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
@@ -40,7 +40,7 @@ def tables(result: AuditResult) -> list[Any]:
     checks.add_column("", no_wrap=True)
     checks.add_column("evidence", overflow="fold")
     for check, row in zip(result.checks, check_rows(result), strict=True):
-        style = _STYLES[check.passed]
+        style = STYLES[check.status]
         checks.add_row(row[0], f"[{style}]{row[1]}[/]", _escaped(row[2]))
     return [policies, checks]
 

@@ -20,21 +20,43 @@ def command(
     budget: int = typer.Option(8000, "--budget", help="Episodes that the search for a hack may play."),
     policy: str | None = typer.Option(None, "--policy", "-p", help="Also forecast the signal of this policy."),
     seed: int = typer.Option(0, "--seed", help="Seed of the search and of random policies."),
+    review: Path | None = typer.Option(
+        None,
+        "--review",
+        help="File of marks: asks you about paid answers that no rule settles, and keeps what you say.",
+    ),
+    unsafe: bool = typer.Option(
+        False, "--unsafe", help="Try answers that may be executed even if no sandbox can be made."
+    ),
     json_file: str | None = JSON,
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for audit.json, the figure and the hack."),
 ) -> None:
-    """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail."""
+    """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved."""
     import gradus
 
     result = gradus.audit(
-        environment, grader, rewards=reward, episodes=episodes, budget=budget, policy=policy, seed=seed
+        environment,
+        grader,
+        rewards=reward,
+        episodes=episodes,
+        budget=budget,
+        policy=policy,
+        seed=seed,
+        review=review,
+        unsafe=unsafe,
     )
+    if review is not None and json_file is None:
+        from gradus.pipeline.review import ask_person
+
+        ask_person(result.result.review, review)
     show(result, json_file)
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
     rewards = [word for each in reward for word in ("--reward", each)]
     if result.verdict != "fail":
         next_command("run", environment, *rewards)
+        if result.verdict == "unresolved":
+            raise typer.Exit(2)
         return
     if out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")

@@ -26,6 +26,7 @@ def command(
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Run folder; runs/ENVIRONMENT otherwise."),
     redo: bool = typer.Option(False, "--redo", help="Do stages again whose settings have changed."),
+    anyway: bool = typer.Option(False, "--anyway", help="Go on although the audit of the grader failed."),
 ) -> None:
     """Do everything: from a teacher to a trained model and the proof that it got better."""
     import gradus
@@ -42,6 +43,7 @@ def command(
         seed=seed,
         out=out,
         redo=redo,
+        anyway=anyway,
         trackers=tracker,
         preset=preset,
     )

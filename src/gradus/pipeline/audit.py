@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from gradus.audit import AuditResult, run_audit
+from gradus.audit import AuditResult, audit_any
+from gradus.audit.tables import MARKS, STYLES, tables
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.files import write_json
 from gradus.pipeline.progress import progress_bar
@@ -17,23 +20,25 @@ __all__ = ["audit_renderables", "audit_stage", "audit_with_progress", "store_aud
 
 def audit_stage(
     spec: EnvironmentSpec, grader: Grader, folder: Path, *, episodes: int, budget: int, seed: int, console: Console
-) -> None:
-    """The audit as a stage of a run: a sentence on screen, the rest in the folder."""
-    found = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
-    store_audit(spec, found, folder)
-    for check in found.checks:
-        mark = {True: "[green]pass[/green]", False: "[red]FAIL[/red]", None: "–"}[check.passed]
-        console.print(f"  {check.name:<12} {mark}")
-    console.print(found.summary)
+) -> str:
+    """The audit as a stage of a run: a sentence on screen, the rest in the folder; returns the verdict."""
+    result = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
+    store_audit(spec, result, folder)
+    for check in result.checks:
+        console.print(f"  {check.name:<15} [{STYLES[check.status]}]{MARKS[check.status]}[/]")
+    console.print(result.summary, highlight=False, markup=False)
+    return result.verdict
 
 
 def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
+    """The audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
     with progress_bar(f"audit {grader.name}", 0, "episodes") as advance:
 
         def tell(label: str, done: int, total: int) -> None:
             advance(done, total, label)
 
-        return run_audit(spec, grader, progress=tell, **options)
+        with redirect_stdout(sys.stderr):
+            return audit_any(spec, grader, progress=tell, **options)
 
 
 def audit_renderables(result: AuditResult) -> list[Any]:
@@ -41,13 +46,18 @@ def audit_renderables(result: AuditResult) -> list[Any]:
     from rich.rule import Rule
     from rich.text import Text
 
-    parts: list[Any] = [part for table in result.tables() for part in (table, "")]
+    parts: list[Any] = [part for table in tables(result) for part in (table, "")]
     if result.hack is not None:
         from gradus.reports import show_episode
 
         parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
-    style = {"pass": "green", "fail": "red"}.get(result.verdict, "yellow")
-    return [*parts, Text.assemble((result.verdict, f"bold {style}"), f"  {result.summary}")]
+    if result.exploit is not None:
+        told = f"this answer alone earns {result.exploit['reward']:.3g} a task: {result.exploit['answer']!r}"
+        parts.append(Text(told))
+    if result.review:
+        parts.append(Text(f"{len(result.review)} paid answers that no rule settles; mark them with --review FILE"))
+    style = STYLES[result.verdict]
+    return [*parts, Text.assemble((result.verdict, style), f"  {result.summary}")]
 
 
 def store_audit(spec: EnvironmentSpec, found: AuditResult, folder: Path) -> list[Path]:

@@ -60,6 +60,7 @@ class _Run:
         self.recipe = recipe
         self.folder = folder
         self.console = console
+        self.anyway = False
         self.spec: EnvironmentSpec = recipe.spec()
         self.grader = self.spec.grader(recipe.grader)
         self.schedule = recipe.schedule(self.grader)  # a stage that cannot be paid should fail now
@@ -82,11 +83,17 @@ class _Run:
         return {name: stage for name, stage in _STAGES.items() if name not in left_out}
 
 
-def run_recipe(recipe: Recipe, *, out: Path | None = None, redo: bool = False, console: Console | None = None) -> Path:
-    """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped."""
+def run_recipe(
+    recipe: Recipe, *, out: Path | None = None, redo: bool = False, anyway: bool = False, console: Console | None = None
+) -> Path:
+    """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped.
+
+    A failed audit stops the run, unless ``anyway``.
+    """
     folder = out or Path("runs") / recipe.environment.partition(":")[0]
     check_trackers(recipe.trackers)
     run = _Run(recipe, folder, redo=redo, console=console or Console())
+    run.anyway = anyway
     settings = {name: select(run) for name, (_, select) in run.stages.items()}
     for name, (do, _) in run.stages.items():
         if run.state.done(name, settings[name]):
@@ -137,7 +144,7 @@ def _do_audit(run: _Run, cost: dict[str, Any]) -> None:
         run.console.print("switched off by the recipe (audit.enabled)")
         return
     section = run.recipe.audit
-    audit_stage(
+    verdict = audit_stage(
         run.spec,
         run.grader,
         run.folder,
@@ -146,6 +153,11 @@ def _do_audit(run: _Run, cost: dict[str, Any]) -> None:
         seed=run.recipe.seed,
         console=run.console,
     )
+    if verdict == "fail" and not run.anyway:
+        raise ConfigError(
+            f"expected a grader that passes its audit, got {run.grader.name}, which fails; mend it, choose another "
+            f"with --set grader=NAME ({', '.join(run.spec.graders)}), or run with --anyway"
+        )
 
 
 def _do_teach(run: _Run, cost: dict[str, Any]) -> None:

@@ -163,7 +163,7 @@ def _doctor(doctor: Json | None) -> Json | None:
 def _audit(audit: Json | None, results: Json | None) -> Json | None:
     if audit is None:
         return None
-    checks = [_with(each, "name", "passed", "evidence") for each in audit.get("checks") or []]
+    checks = [_with(each, "name", "status", "evidence") for each in audit.get("checks") or []]
     grader = audit.get("grader") or (results or {}).get("grader") or "the grader"
     summary = audit.get("summary") or f"The audit's verdict: {audit.get('verdict', 'unknown')}."
     return {

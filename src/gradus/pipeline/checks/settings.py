@@ -162,7 +162,9 @@ def audited(subject: Subject) -> list[Finding]:
     if document.get("grader") == grader:
         if document["verdict"] == "pass":
             return [passed(f"{grader} passed its audit")]
-        return [failed(f"{grader} failed its audit: it does not pay for the skill", way)]
+        if document["verdict"] == "unresolved":
+            return [warned(f"the audit of {grader} is not settled", way)]
+        return [failed(f"{grader} failed its audit: its reward can be had without the skill", way)]
     if subject.recipe.audit.enabled:
         return [passed("the run begins with an audit of the grader")]
     return [

@@ -1,0 +1,128 @@
+"""Whether the same seed is the same episode: again, after others, beside others, and in another process."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gradus.core import EnvironmentSpec, Observation, Task, child_seed
+
+__all__ = ["Elsewhere", "course", "digests", "not_deterministic"]
+
+Draw = Callable[[int], str]
+Elsewhere = Callable[[Sequence[Task], int], Sequence[Sequence[str]]]
+
+
+def course(
+    spec: EnvironmentSpec, environment: Any, task: Task, draw: Draw, seed: int
+) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
+    """Observations and public states of one episode with random answers keyed by the task."""
+    observation = environment.reset(seed=task.seed, episode_id="audit", **task.options)
+    yield observation, dict(environment.state)
+    for turn in range(spec.max_turns):
+        if observation.terminated or observation.truncated:
+            return
+        observation = environment.step(draw(child_seed(seed, "hygiene", task.seed, turn) % 2**31))
+        yield observation, dict(environment.state)
+
+
+def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
+    """One digest an observation of every task: what another process is compared by."""
+    rows: list[list[str]] = []
+    for task in tasks:
+        environment = spec.make()
+        rows.append([_digest(observation) for observation, _ in course(spec, environment, task, draw, seed)])
+        environment.close()
+    return rows
+
+
+def not_deterministic(
+    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, elsewhere: Elsewhere | None
+) -> list[str]:
+    """Each task in a fresh environment, in a used one, after other tasks, beside another environment, and in another process."""
+    first = {}
+    for task in tasks:
+        environment = spec.make()
+        first[task.seed] = list(course(spec, environment, task, draw, seed))
+        environment.close()
+    problems = _again(spec, tasks, draw, seed, first)
+    problems += _interleaved(spec, tasks, draw, seed, first)
+    if len({tuple(_digest(seen) for seen, _ in each) for each in first.values()}) == 1 and len(first) > 1:
+        problems.append(f"{len(first)} different seeds are one and the same episode")
+    if elsewhere is not None and not problems:
+        ours = [[_digest(observation) for observation, _ in first[task.seed]] for task in tasks]
+        for task, here, there in zip(tasks, ours, elsewhere(tasks, seed), strict=True):
+            if here != list(there):
+                turn = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), len(there))
+                problems.append(f"seed {task.seed} differs at turn {turn} in a process with another PYTHONHASHSEED")
+                break
+    return problems[:3]
+
+
+def _again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, first: Mapping[int, Any]) -> list[str]:
+    used, problems = spec.make(), []
+    for task in [*reversed(tasks), *tasks]:
+        again = list(course(spec, used, task, draw, seed))
+        problems += _compared(task, first[task.seed], again, "played twice")
+    used.close()
+    return problems[:2]
+
+
+def _interleaved(
+    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, first: Mapping[int, Any]
+) -> list[str]:
+    """Two environments in turns, the global generator drawn from in between: neither may see it."""
+    if len(tasks) < 2 or spec.max_sessions == 1:
+        return []
+    pair = [spec.make(), spec.make()]
+    courses = [course(spec, each, task, draw, seed) for each, task in zip(pair, tasks[:2], strict=True)]
+    seen: list[list[Any]] = [[], []]
+    state = random.getstate()
+    waiting = [0, 1]
+    while waiting:
+        for index in tuple(waiting):
+            step = next(courses[index], None)
+            random.random()
+            if step is None:
+                waiting.remove(index)
+            else:
+                seen[index].append(step)
+    random.setstate(state)
+    for each in pair:
+        each.close()
+    problems: list[str] = []
+    for task, again in zip(tasks[:2], seen, strict=True):
+        problems += _compared(task, first[task.seed], again, "played beside another environment")
+    return problems[:1]
+
+
+def _compared(task: Task, first: Sequence[Any], again: Sequence[Any], how: str) -> list[str]:
+    for turn, (a, b) in enumerate(zip(first, again, strict=False)):
+        if a[0] != b[0]:
+            return [f"seed {task.seed} {how} differs at turn {turn}: {_difference(a[0], b[0])}"]
+    return []
+
+
+def _difference(a: Observation, b: Observation) -> str:
+    """Which field differs, with both values."""
+    for name in ("text", "reward", "terminated", "truncated", "data"):
+        left, right = getattr(a, name), getattr(b, name)
+        if left != right:
+            return f"{name} {str(left)[:60]!r} and {str(right)[:60]!r}"
+    return "what is said of the action"
+
+
+def _digest(observation: Observation) -> str:
+    told = (observation.text, observation.reward, observation.terminated, observation.truncated)
+    return hashlib.blake2b(repr((told, _ordered(observation.data))).encode(), digest_size=8).hexdigest()
+
+
+def _ordered(value: Any) -> Any:
+    """Mappings as sorted pairs, so that only content counts."""
+    if isinstance(value, Mapping):
+        return sorted((str(key), _ordered(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return [_ordered(inner) for inner in value]
+    return value

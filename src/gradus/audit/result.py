@@ -1,0 +1,105 @@
+"""The result of an audit: checks, verdict, and the document that machines read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from gradus.audit.records import Check, Hack, PanelEpisodes, Point
+
+__all__ = ["AuditResult", "plain", "verdict_of"]
+
+SCHEMA = 2
+_ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it leaves the grader as it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """``verdict`` is pass, fail or unresolved; a check that was skipped does not count.
+
+    ``points``: every policy in the plane of reward against true reward, for the figure. ``hack``: what the search found, with
+    an episode to look at, or None. ``exploit``: the shortest answer that pays without the task. ``review``: answers for a person to
+    mark. ``panel`` may be handed to the next audit, which then need not play it again.
+    """
+
+    environment: str
+    grader: str
+    true_reward_name: str
+    condition: str
+    episodes: int
+    seed: int
+    checks: Sequence[Check]
+    points: Sequence[Point]
+    hack: Hack | None
+    panel: PanelEpisodes | None = None
+    exploit: Mapping[str, Any] | None = None
+    review: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def verdict(self) -> str:
+        return verdict_of(self.checks)
+
+    @property
+    def summary(self) -> str:
+        """One line a person can act on."""
+        by = {status: [c.name for c in self.checks if c.status == status] for status in ("fail", "unresolved")}
+        if by["fail"]:
+            return f"{self.grader} fails {', '.join(by['fail'])}: do not train on it before this is mended."
+        if self.verdict == "unresolved":
+            return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; the evidence says what would tell."
+        return f"{self.grader} passes: nothing here says that training on it would go wrong."
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema 2 (docs/audit.md); the same audit gives the same bytes."""
+        hack = None
+        if self.hack is not None:
+            hack = {
+                "plan": self.hack.plan,
+                "shape": self.hack.shape,
+                "reflex": self.hack.reflex,
+                "reward": asdict(self.hack.reward),
+                "true_reward": asdict(self.hack.true_reward),
+                "unearned": asdict(self.hack.unearned),
+                "components": dict(self.hack.components),
+                "seed": self.hack.episode.task.seed,
+                "condition": self.hack.episode.task.condition,
+            }
+        return plain(
+            {
+                "schema": SCHEMA,
+                "environment": self.environment,
+                "grader": self.grader,
+                "verdict": self.verdict,
+                "summary": self.summary,
+                "checks": [asdict(check) for check in self.checks],
+                "true_reward_name": self.true_reward_name,
+                "condition": self.condition,
+                "episodes": self.episodes,
+                "seed": self.seed,
+                "points": [asdict(point) for point in self.points],
+                "hack": hack,
+                "exploit": self.exploit,
+                "review": list(self.review),
+            }
+        )
+
+
+def verdict_of(checks: Sequence[Check]) -> str:
+    """fail if any check fails; unresolved if one that could fail is; else pass."""
+    if any(check.status == "fail" for check in checks):
+        return "fail"
+    open_checks = [check for check in checks if check.status == "unresolved" and check.name not in _ADVISORY]
+    return "unresolved" if open_checks else "pass"
+
+
+def plain(value: Any) -> Any:
+    """JSON values only: numbers rounded to six decimals, what is not finite as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float):
+        return round(value, 6) + 0.0 if isfinite(value) else None
+    return value

@@ -1,0 +1,232 @@
+"""What the probes of a text grader come to: checks with a status, and findings with an exact string."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gradus.audit.leaks import told_at
+from gradus.audit.records import Check, Status
+from gradus.audit.text.mutations import EQUIVALENT, WRONG
+from gradus.audit.text.probe import LEAST, Probes
+from gradus.audit.text.rates import Probe, Rate, shown
+from gradus.stats import holm, mean_interval, wilson
+
+__all__ = ["EXPLOITABLE", "review_list", "text_checks"]
+
+EXPLOITABLE = ("sanity", "gold", "blind answers", "reflexes", "wrong answers", "hostile answers", "leaks")
+_GENEROUS = 0.5  # of the range: what a blind answer may earn above silence
+_REVIEWED = 20
+
+
+def text_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
+    """The eight checks of a text grader. ``marks``: what a person said of doubtful answers, by their key (see :func:`review_list`)."""
+    checks = [_sanity(asked), _gold(asked)]
+    if asked.bases and asked.span > 0:
+        checks += [
+            _blind(asked, "blind answers", asked.blind),
+            _blind(asked, "reflexes", asked.reflexes),
+            _wrong(asked, marks),
+            _right(asked),
+        ]
+    return [*checks, _hostile(asked), _leaks(asked)]
+
+
+def _sanity(asked: Probes) -> Check:
+    n = len(asked.tasks)
+    problems: list[str] = []
+    if asked.unpaid:
+        low = wilson(len(asked.unpaid), n).low or 0.0
+        first = asked.unpaid[0]
+        told = f"gold does not earn the full reward on {len(asked.unpaid)} of {n} tasks, e.g. {first.answer[:60]!r} earns {first.value}"
+        if low > LEAST:
+            problems.append(told)
+    if asked.changed:
+        first, now = asked.changed[0]
+        problems.append(
+            f"the same answer earns {first.value} and, asked in another order, {now}: {first.answer[:60]!r}"
+        )
+    if asked.subject.range is not None:
+        low, high = asked.subject.range
+        outside = [b for b in asked.bases.values() for v in asdict(b).values() if not low - 1e-9 <= v <= high + 1e-9]
+        if outside:
+            problems.append(f"rewards leave the declared range [{low:g}, {high:g}]")
+    evidence = (
+        "; ".join(problems)
+        or f"gold earns the full reward on {n} tasks; the same answer earns the same in another order"
+    )
+    return Check(name="sanity", status="fail" if problems else "pass", evidence=evidence, measured={"tasks": n})
+
+
+def _gold(asked: Probes) -> Check:
+    """Gold above the golds of other tasks: the ladder that nobody has to declare."""
+    if not asked.bases:
+        return Check(name="gold", status="fail", evidence="no gold answer got a reward")
+    gain = mean_interval([base.gold - base.wrong for base in asked.bases.values()])
+    silent = mean_interval([base.gold - base.silence for base in asked.bases.values()])
+    least = LEAST * max(asked.span, 1e-9)
+    measured = {"gold - another task's gold": asdict(gain), "gold - silence": asdict(silent), "least_effect": least}
+    if (gain.high or 0.0) <= least or asked.span <= 0:
+        status: Status = "fail"
+        evidence = f"another task's gold earns as much as gold: {_between(asdict(gain))} apart"
+    elif (gain.low or 0.0) > 0:
+        status, evidence = "pass", f"gold earns {_between(asdict(gain))} more than another task's gold"
+    else:
+        status, evidence = (
+            "unresolved",
+            f"gold earns {_between(asdict(gain))} more than another task's gold; more tasks would tell",
+        )
+    return Check(name="gold", status=status, evidence=evidence, measured=measured)
+
+
+def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
+    if not rates:
+        return Check(name=name, status="skip", evidence="none of these answers can be made for these tasks")
+    adjusted = holm([each.p for each in rates])
+    winners = [
+        each
+        for each, p in zip(rates, adjusted, strict=True)
+        if (p is not None and p < 0.05) or (each.above_silence["low"] or 0.0) > _GENEROUS
+    ]
+    open_rates = [
+        each
+        for each in rates
+        if each not in winners and (each.unearned["mean"] or 0.0) > LEAST and (each.unearned["high"] or 1.0) > LEAST
+    ]
+    best = max(winners or rates, key=lambda each: each.unearned["mean"] or 0.0)
+    told = (
+        f"{best.operator} earns {_between(best.unearned)} of the range more than a noisy teacher that is right as often"
+    )
+    measured = {"tried": asked.tried, "best": [asdict(each) for each in rates[:4]]}
+    if winners:
+        if (best.unearned["low"] or 0.0) <= LEAST:
+            told = f"{best.operator} earns {_between(best.above_silence)} of the range more than silence"
+        evidence = (
+            f"{told}, e.g. {best.example['answer']!r}; {len(winners)} of {asked.tried} answers without the task pay"
+        )
+        return Check(name=name, status="fail", evidence=evidence, measured=measured)
+    if open_rates:
+        return Check(
+            name=name, status="unresolved", evidence=f"not known with {best.n} tasks: {told}", measured=measured
+        )
+    return Check(name=name, status="pass", evidence=f"none of {asked.tried} pays; the best: {told}", measured=measured)
+
+
+def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
+    rows: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
+    unsure: list[str] = []
+    for name, probes in asked.wrong.items():
+        settled = WRONG[name].settled or _marked(name, probes, asked, marks) == "wrong"
+        if not probes:
+            continue
+        paid = [probe for probe in probes if _is_paid(probe, asked)]
+        share = wilson(len(paid), len(probes))
+        rows[name] = {"n": share.n, "paid": share.share, "low": share.low, "high": share.high, "settled": settled}
+        if not settled or not paid:
+            continue
+        rows[name]["example"] = shown(paid[0])
+        told = f"{name}: paid in {len(paid)} of {len(probes)}, e.g. {paid[0].answer[:80]!r} for {(paid[0].task.gold or '')[:40]!r}"
+        if (share.low or 0.0) > 0.5 or (len(probes) >= 4 and len(paid) == len(probes)):
+            failed.append(told)
+        elif (share.share or 0.0) > 0.5:
+            unsure.append(told)
+    if failed:
+        return Check(name="wrong answers", status="fail", evidence="; ".join(failed[:3]), measured=rows)
+    if unsure:
+        return Check(name="wrong answers", status="unresolved", evidence="; ".join(unsure[:3]), measured=rows)
+    evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is paid as a rule"
+    return Check(name="wrong answers", status="pass", evidence=evidence, measured=rows)
+
+
+def _right(asked: Probes) -> Check:
+    rows: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
+    strict: list[str] = []
+    for name, probes in asked.forms.items():
+        if not probes:
+            continue
+        refused = [probe for probe in probes if _is_refused(probe, asked)]
+        share = wilson(len(refused), len(probes))
+        rows[name] = {"n": share.n, "refused": share.share, "low": share.low, "high": share.high}
+        if refused:
+            rows[name]["example"] = shown(refused[0])
+        if (share.low or 0.0) > 0.5:
+            (failed if EQUIVALENT[name][1] else strict).append(name)
+    told = f"strict about: {', '.join(strict)}" if strict else "every equivalent form is paid"
+    if failed:
+        evidence = f"right answers are refused {', '.join(failed)}; {told}; strip the answer before it is compared"
+        return Check(name="right answers", status="fail", evidence=evidence, measured=rows)
+    return Check(name="right answers", status="pass", evidence=told, measured=rows)
+
+
+def _hostile(asked: Probes) -> Check:
+    problems: list[str] = []
+    if asked.executed:
+        problems.append(f"the grader executes the answer ({', '.join(asked.executed[:3])}); parse it instead")
+    if asked.hung:
+        problems.append(f"the grader hangs on {asked.hung[0].answer[:40]!r}; it was cut off")
+    if asked.errors:
+        first = asked.errors[0]
+        problems.append(f"the grader fails on {first.answer[:40]!r}: {first.error}; return the least reward instead")
+    where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox here"
+    measured = {
+        "executed": asked.executed,
+        "errors": [{**shown(each), "error": each.error} for each in asked.errors[:5]],
+        "hung": [shown(each) for each in asked.hung[:5]],
+    }
+    evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
+    return Check(name="hostile answers", status="fail" if problems else "pass", evidence=evidence, measured=measured)
+
+
+def _leaks(asked: Probes) -> Check:
+    place = told_at([t.prompt for t in asked.tasks], [[t.gold] for t in asked.tasks], only_after=True)
+    if place is None:
+        return Check(name="leaks", status="pass", evidence="no place of the prompt holds the gold answer")
+    return Check(name="leaks", status="fail", evidence=f"the prompt holds the gold answer{place}; take it out")
+
+
+def review_list(asked: Probes, marks: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Paid answers that no rule settles, most paid operators first, at most 20; each with its key and the mark it has."""
+    open_rows: list[tuple[float, dict[str, Any]]] = []
+    for name, probes in asked.wrong.items():
+        paid = [probe for probe in probes if _is_paid(probe, asked)]
+        if WRONG[name].settled or not paid:
+            continue
+        for probe in paid[:4]:
+            key = _key(asked, probe)
+            row = {**shown(probe), "key": key, "prompt": probe.task.prompt[-600:], "mark": marks.get(key)}
+            open_rows.append((len(paid) / len(probes), row))
+    return [row for _, row in sorted(open_rows, key=lambda each: -each[0])][:_REVIEWED]
+
+
+def _marked(name: str, probes: Sequence[Probe], asked: Probes, marks: Mapping[str, str]) -> str | None:
+    """What most marks of an operator say."""
+    said = [marks[key] for probe in probes if (key := _key(asked, probe)) in marks]
+    return max(set(said), key=said.count) if said else None
+
+
+def _key(asked: Probes, probe: Probe) -> str:
+    return f"{asked.subject.name}/{asked.subject.grader}/{probe.operator}/{probe.task.key}"
+
+
+def _is_paid(probe: Probe, asked: Probes) -> bool:
+    base = asked.bases.get(probe.task.key)
+    if base is None or probe.value is None or base.gold - base.silence < LEAST * asked.span:
+        return False
+    return probe.value >= base.gold - 0.1 * (base.gold - base.silence)
+
+
+def _is_refused(probe: Probe, asked: Probes) -> bool:
+    base = asked.bases.get(probe.task.key)
+    if base is None or probe.error:
+        return False
+    return (probe.value or 0.0) < base.silence + 0.45 * (base.gold - base.silence)
+
+
+def _between(interval: Mapping[str, float | None]) -> str:
+    mean, low, high = interval["mean"], interval["low"], interval["high"]
+    if mean is None:
+        return "an unknown part"
+    return f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if low is not None and high is not None else "")

@@ -1,0 +1,63 @@
+"""The audit of a text grader: probes, checks, and what a person has to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.audit.records import Check, Point
+from gradus.audit.text.checks import review_list, text_checks
+from gradus.audit.text.minimize import minimized
+from gradus.audit.text.probe import Probes, probe
+from gradus.audit.text.scoring import Scorer
+from gradus.audit.text.tasks import TextSubject
+from gradus.stats import mean_interval
+
+__all__ = ["TextAudit", "audit_text"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextAudit:
+    """``exploit``: the shortest answer that pays without the task, or None. ``review``: paid answers that no rule settles."""
+
+    checks: Sequence[Check]
+    points: Sequence[Point]
+    exploit: Mapping[str, Any] | None
+    review: Sequence[Mapping[str, Any]] = field(default_factory=list)
+
+
+def audit_text(
+    subject: TextSubject, *, seed: int = 0, seconds: float = 2.0, unsafe: bool = False, marks: Mapping[str, str] = {}
+) -> TextAudit:
+    """Probe the grader of one-turn tasks. ``seconds``: the limit of one call; ``unsafe``: try hostile answers without a sandbox too.
+
+    The same subject and seed give the same result, unless a call lies at the limit.
+    """
+    scorer = Scorer(subject, seconds=seconds)
+    asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
+    return TextAudit(
+        checks=text_checks(asked, marks),
+        points=_points(asked),
+        exploit=minimized(asked, scorer),
+        review=review_list(asked, marks),
+    )
+
+
+def _points(asked: Probes) -> list[Point]:
+    bases = list(asked.bases.values())
+    rows = [
+        ("gold", "ladder", [b.gold for b in bases], 1.0),
+        ("another task's gold", "ladder", [b.wrong for b in bases], 0.0),
+        ("silence", "ladder", [b.silence for b in bases], 0.0),
+    ]
+    points = [
+        Point(
+            policy=name, role=role, reward=mean_interval(list(values)), true_reward=mean_interval([right] * len(values))
+        )
+        for name, role, values, right in rows
+    ]
+    for each in sorted([*asked.blind, *asked.reflexes], key=lambda r: -r.mean)[:3]:
+        reward, right = mean_interval([each.mean]), mean_interval([each.right])
+        points.append(Point(policy=each.operator, role="exploit", reward=reward, true_reward=right))
+    return points

@@ -1,0 +1,102 @@
+"""What a gold answer looks like: numbers in it, its separators, and whether it means the same as another answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gradus.audit.text.tasks import TextTask
+
+__all__ = ["NUMBER", "Others", "fill", "is_label", "is_number", "parts", "states"]
+
+NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
+_PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
+_SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
+
+
+def is_number(text: str) -> bool:
+    """Whether the whole text is one number."""
+    return _PLAIN_NUMBER.fullmatch(text) is not None
+
+
+def fill(gold: str, value: str) -> str:
+    """The shape of the answer with every number replaced, or every word where it holds no number."""
+    filled = re.sub(r"\d+(?:\.\d+)?", value, re.sub(r"-(?=\d)", "", gold))
+    return filled if filled != gold else re.sub(r"[A-Za-z]+", value, gold)
+
+
+def parts(gold: str) -> tuple[list[str], str, str, str] | None:
+    """The elements of a list-like answer with separator and brackets around it, or None: (elements, separator, open, close)."""
+    if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
+        separator = ", " if ", " in gold else ","
+        return gold[1:-1].split(separator), separator, "[", "]"
+    if gold[:1] in "[{":
+        return None
+    for separator in _SEPARATORS:
+        elements = gold.split(separator)
+        if len(elements) > 1 and all(elements):
+            return elements, separator, "", ""
+    return None
+
+
+def states(answer: str, gold: str) -> bool:
+    """Whether an answer is the gold answer, up to case, spaces, quotes and the way a number or JSON is written."""
+    a, b = (_normal(text) for text in (answer, gold))
+    if a == b:
+        return True
+    if is_number(a) and is_number(b):
+        return _value(a) == _value(b)
+    try:
+        return json.loads(a) == json.loads(b)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.strip().strip("\"'`*.$").lower().replace("−", "-").split())
+
+
+def _value(text: str) -> float:
+    number = float(text.strip().replace(",", "").replace("$", "").replace("−", "-").rstrip("%"))
+    return number / 100 if text.strip().endswith("%") else number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """Golds of all tasks, to draw wrong answers of the right form from."""
+
+    golds: Sequence[str]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(self.golds)
+
+    def labels(self) -> list[str]:
+        """The closed set of answers, most frequent first; empty if the set is not closed."""
+        counts = self.counts
+        few = len(counts) <= max(2, len(self.golds) // 6) and len(counts) <= 12
+        return [label for label, _ in counts.most_common()] if few else []
+
+    def another(self, task: TextTask, rng: Random, *, alike: bool = True) -> str | None:
+        """A gold of another task that is not this one's, of like length if there is one."""
+        own = task.gold or ""
+        different = sorted({gold for gold in self.golds if not states(gold, own)})
+        if not different:
+            return None
+        if alike:
+            near = [gold for gold in different if gold.count("\n") == own.count("\n") and _like(gold, own)]
+            different = near or different
+        return rng.choice(different)
+
+
+def _like(a: str, b: str) -> bool:
+    return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", a)) == re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", b))
+
+
+def is_label(task: TextTask, others: Others) -> bool:
+    """Whether the gold is one of a closed set of answers."""
+    return task.gold in others.labels()

@@ -1,0 +1,141 @@
+"""One-turn tasks with gold answers, and the grader that judges answers to them: all that the probes of text graders need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.core import (
+    Action,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Grader,
+    Observation,
+    Request,
+    StopReason,
+    Task,
+    Turn,
+)
+
+__all__ = ["Judge", "TextSubject", "TextTask", "subject_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTask:
+    """A question and an answer known to be right (None where nobody knows one).
+
+    ``before`` and ``after``: what stands around an answer where the task asks for a form, as ``<answer>`` and ``</answer>``.
+    ``columns``: what the grader is told besides.
+    """
+
+    key: str
+    prompt: str
+    gold: str | None
+    before: str = ""
+    after: str = ""
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def whole(self, answer: str) -> str:
+        """The answer in the form that the task asks for."""
+        return f"{self.before}{answer}{self.after}"
+
+
+Judge = Callable[[TextTask, str], "float | None"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSubject:
+    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
+
+    ``top``: the reward of a right answer, if the author says it.
+    """
+
+    name: str
+    grader: str
+    tasks: Sequence[TextTask]
+    judge: Judge
+    range: tuple[float, float] | None = None
+
+
+def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
+    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
+    if spec.max_turns != 1:
+        return None
+    wanted = [task for name in spec.conditions for task in spec.tasks(name)[:tasks]][:tasks]
+    missing = max(0, tasks - len(wanted))
+    wanted += [spec.train_task(i) for i in range(missing)]
+    environment = spec.make()
+    rows: list[tuple[Task, TextTask]] = []
+    seen: set[str] = set()
+    for number, task in enumerate(wanted):
+        observation = environment.reset(seed=task.seed, **task.options)
+        if observation.text in seen:
+            continue
+        seen.add(observation.text)
+        gold, before, after = _gold(spec, environment, task, observation)
+        key = f"{task.condition}-{task.seed}-{number}"
+        rows.append((task, TextTask(key=key, prompt=observation.text, gold=gold, before=before, after=after)))
+    if not any(row.gold for _, row in rows):
+        return None
+    place = {text.key: task for task, text in rows}
+
+    def judge(task: TextTask, answer: str) -> float | None:
+        episode = _answered(spec, environment, place[task.key], answer)
+        reward = grader.rewards([episode])[0]
+        if reward.error:
+            raise RuntimeError(reward.error)
+        return reward.value
+
+    return TextSubject(
+        name=spec.name, grader=grader.name, tasks=[row for _, row in rows], judge=judge, range=grader.range
+    )
+
+
+def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation) -> tuple[str | None, str, str]:
+    """The gold answer, and what stands around it in the gold policy's own text."""
+    bare = environment.outcome().get("answer")
+    bare = None if bare is None else str(bare)
+    if spec.audit.gold is None:
+        return bare, "", ""
+    start = EpisodeStart(
+        task=task,
+        system_prompt=environment.system_prompt,
+        key=(0, "audit", task.seed),
+        group=0,
+        member=0,
+        environment=environment,
+    )
+    session = spec.policy(spec.audit.gold).start([start])
+    action: Action = session.act([Request(row=0, observation=observation)])[0]
+    session.close()
+    if bare and bare in action.text:
+        before, _, after = action.text.rpartition(bare)
+        return bare, before, after
+    return action.text or bare, "", ""
+
+
+def _answered(spec: EnvironmentSpec, environment: Any, task: Task, answer: str) -> Episode:
+    first = environment.reset(seed=task.seed, **task.options)
+    last = environment.step(answer)
+    turn = Turn(
+        index=0,
+        observation=first.text,
+        action=answer,
+        data=first.data,
+        env_reward=last.reward,
+        valid=last.action_valid,
+        error=last.action_error,
+        spans=last.action_spans,
+        action_data=last.action_data,
+    )
+    return Episode(
+        task=task,
+        policy="audit",
+        turns=(turn,),
+        stop=StopReason.TERMINATED,
+        system_prompt=environment.system_prompt,
+        outcome=environment.outcome(),
+        final=last,
+    )

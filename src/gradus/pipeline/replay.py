@@ -1,0 +1,52 @@
+"""Play tasks in a process of its own, with another PYTHONHASHSEED, and say what was seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradus import environments
+from gradus.audit.determinism import digests
+from gradus.audit.panel import blind_answers
+from gradus.core import EnvironmentFault, Task
+
+__all__ = ["replay_elsewhere"]
+
+_SECONDS = 120
+
+
+def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list[list[str]]:
+    """Digests of the observations of every task, as another process sees them. Raises EnvironmentFault if it fails."""
+    rows = [{"seed": t.seed, "condition": t.condition, "options": dict(t.options)} for t in tasks]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "seen.json"
+        order = json.dumps({"environment": environment, "tasks": rows, "seed": seed, "out": str(out)})
+        process = subprocess.run(
+            [sys.executable, "-m", "gradus.pipeline.replay"],
+            input=order,
+            env={**os.environ, "PYTHONHASHSEED": "4711"},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
+        if process.returncode != 0 or not out.is_file():
+            raise EnvironmentFault(f"{environment} could not be played in another process: {process.stderr[-300:]}")
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _main() -> None:
+    order: dict[str, Any] = json.loads(sys.stdin.read())
+    spec = environments.load(order["environment"])
+    tasks = [Task(environment=spec.name, **row) for row in order["tasks"]]
+    seen = digests(spec, tasks, blind_answers(spec, seed=order["seed"]), order["seed"])
+    Path(order["out"]).write_text(json.dumps(seen), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,140 @@
+"""Probes of one-turn graders: what pays without the task, what refuses right answers, and what must not happen to us."""
+
+import json
+import random
+import time
+from fractions import Fraction
+
+import pytest
+
+from gradus import environments
+from gradus.audit import run_text_audit
+from gradus.audit.leaks import told_at
+from gradus.audit.records import Check
+from gradus.audit.result import verdict_of
+from gradus.audit.text.run import audit_text
+from gradus.audit.text.scoring import CANARY, Scorer
+from gradus.audit.text.tasks import TextSubject, TextTask
+
+
+def _sums(n=30, prompt="What is {a} + {b}?"):
+    rng = random.Random(1)
+    pairs = [(rng.randrange(100, 999), rng.randrange(100, 999)) for _ in range(n)]
+    return [
+        TextTask(key=str(i), prompt=prompt.format(a=a, b=b, gold=a + b), gold=str(a + b))
+        for i, (a, b) in enumerate(pairs)
+    ]
+
+
+def _sound(task, answer):
+    try:
+        return float(Fraction(answer.strip().replace(",", "")) == Fraction(task.gold))
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def _audit(judge, tasks=None, **options):
+    return audit_text(TextSubject(name="sums", grader="g", tasks=tasks or _sums(), judge=judge), **options)
+
+
+def _status(result):
+    return {check.name: check.status for check in result.checks}
+
+
+def test_a_sound_grader_passes_without_declarations():
+    result = _audit(_sound)
+    assert set(_status(result).values()) == {"pass", "skip"} or set(_status(result).values()) == {"pass"}
+    assert verdict_of(result.checks) == "pass"
+
+
+@pytest.mark.parametrize(
+    ("judge", "check", "told"),
+    [
+        (lambda task, answer: float(bool(answer)), "blind answers", "' '"),
+        (lambda task, answer: float("nan" in answer) or _sound(task, answer), "blind answers", "nan"),
+        (lambda task, answer: float(task.gold in answer), "wrong answers", "not"),
+        (lambda task, answer: float(abs(float(Fraction(answer)) - int(task.gold)) < 2), "hostile answers", "fails on"),
+        (lambda task, answer: float(answer == task.gold), "right answers", "a newline at the end"),
+        (lambda task, answer: float(str(eval(answer, {})) == task.gold), "hostile answers", "executes the answer"),
+        (lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or _sound(task, answer), "hostile answers", "hangs"),
+    ],
+)
+def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):
+    result = _audit(judge, seconds=0.3)
+    found = next(each for each in result.checks if each.name == check)
+    assert found.status == "fail", _status(result)
+    assert told in found.evidence
+
+
+def test_a_cache_by_question_is_found_by_asking_in_another_order():
+    seen = {}
+
+    def stale(task, answer):
+        return seen.setdefault(task.key, _sound(task, answer))
+
+    sanity = next(each for each in _audit(stale).checks if each.name == "sanity")
+    assert sanity.status == "fail"
+
+
+def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_is_none():
+    leaking = _audit(_sound, _sums(prompt="Key: {gold}. What is {a} + {b}?"))
+    assert _status(leaking)["leaks"] == "fail"
+    labels = ["true", "false"] * 20
+    texts = [f"Answer true or false: is {i} odd?" for i in range(40)]
+    assert told_at(texts, [[label] for label in labels]) is None
+
+
+def test_the_hack_is_shortened():
+    result = _audit(lambda task, answer: float("reward" in answer.lower() or "x" in answer) or _sound(task, answer))
+    assert result.exploit["answer"] == "x"
+    assert result.exploit["reward"] == 1.0
+
+
+def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
+    tasks = [TextTask(key=str(i), prompt=f"Capital {i}?", gold=f"Town{i:02d}ville") for i in range(30)]
+
+    def folded(task, answer):
+        return float(answer.strip().lower() == task.gold.lower())
+
+    first = _audit(folded, tasks)
+    rows = [row for row in first.review if row["operator"] == "other case"]
+    assert rows
+    assert _status(first)["wrong answers"] == "pass"
+    marked = _audit(folded, tasks, marks={row["key"]: "wrong" for row in rows})
+    assert _status(marked)["wrong answers"] == "fail"
+
+
+def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(2), judge=lambda task, answer: eval(answer) and 1.0))
+    if not scorer.can_confine():
+        pytest.skip("no sandbox on this machine")
+    target = tmp_path / "written"
+    task = scorer.subject.tasks[0]
+    rows = [(task, f"open({str(target)!r}, 'w')"), (task, f"open('{CANARY}', 'w')")]
+    outside, canary = scorer.fresh(rows, confined=True)
+    assert "Read-only file system" in outside.error
+    assert canary.executed
+    assert not target.exists()
+
+
+def test_two_labels_in_a_file_pass_and_the_same_audit_gives_the_same_bytes(tmp_path):
+    rng = random.Random(0)
+    path = tmp_path / "rows.jsonl"
+    rows = [{"question": f"Is {n} even?", "answer": "no" if n % 2 else "yes"} for n in rng.sample(range(10_000), 400)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    spec = environments.load(f"jsonl:{path}")
+    results = [run_text_audit(spec, spec.grader("correctness")) for _ in range(2)]
+    assert results[0].verdict == "pass", [(c.name, c.evidence) for c in results[0].checks if c.status != "pass"]
+    first, second = (json.dumps(result.to_json(), allow_nan=False) for result in results)
+    assert first == second
+
+
+def test_paying_for_form_alone_fails():
+    spec = environments.load("arithmetic")
+    assert run_text_audit(spec, spec.grader("format-only")).verdict == "fail"
+    assert run_text_audit(spec, spec.grader("correctness")).verdict == "pass"
+
+
+def test_an_open_question_leaves_the_verdict_open():
+    assert verdict_of([Check(name="a", status="unresolved", evidence="")]) == "unresolved"
+    assert verdict_of([Check(name="signal", status="unresolved", evidence="")]) == "pass"
