@@ -56,7 +56,11 @@ def test_a_sound_grader_passes_without_declarations():
         (lambda task, answer: float(abs(float(Fraction(answer)) - int(task.gold)) < 2), "hostile answers", "fails on"),
         (lambda task, answer: float(answer == task.gold), "right answers", "a newline at the end"),
         (lambda task, answer: float(str(eval(answer, {})) == task.gold), "hostile answers", "executes the answer"),
-        (lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or _sound(task, answer), "hostile answers", "hangs"),
+        (
+            lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or _sound(task, answer),
+            "hostile answers",
+            "hangs",
+        ),
     ],
 )
 def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):

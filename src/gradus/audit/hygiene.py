@@ -46,7 +46,9 @@ def check_hygiene(
     problems = [problem for each in problems_of.values() for problem in each]
     declared = [
         "the same seed gives the same episode" + (", also in another process" if elsewhere else ""),
-        f"{len(spec.audit.hidden)} hidden keys are not to be seen" if spec.audit.hidden else "no hidden keys are declared",
+        f"{len(spec.audit.hidden)} hidden keys are not to be seen"
+        if spec.audit.hidden
+        else "no hidden keys are declared",
         "gold gets the full reward" if spec.audit.gold else "no gold policy is declared",
         f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
         "train and test seeds are disjoint",
@@ -63,7 +65,9 @@ def check_tasks(
     hidden = tuple(key for key in spec.audit.hidden if key == "answer")
     problems_of = {
         "determinism": not_deterministic(spec, every[:_TASKS], draw, seed, elsewhere),
-        "hidden state": leaks(replace(spec, audit=replace(spec.audit, hidden=hidden)), every[:_LEAK_TASKS], draw, seed, texts=False),
+        "hidden state": leaks(
+            replace(spec, audit=replace(spec.audit, hidden=hidden)), every[:_LEAK_TASKS], draw, seed, texts=False
+        ),
         "seeds": _shared_seeds(spec),
         "content": _shared_content(spec, every[:_CONTENT]),
     }
