@@ -281,7 +281,7 @@ def test_a_hack_is_found_where_honest_reflexes_earn_nothing():
     spec = replace(spec, audit=replace(SPEC.audit, panel=panel))
     found = _audit(replace(spec, teacher="silent"))
     assert _check(found, "search").status == "fail"
-    assert found.hack.unearned.low > 0.5
+    assert found.hack.unearned.mean > 0.5
 
 
 def test_few_tasks_leave_the_verdict_open_instead_of_failing(honest):

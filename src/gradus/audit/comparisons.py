@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradus.audit.bounds import high_of, low_of
 from gradus.audit.panel import best_reflex
 from gradus.audit.records import Check, PanelEpisodes, signed, tasks_to_settle
 from gradus.core import Grader, child_seed
@@ -53,14 +54,15 @@ def check_separation(panel: PanelEpisodes) -> Check:
 
 
 def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
-    if step.high is None:
+    high = 0.0 if step.ties == step.n >= _FEW else high_of(step)  # the same reward on every task is no step
+    if high is None:
         return False
-    return step.high < 0 or (step.high <= least and _above(aim))
+    return high < 0 or (high <= least and _above(aim))
 
 
 def _is_level(aim: Paired) -> bool:
     """Whether the true reward is known to be the same on both sides, so that there is no step to see."""
-    return aim.low is not None and aim.low == aim.high == 0
+    return low_of(aim) == high_of(aim) == 0
 
 
 def _settled_by(tasks: Sequence[int | None]) -> str:
@@ -244,7 +246,7 @@ def _mean(difference: Paired) -> float:
 
 
 def _above(difference: Paired) -> bool:
-    return difference.low is not None and difference.low > 0
+    return (low_of(difference) or 0.0) > 0
 
 
 def _record(difference: Paired) -> dict[str, float | int | None]:

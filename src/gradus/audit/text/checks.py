@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gradus.audit.bounds import high_of, low_of
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check, Status
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
@@ -67,10 +68,10 @@ def _gold(asked: Probes) -> Check:
     silent = mean_interval([base.gold - base.silence for base in asked.bases.values()])
     least = LEAST * max(asked.span, 1e-9)
     measured = {"gold - another task's gold": asdict(gain), "gold - silence": asdict(silent), "least_effect": least}
-    if (gain.high or 0.0) <= least or asked.span <= 0:
+    if (high_of(gain) or 0.0) <= least or asked.span <= 0:
         status: Status = "fail"
         evidence = f"another task's gold earns as much as gold: {_between(asdict(gain))} apart"
-    elif (gain.low or 0.0) > 0:
+    elif (low_of(gain) or 0.0) > 0:
         status, evidence = "pass", f"gold earns {_between(asdict(gain))} more than another task's gold"
     else:
         status, evidence = (

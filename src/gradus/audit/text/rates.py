@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradus.audit.bounds import high_of, low_of
 from gradus.audit.text.tasks import TextTask
 from gradus.stats import mean_interval, wilson
 from gradus.stats.distributions import student_cdf
@@ -113,7 +114,7 @@ def _gain(value: float, right: float, base: Base, floor: float) -> float:
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:
     interval = mean_interval(list(values))
-    return {"mean": interval.mean, "low": interval.low, "high": interval.high}
+    return {"mean": interval.mean, "low": low_of(interval), "high": high_of(interval)}
 
 
 def _p_above(values: Sequence[float], least: float) -> float:
