@@ -1,12 +1,15 @@
 """`gradus init`: what it sees in data and environments, and that its recipe can be used at once."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from gradus.core import ConfigError
+from gradus.core import Condition, ConfigError
+from gradus.environments import load
 from gradus.pipeline import load_recipe
 from gradus.pipeline.first_recipe import find_columns, write_first_recipe
+from gradus.pipeline.starter import starter
 
 
 def rows(path, columns):
@@ -63,3 +66,9 @@ def test_own_data_without_a_recipe_gets_settings_that_can_learn_and_a_quick_form
     whole, quick = (load_recipe(f"jsonl:{data}", quick=small) for small in (False, True))
     assert whole.sft.epochs * whole.teach.episodes / whole.sft.batch_size > 100
     assert (quick.grpo.max_steps, quick.teach.episodes) < (whole.grpo.max_steps, whole.teach.episodes)
+
+
+def test_an_environment_with_few_seeds_gets_no_more_episodes_than_it_has():
+    few = replace(load("arithmetic"), recipe=None, conditions={"main": Condition(name="main", seeds=range(7))})
+    recipe = starter("arithmetic", few)
+    assert recipe["eval"]["episodes"] == recipe["lm"]["eval"]["episodes"] == 7

@@ -49,7 +49,12 @@ def starter(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
-    return {"environment": environment, **table, "lm": _copied(_LANGUAGE_MODEL), "quick": dict(_QUICK)}
+    given = _copied(_LANGUAGE_MODEL)
+    most = max(len(condition.seeds) for condition in spec.conditions.values())
+    for each in (table, given):
+        each["eval"]["episodes"] = min(each["eval"]["episodes"], most)
+    small = {**_QUICK, "eval.episodes": min(_QUICK["eval.episodes"], most)}
+    return {"environment": environment, **table, "lm": given, "quick": small}
 
 
 def beside(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -49,7 +49,14 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     for name in (*section.graders, *(promise.grader for promise in recipe.promises if promise.grader)):
         yield lambda name=name: spec.grader(name)
     for name in section.conditions or spec.conditions:
-        yield lambda name=name: spec.tasks(name, section.episodes)
+        yield lambda name=name: spec.tasks(name)
+    sizes = {
+        name: len(spec.conditions[name].seeds)
+        for name in section.conditions or spec.conditions
+        if name in spec.conditions
+    }
+    if sizes:  # a smaller condition gives all it has
+        yield lambda: spec.tasks(max(sizes, key=lambda name: sizes[name]), section.episodes)
     if recipe.grpo.validation_condition is not None:
         yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
     for promise in recipe.promises:
