@@ -5,14 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gradus.core import ConfigError
+from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request
 from gradus.environments import load
 from gradus.pipeline import make_policy, teach
+from gradus.pipeline.teaching import TeachSummary
+from gradus.rollouts import read_episodes
 
 
 def test_workers_write_the_same_file(tmp_path: Path):
@@ -70,3 +74,93 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+class Moody:
+    """A teacher from outside: answers, and fails or says what no file takes where it is told to."""
+
+    name = "moody"
+    concurrency = 4
+
+    def __init__(self, fails: Collection[int] = (), odd: Collection[int] = (), stop_at: int | None = None) -> None:
+        self.fails, self.odd, self.stop_at = fails, odd, stop_at
+        self.asked: list[int] = []
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Moody:
+        self.rows = [episode.group for episode in episodes]
+        return self
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        return [self.answer(self.rows[request.row]) for request in requests]
+
+    def answer(self, task: int) -> Action:
+        if task == self.stop_at:
+            raise KeyboardInterrupt
+        self.asked.append(task)
+        if task in self.fails:
+            return Action(failure=Failure(stage="act", type="CallError", message="the server was busy"))
+        return Action(text="\ud800" if task in self.odd else "5")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def taught(path: Path, policy: Moody, episodes: int = 10, **options: Any) -> TeachSummary:
+    spec = load("arithmetic")
+    return teach(spec, policy, episodes=episodes, path=path, grader=options.pop("grader", spec.grader()), **options)
+
+
+def numbers(path: Path) -> list[int]:
+    return sorted(episode.group for episode in read_episodes(path).episodes if episode.failure is None)
+
+
+def test_ctrl_c_loses_no_answer_that_came(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        taught(path, Moody(stop_at=8))
+    assert numbers(path) == list(range(8))
+    again = Moody()
+    taught(path, again)
+    assert again.asked == [8, 9]
+
+
+def test_failed_episodes_are_rolled_out_again_and_nothing_else_is(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    first = taught(path, Moody(fails={2, 7}))
+    assert (first.failed, first.reason) == (2, "the server was busy")
+    again = Moody()
+    second = taught(path, again)
+    assert again.asked == [2, 7]
+    assert (second.failed, second.episodes, second.played) == (0, 10, 2)
+    assert numbers(path) == list(range(10))
+
+
+def test_half_a_character_costs_its_own_episode(tmp_path: Path):
+    summary = taught(tmp_path / "t.jsonl", Moody(odd={5}))
+    assert summary.failed == 1
+    assert numbers(tmp_path / "t.jsonl") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def test_a_damaged_line_is_one_task_to_do_again(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    taught(path, Moody())
+    lines = path.read_text().split("\n")
+    lines[4] = lines[4][:40]
+    path.write_text("\n".join(lines))
+    again = Moody()
+    taught(path, again)
+    assert again.asked == [3]
+    assert numbers(path) == list(range(10))
+    assert not read_episodes(path).problems
+
+
+def test_another_seed_is_refused_and_another_grader_grades_what_is_there(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    taught(path, Moody())
+    with pytest.raises(ConfigError, match=r"teacher moody, seed 0, asked for is teacher moody, seed 1"):
+        taught(path, Moody(), seed=1)
+    grader = replace(load("arithmetic").grader(), name="other", compute=lambda episodes: [-3.0] * len(episodes))
+    again = Moody()
+    summary = taught(path, again, grader=grader)
+    assert (again.asked, summary.grader, summary.reward_mean) == ([], "other", -3.0)
+    assert {episode.reward.grader for episode in read_episodes(path).episodes if episode.reward} == {"other"}

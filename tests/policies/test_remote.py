@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from gradus import environments
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
 from gradus.policies.remote.policy import Price, RemotePolicy
-from gradus.rollouts import roll_out
+from gradus.rollouts import read_episodes, roll_out, write_episodes
 
 PROBE = "Answer with the word ready."  # the one request that a policy sends before any episode
 Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None
@@ -357,3 +358,29 @@ def test_the_probe_is_sent_once(server: Server) -> None:
     ask(remote, "b")
     assert len(server.bodies) == 3
     assert json.dumps(server.bodies[0]["messages"]).count("ready") == 1
+
+
+def test_a_key_that_a_server_echoes_is_never_kept(server: Server) -> None:
+    here = server
+    key = "sk-very-secret-0123456789"
+    here.every = lambda attempt: error(400, f"bad key {key}")
+    spec = environments.load("arithmetic")
+    remote = RemotePolicy("m", api_key=key, retries=0)
+    failed = roll_out(spec, remote, [spec.train_task(0)]).episodes[0]
+    here.every = lambda attempt: JSONResponse(completion(f"your key is {key} \\ud800"))
+    answered = roll_out(spec, remote, [spec.train_task(0)]).episodes[0]
+    assert failed.failure is not None
+    assert "[key]" in failed.failure.message
+    assert "[key]" in answered.turns[0].action
+    assert key not in str((failed, answered))
+
+
+def test_half_a_character_in_an_answer_can_be_stored(server: Server, tmp_path: Path) -> None:
+    here = server
+    body = json.dumps(completion("half")).replace('"half"', '"half \\ud800"')
+    here.every = lambda attempt: Response(body, media_type="application/json")
+    spec = environments.load("arithmetic")
+    remote = RemotePolicy("m", retries=0)
+    episodes = roll_out(spec, remote, [spec.train_task(0)]).episodes
+    write_episodes(tmp_path / "e.jsonl", episodes, environment="arithmetic")
+    assert read_episodes(tmp_path / "e.jsonl").episodes[0].turns[0].action == "half ?"

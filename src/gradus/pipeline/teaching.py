@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import repeat
 from math import fsum
@@ -16,9 +16,9 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
 from gradus.environments import is_registered_by_name, load_registered
-from gradus.rollouts import EpisodeWriter, read_episodes, roll_out
+from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.data.tasks import taught_indices
 
 __all__ = ["TeachSummary", "teach"]
@@ -45,14 +45,17 @@ class TeachSummary:
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
+    reason: str | None = None  # of the first failure
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
         reward = "–" if self.reward_mean is None else f"{self.reward_mean:.3f}"
-        money = "" if self.cost is None else f", ${self.cost:.2f}"
+        tokens = self.prompt_tokens + self.completion_tokens
+        money = (f", {tokens:,} tokens" if tokens else "") + ("" if self.cost is None else f", ${self.cost:.2f}")
+        reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         return (
-            f"{self.policy}: {self.episodes} episodes in {path} ({self.played} played now, {self.failed} failed), "
-            f"reward {self.grader} {reward}, {self.seconds:.1f} s{money}"
+            f"{self.policy}: {self.episodes} episodes in {path} ({self.played} rolled out now, {self.failed} failed), "
+            f"reward {self.grader} {reward}, {self.seconds:.1f} s{money}{reason}"
         )
 
 
@@ -81,10 +84,14 @@ def teach(
         raise ConfigError(f"workers must be at least 1, got {workers}")
     started = time.perf_counter()
     tally = _Tally()
-    first = tally.count(_kept(spec, policy, path)[:episodes])
-    indices = taught_indices(spec, episodes, reserved)
-    spans = [(begin, indices[begin : begin + _CHUNK]) for begin in range(first, episodes, _CHUNK)]
-    if workers > 1 and len(spans) >= _WORTH_WORKERS and _known_by_name(spec, policy, grader):
+    note = f"teacher {policy.name}, seed {seed}"
+    kept = _kept(spec, policy, path, note, grader)
+    tally.count([episode for index, episode in sorted(kept.items()) if index < episodes])
+    named = _known_by_name(spec, policy, grader)
+    # An answer of a teacher that is not the environment's own may cost money, so few are under way between two writes.
+    size = _CHUNK if named else getattr(policy, "concurrency", _CHUNK)
+    spans = _missing(kept, taught_indices(spec, episodes, reserved), size)
+    if workers > 1 and len(spans) >= _WORTH_WORKERS and named:
         chunks = _by_workers(spec, policy.name, spans, grader.name, seed, workers, episodes, progress)
     else:
         chunks = _alone(spec, policy, spans, grader, seed, episodes, progress)
@@ -94,12 +101,39 @@ def teach(
         )
         stack.callback(chunks.close)
         for played in chunks:
-            writer = writer or stack.enter_context(
-                EpisodeWriter(path, environment=spec.name, note=f"teacher {policy.name}")
-            )
-            writer.write(played)
-            tally.count(played)
-    return tally.summary(policy, episodes - first, grader, time.perf_counter() - started)
+            writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
+            tally.count(_write(writer, played))
+    return tally.summary(policy, sum(len(indices) for _, indices in spans), grader, time.perf_counter() - started)
+
+
+def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> list[Span]:
+    """What is not there yet, in stretches of at most ``size``."""
+    spans: list[Span] = []
+    for place, index in enumerate(indices):
+        if place in kept:
+            continue
+        if spans and spans[-1][0] + len(spans[-1][1]) == place and len(spans[-1][1]) < size:
+            spans[-1][1].append(index)
+        else:
+            spans.append((place, [index]))
+    return spans
+
+
+def _write(writer: EpisodeWriter, episodes: Sequence[Episode]) -> list[Episode]:
+    """Store episodes; what no file takes (half a character, NaN) is a failure of that episode alone."""
+    try:
+        writer.write(episodes)
+        return list(episodes)
+    except ValueError:
+        stored: list[Episode] = []  # nothing was written; one by one, then
+    for episode in episodes:
+        try:
+            writer.write([episode])
+            stored.append(episode)
+        except ValueError as error:
+            failure = Failure(stage="store", type=type(error).__name__, message=str(error))
+            stored.append(replace(episode, turns=(), reward=None, stop=StopReason.FAILED, failure=failure))
+    return stored
 
 
 def _alone(
@@ -189,18 +223,36 @@ def _play(
     return list(played.episodes)
 
 
-def _kept(spec: EnvironmentSpec, policy: Policy, path: Path) -> list[Episode]:
+def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: Grader) -> dict[int, Episode]:
+    """The episodes of an earlier call by the number of their task, without those that failed.
+
+    The file is written anew if it holds anything else: failed episodes, damaged lines, another grader's rewards. Raises ConfigError
+    if it is another teacher's, another environment's or another seed's.
+    """
     if not path.exists() or path.stat().st_size == 0:
-        return []
-    found = read_episodes(path)
-    if found.environment != spec.name:
-        raise ConfigError(f"{path} holds episodes of {found.environment}, not of {spec.name}; choose another --out")
-    others = {episode.policy for episode in found.episodes} - {policy.name}
+        return {}
+    stored = read_episodes(path)
+    if stored.environment != spec.name:
+        raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}; choose another --out")
+    others = {episode.policy for episode in stored.episodes} - {policy.name}
     if others:
         raise ConfigError(
             f"{path} holds episodes of {', '.join(sorted(others))}; adding {policy.name}'s would mix teachers, choose another --out"
         )
-    return list(found.episodes)
+    if stored.note != note:
+        raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
+    kept = {episode.group: episode for episode in stored.episodes if episode.failure is None}
+    fresh = {index: episode for index, episode in kept.items() if _graded_by(episode, grader)}
+    stale = {index: episode for index, episode in kept.items() if index not in fresh}
+    if stale:
+        kept |= dict(zip(stale, regrade(spec, list(stale.values()), grader), strict=True))
+    if stale or stored.problems or len(kept) < len(stored.episodes):
+        write_episodes(path, [kept[index] for index in sorted(kept)], environment=spec.name, note=note)
+    return kept
+
+
+def _graded_by(episode: Episode, grader: Grader) -> bool:
+    return episode.reward is not None and episode.reward.grader == grader.name
 
 
 @dataclass
@@ -209,6 +261,7 @@ class _Tally:
 
     episodes: int = 0
     failed: int = 0
+    reason: str | None = None
     rewards: list[float] = field(default_factory=list)
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -220,6 +273,8 @@ class _Tally:
         for episode in played:
             self.episodes += 1
             self.failed += episode.failure is not None
+            if episode.failure is not None and self.reason is None:
+                self.reason = episode.failure.message
             if episode.reward is not None and episode.reward.value is not None:
                 self.rewards.append(episode.reward.value)
             for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
@@ -244,4 +299,5 @@ class _Tally:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cost=fsum(self.costs) if self.costs and self.priced else None,
+            reason=self.reason,
         )

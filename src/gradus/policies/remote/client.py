@@ -135,11 +135,12 @@ class ChatClient:
         async with self._slots:
             try:
                 return await self._persist(messages, key, seed, outage)
-            except CallError as error:
+            except CallError as refused:
+                error = CallError(self._clean(str(refused)), kind=refused.kind, lasting=refused.lasting)
                 self.usage.failures += 1
                 if error.lasting and not outage:
                     outage.append(error)
-                raise
+                raise error from None
 
     async def _persist(
         self,
@@ -228,7 +229,13 @@ class ChatClient:
         price = self.usage.price
         cost = None if price is None or meter.unmetered else price.cost(meter.prompt, meter.completion)
         usage = Usage(prompt_tokens=meter.prompt, completion_tokens=meter.completion, cost=cost)
-        return Reply(text=text, usage=usage, cut=reason == "length")
+        return Reply(text=self._clean(text), usage=usage, cut=reason == "length")
+
+    def _clean(self, text: str) -> str:
+        """What a server said, fit to be stored: without the key, should it be echoed, and without half characters."""
+        key = self.client.api_key
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        return text.replace(key, "[key]") if len(key) > 7 else text
 
     def _count(self, raw: object, meter: _Meter) -> None:
         said = getattr(raw, "usage", None)

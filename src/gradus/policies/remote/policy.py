@@ -70,6 +70,7 @@ class RemotePolicy:
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
         self.usage = RemoteUsage(price=price)
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
+        self.concurrency = concurrency
         self._limits = {"concurrency": concurrency, "retries": retries, "timeout": timeout, "backoff": backoff}
         self._options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
         self._seeded = seeded
