@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import stat
 import tempfile
 import zlib
 from collections.abc import Generator, Iterable
@@ -33,8 +34,12 @@ def replacing(path: Path) -> Generator[Path]:
 
     Raises StorageError if the disk is full or the folder cannot be written; the old file is kept.
     """
+    path = Path(os.path.realpath(path))  # a link stays a link
     aside: Path | None = None
     try:
+        if path.exists() and not path.is_file():  # a device or a pipe, as /dev/null or /dev/stdout
+            yield path
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         os.close(handle)
@@ -42,7 +47,8 @@ def replacing(path: Path) -> Generator[Path]:
         yield aside
         with aside.open("rb+") as file:
             os.fsync(file.fileno())
-        aside.chmod(0o644)  # temporary files are private, results are to be shared
+        # Temporary files are private, results are to be shared; but what was private stays so.
+        aside.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)
         os.replace(aside, path)
     except OSError as error:
         raise StorageError(

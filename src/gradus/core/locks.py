@@ -41,6 +41,16 @@ class FolderLock:
         self._file.write(f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]})")
         self._file.flush()
 
-    def release(self) -> None:
-        """Let others write. The file stays: removing it would let two processes hold two files of one name."""
+    @staticmethod
+    def held_here(folder: Path) -> bool:
+        """Whether this process holds a folder that could not be locked."""
+        try:
+            return (folder / _NAME).read_text(encoding="utf-8").startswith(f"process {os.getpid()} ")
+        except OSError:
+            return False
+
+    def release(self, *, forget: bool = False) -> None:
+        """Let others write. The file stays unless the folder is to be forgotten: another process may be waiting with it open."""
+        if forget:
+            (self.folder / _NAME).unlink(missing_ok=True)
         self._file.close()

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from safetensors.torch import load_file, save_file
 
 from gradus.core import Policy
+from gradus.core.checksums import write_checksums
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.training.config import GrpoConfig
@@ -105,3 +106,4 @@ def _write_tied_head(folder: Path, model: Any) -> None:
         index["weight_map"][head_name] = file.name
         if index_file.exists():
             index_file.write_text(json.dumps(index), encoding="utf-8")
+        write_checksums(folder)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Policy
 from gradus.core.files import read_json, write_json, write_text
+from gradus.core.locks import FolderLock
 from gradus.pipeline.audit import audit_stage
 from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.doctor import diagnose_run
@@ -92,6 +93,14 @@ def run_recipe(
     """
     folder = out or Path("runs") / recipe.environment.partition(":")[0]
     check_trackers(recipe.trackers)
+    lock = FolderLock(folder)
+    try:
+        return _do_stages(recipe, folder, redo, console)
+    finally:
+        lock.release()
+
+
+def _do_stages(recipe: Recipe, folder: Path, redo: bool, console: Console | None) -> Path:
     run = _Run(recipe, folder, redo=redo, console=console or Console())
     run.anyway = anyway
     settings = {name: select(run) for name, (_, select) in run.stages.items()}

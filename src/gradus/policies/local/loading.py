@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from gradus.core import ConfigError
+from gradus.core.checksums import check_checksums
 from gradus.policies.local.folders import model_kind
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
@@ -150,6 +151,7 @@ def _check_source(name: str) -> None:
     folder = Path(name).expanduser()
     if folder.is_dir():
         if model_kind(folder) == "model":
+            check_checksums(folder)
             return
         if (folder / "config.json").is_file():
             raise ConfigError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gradus.core import StorageError
+from gradus.core.checksums import check_checksums
 from gradus.policies.local.loading import quiet_transformers
 from gradus.policies.local.settings import ModelSettings, write_settings
 from gradus.training.distributed.fsdp import full_state_dict
@@ -76,10 +78,24 @@ def save_checkpoint(
     return path
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run folder, or None."""
-    checkpoints = _checkpoints(folder)
-    return checkpoints[-1] if checkpoints else None
+def latest_checkpoint(folder: Path, *, strict: bool = False) -> Path | None:
+    """The newest whole checkpoint of a run folder, or None.
+
+    A damaged one is named on stderr and the one before it is taken. Raises StorageError instead if ``strict``, or if all are damaged.
+    """
+    damage: StorageError | None = None
+    for path in reversed(_checkpoints(folder)):
+        try:
+            check_checksums(path)
+            return path
+        except StorageError as error:
+            damage = error
+            if strict:
+                break
+            print(f"{error}; going on from the checkpoint before it", file=sys.stderr)
+    if damage is not None:
+        raise damage
+    return None
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint:
@@ -92,6 +108,10 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         raise StorageError(
             f"could not read the checkpoint {path}: {error}; remove it to go on from an earlier one"
         ) from error
+    if not isinstance(state, dict) or not {"step", "offset", "state"} <= set(state):
+        raise StorageError(
+            f"the state.json of {path} is not a checkpoint's: {str(state)[:80]}; remove the folder to go on from an earlier one"
+        )
     if state.get("schema") != SCHEMA:
         raise StorageError(f"the checkpoint {path} has schema {state.get('schema')}, this version reads {SCHEMA}")
     _put_weights(weights, model, path)

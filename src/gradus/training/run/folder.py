@@ -25,7 +25,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradus.core import ConfigError, StorageError
-from gradus.core.files import read_json_lines, write_text
+from gradus.core.checksums import write_checksums
+from gradus.core.files import read_json, read_json_lines, write_text
+from gradus.core.locks import FolderLock
 
 __all__ = ["RunFolder", "write_folder", "write_text"]
 
@@ -46,6 +48,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         fill(aside)
+        write_checksums(aside)
         for file in aside.rglob("*"):
             if file.is_file():
                 _sync(file)
@@ -91,6 +94,7 @@ class RunFolder:
         self.path = Path(path)
         self.writing = writing
         self.observer = observer
+        self._lock: FolderLock | None = None
 
     @property
     def metrics(self) -> Path:
@@ -114,15 +118,24 @@ class RunFolder:
         if not self.writing:
             return
         now = {**json.loads(config.model_dump_json()), **(context or {})}
+        self._hold()
         stored = self.path / CONFIG
         if stored.exists() and not resume:
             raise ConfigError(f"{self.path} holds a run already; resume it, or choose another folder")
         if stored.exists():
-            _compare(json.loads(stored.read_text(encoding="utf-8")), now, self.path)
+            _compare(_settings(stored), now, self.path)
             return
         write_text(stored, json.dumps(now, indent=2) + "\n")
         if resolved is not None:
             write_text(self.path / RESOLVED, json.dumps(resolved, indent=2) + "\n")
+
+    def _hold(self) -> None:
+        """Keep other processes from writing here until this one ends, or this object does."""
+        try:
+            self._lock = FolderLock(self.path)
+        except StorageError:
+            if not FolderLock.held_here(self.path):
+                raise
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the metrics, whole or not at all. Undefined figures (NaN, infinities) become null."""
@@ -171,6 +184,13 @@ class RunFolder:
         if not self.metrics.exists():
             return []
         return read_json_lines(self.metrics).records
+
+
+def _settings(path: Path) -> Mapping[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, Mapping):
+        raise StorageError(f"{path} should hold a run's settings, it holds {str(value)[:80]!r}")
+    return value
 
 
 def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
