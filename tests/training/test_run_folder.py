@@ -8,15 +8,18 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from gradus.core import StorageError
 from gradus.training.engine.optimizers import SCHEDULES, OptimizerConfig, lr_at
+from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from gradus.training.run.folder import RunFolder, write_folder, write_text
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information
+from gradus.training.sft import SftConfig
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -32,7 +35,39 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (target / "a").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     write_folder(target, lambda path: write_text(path / "b", "new"))
-    assert [path.name for path in target.iterdir()] == ["b"]
+    assert {path.name for path in target.iterdir()} == {"b", "SHA256SUMS"}
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in (1, 2):
+        with torch.no_grad():
+            model.weight.fill_(step)
+        save_checkpoint(tmp_path, Checkpoint(step=step, offset=0), model, optimizer)
+    newest = tmp_path / "checkpoints" / "step-000002"
+    for name in ("weights.safetensors", "optimizer.pt", "state.json"):
+        whole = (newest / name).read_bytes()
+        (newest / name).write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        path = latest_checkpoint(tmp_path)
+        assert path is not None
+        assert path.name == "step-000001"
+        assert f"step-000002 is damaged: {name}" in capsys.readouterr().err
+        with pytest.raises(StorageError, match="step-000002 is damaged"):
+            latest_checkpoint(tmp_path, strict=True)
+        (newest / name).write_bytes(whole)
+    assert load_checkpoint(newest, model, optimizer).step == 2
+    (newest / "state.json").write_text("[]")
+    with pytest.raises(StorageError, match=r"not a checkpoint's"):
+        load_checkpoint(newest, model, optimizer)
+
+
+def test_settings_that_are_none_are_said(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(StorageError, match="should hold a run's settings"):
+        RunFolder(tmp_path).open(SftConfig(), resume=True)
 
 
 def test_metrics_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
