@@ -11,9 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import ConfigError, EnvironmentSpec, Observation
+from gradus.interop.guard import LOOPBACK
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, observation_data
@@ -262,3 +264,18 @@ def test_an_answer_with_what_utf8_cannot_hold_still_comes(adder: EnvironmentSpec
 def test_no_places_is_an_error(adder: EnvironmentSpec) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         create_app(adder, sessions=0)
+
+
+def test_pages_of_other_names_and_overlong_bodies_are_refused(
+    make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]
+) -> None:
+    app = create_app(make_adder([]), sessions=1, hosts=LOOPBACK)
+    with serve(server_config(app)) as address:
+        url = f"http://{address}"
+        assert httpx.post(f"{url}/reset", json={}, headers={"Host": "evil.example"}).status_code == 403
+        assert httpx.post(f"{url}/reset", json={}, headers={"Origin": "https://evil.example"}).status_code == 403
+        assert httpx.post(f"{url}/reset", content=b" " * (5 * 2**20)).status_code == 413
+        assert httpx.post(f"{url}/reset", json={"episode_id": "x" * 1000}).status_code == 422
+        assert httpx.post(f"{url}/reset", json={}).status_code == 200
+        with pytest.raises(InvalidStatus, match="403"), connect(f"ws://{address}/ws", origin="https://evil.example"):  # type: ignore[arg-type]
+            pass

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.interop.guard import Guard
 from gradus.interop.openenv.schema import metadata, openapi, schemas
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data
@@ -28,7 +30,7 @@ from gradus.interop.openenv.wire import WireError, dumps, loads, observation_dat
 __all__ = ["create_app", "server_config"]
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
-_MAX_BODY = _MAX_MESSAGE
+_LONGEST_NAME = 256
 _TURN = 8  # messages a socket may have served before the others are looked at
 _STATUS = {"CAPACITY_REACHED": 503, "EXECUTION_ERROR": 500, "FACTORY_ERROR": 500, "SESSION_ERROR": 409}
 _NO_SUCH_METHOD = -32601  # JSON-RPC 2.0
@@ -48,11 +50,14 @@ class _Server:
         return await anyio.to_thread.run_sync(call, *arguments) if self.threads else call(*arguments)
 
 
-def create_app(spec: EnvironmentSpec, *, sessions: int = 256, threads: bool = False) -> Starlette:
+def create_app(
+    spec: EnvironmentSpec, *, sessions: int = 256, threads: bool = False, hosts: Collection[str] | None = None
+) -> Starlette:
     """The ASGI application: ``/ws``, ``/reset``, ``/step``, ``/state``, ``/schema``, ``/metadata``, ``/health``.
 
     ``sessions`` episodes may run at once. Over plain HTTP an episode is named by its ``episode_id`` (one unnamed episode is
-    there for a single client), and the one idle for longest makes room when all places are taken.
+    there for a single client), and the one idle for longest makes room when all places are taken. ``hosts``: names that Host and
+    Origin may have, None for any.
     """
     if sessions < 1:
         raise ConfigError(f"sessions must be at least 1, got {sessions}")
@@ -69,9 +74,13 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, threads: bool = Fa
         Route("/openapi.json", _constant(openapi(spec))),
         Route("/mcp", _mcp, methods=["POST"]),
     ]
-    app = Starlette(routes=routes)
+    app = Starlette(routes=routes, middleware=[Middleware(_guard, hosts=hosts)])
     app.state.places = server.places
     return app
+
+
+def _guard(app: ASGIApp, hosts: Collection[str] | None) -> Guard:
+    return Guard(app=app, hosts=hosts, largest_body=_MAX_MESSAGE)
 
 
 def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:
@@ -137,8 +146,6 @@ def _answering(server: _Server, answer: _Answer) -> Callable[[Request], Awaitabl
     async def route(request: Request) -> Response:
         try:
             body = await request.body()
-            if len(body) > _MAX_BODY:
-                raise WireError("VALIDATION_ERROR", f"the body has {len(body)} bytes, at most {_MAX_BODY} are read")
             asked = loads(body) if body else {}
             async with server.http_lock:
                 return _json(await answer(server, request, asked))
@@ -153,6 +160,8 @@ def _answering(server: _Server, answer: _Answer) -> Callable[[Request], Awaitabl
 
 async def _http_reset(server: _Server, request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
     name = str(body.get("episode_id") or "")
+    if len(name) > _LONGEST_NAME:
+        raise WireError("VALIDATION_ERROR", f"an episode_id has at most {_LONGEST_NAME} characters, got {len(name)}")
     session = server.http.get(name)
     if session is None:
         while server.http and server.places.taken >= server.places.capacity:
