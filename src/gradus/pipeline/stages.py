@@ -95,14 +95,15 @@ def run_recipe(
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        return _do_stages(recipe, folder, redo, console)
+        run = _Run(recipe, folder, redo=redo, console=console or Console())
+        run.anyway = anyway
+        return _do_stages(run)
     finally:
         lock.release()
 
 
-def _do_stages(recipe: Recipe, folder: Path, redo: bool, console: Console | None) -> Path:
-    run = _Run(recipe, folder, redo=redo, console=console or Console())
-    run.anyway = anyway
+def _do_stages(run: _Run) -> Path:
+    recipe, folder = run.recipe, run.folder
     settings = {name: select(run) for name, (_, select) in run.stages.items()}
     for name, (do, _) in run.stages.items():
         if run.state.done(name, settings[name]):
