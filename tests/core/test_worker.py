@@ -1,5 +1,6 @@
 """Calls in another process: results, errors, limits of time and memory."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,20 @@ def test_a_script_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match="no_such_package_anywhere") as caught:
         Worker(script).start()
     assert caught.value.type == "ModuleNotFoundError"
+
+
+def test_a_fork_has_a_worker_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "handlers.py"
+    script.write_text("import os\nHANDLERS = {'pid': os.getpid}\n")
+    worker = Worker(script)
+    mine = worker.call("pid")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, str(worker.call("pid")).encode())
+        worker.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reader, 100)) != mine
+    assert worker.call("pid") == mine  # the fork's end has not ended it
+    worker.close()

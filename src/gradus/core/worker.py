@@ -51,6 +51,7 @@ class Worker:
         self._cpu_seconds = cpu_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = b""
+        self._owner = 0  # the process that started it: a fork starts its own
         self._lock = Lock()
 
     def start(self) -> None:
@@ -79,9 +80,10 @@ class Worker:
             self._end()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
             return self._process
         self._end()
+        self._owner = os.getpid()
         try:
             self._process = subprocess.Popen(
                 self._command,
@@ -125,8 +127,9 @@ class Worker:
     def _end(self) -> None:
         process, self._process, self._pending = self._process, None, b""
         if process is not None:
-            process.kill()
-            process.wait()
+            if self._owner == os.getpid():
+                process.kill()
+                process.wait()
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
                     stream.close()
