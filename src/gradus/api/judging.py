@@ -84,7 +84,7 @@ def audit(
     from gradus.pipeline.review import read_marks
 
     spec = load_environment(environment, rewards=rewards)
-    by_name = isinstance(environment, str) and not rewards
+    replay = partial(replay_elsewhere, environment) if isinstance(environment, str) and not rewards else None
     result = audit_with_progress(
         spec,
         spec.grader(grader),
@@ -92,7 +92,7 @@ def audit(
         budget=budget,
         seed=seed,
         signal_policy=make_policy(spec, policy) if policy else None,
-        elsewhere=partial(replay_elsewhere, environment) if by_name else None,
+        elsewhere=replay,
         marks=read_marks(Path(review)) if review else None,
         unsafe=unsafe,
     )

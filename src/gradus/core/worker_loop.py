@@ -54,11 +54,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    handlers: dict[str, Callable[..., Any]] = {}
     try:
         handlers = runpy.run_path(script)["HANDLERS"]
         first = json.dumps({"result": "ready"})
     except Exception as error:
-        handlers, first = {}, json.dumps({"error": {"type": type(error).__name__, "message": str(error)[:2000]}})
+        first = json.dumps({"error": {"type": type(error).__name__, "message": str(error)[:2000]}})
     print(first, file=replies, flush=True)
     for line in sys.stdin:
         print(_answer(handlers, json.loads(line)), file=replies, flush=True)

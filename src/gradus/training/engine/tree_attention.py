@@ -53,7 +53,7 @@ def _attend_branches(query: Tensor, key: Tensor, value: Tensor, scaling: float |
     sizes = [prefixes * longest_prefix, rows * longest]
     own = [_to_rows(part[:, sizes[0] :], rows, longest) for part in (query, key, value)]
     if not prefixes:
-        return _from_rows(_lower_right(*own, scaling))
+        return _from_rows(_lower_right(own[0], own[1], own[2], scaling))
     before = [_to_rows(part[:, : sizes[0]], prefixes, longest_prefix) for part in (query, key, value)]
     parts: list[Tensor] = []
     start = 0
@@ -65,7 +65,9 @@ def _attend_branches(query: Tensor, key: Tensor, value: Tensor, scaling: float |
         keys, values = torch.cat([prefix_key, key_part], dim=2), torch.cat([prefix_value, value_part], dim=2)
         parts.append(_lower_right(query_part, keys, values, scaling))
         start += members
-    return torch.cat([_from_rows(_lower_right(*before, scaling)), _from_rows(torch.cat(parts))], dim=0)
+    return torch.cat(
+        [_from_rows(_lower_right(before[0], before[1], before[2], scaling)), _from_rows(torch.cat(parts))], dim=0
+    )
 
 
 def _lower_right(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
