@@ -23,7 +23,7 @@ def command(
     review: Path | None = typer.Option(
         None,
         "--review",
-        help="File of marks: asks you about paid answers that no rule settles, and keeps what you say.",
+        help="File of marks: asks you about accepted answers that no rule settles, and keeps what you say.",
     ),
     unsafe: bool = typer.Option(
         False, "--unsafe", help="Try answers that may be executed even if no sandbox can be made."

@@ -55,7 +55,7 @@ def audit_renderables(result: AuditResult) -> list[Any]:
         told = f"this answer alone earns {result.exploit['reward']:.3g} a task: {result.exploit['answer']!r}"
         parts.append(Text(told))
     if result.review:
-        parts.append(Text(f"{len(result.review)} paid answers that no rule settles; mark them with --review FILE"))
+        parts.append(Text(f"{len(result.review)} accepted answers that no rule settles; mark them with --review FILE"))
     style = STYLES[result.verdict]
     return [*parts, Text.assemble((result.verdict, style), f"  {result.summary}")]
 

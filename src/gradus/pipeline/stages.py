@@ -64,7 +64,7 @@ class _Run:
         self.anyway = False
         self.spec: EnvironmentSpec = recipe.spec()
         self.grader = self.spec.grader(recipe.grader)
-        self.schedule = recipe.schedule(self.grader)  # a stage that cannot be paid should fail now
+        self.schedule = recipe.schedule(self.grader)  # a stage that cannot be graded should fail now
         self.state = RunState(folder, redo=redo)
 
     @property

@@ -122,14 +122,14 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
         settled = WRONG[name].settled or _marked(name, probes, asked, marks) == "wrong"
         if not probes:
             continue
-        paid = [probe for probe in probes if _is_paid(probe, asked)]
-        share = wilson(len(paid), len(probes))
-        rows[name] = {"n": share.n, "paid": share.share, "low": share.low, "high": share.high, "settled": settled}
-        if not settled or not paid:
+        accepted = [probe for probe in probes if _is_accepted(probe, asked)]
+        share = wilson(len(accepted), len(probes))
+        rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
+        if not settled or not accepted:
             continue
-        rows[name]["example"] = shown(paid[0])
-        told = f"{name}: paid in {len(paid)} of {len(probes)}, e.g. {paid[0].answer[:80]!r} for {(paid[0].task.gold or '')[:40]!r}"
-        if (share.low or 0.0) > 0.5 or (len(probes) >= 4 and len(paid) == len(probes)):
+        rows[name]["example"] = shown(accepted[0])
+        told = f"{name}: accepted in {len(accepted)} of {len(probes)}, e.g. {accepted[0].answer[:80]!r} for {(accepted[0].task.gold or '')[:40]!r}"
+        if (share.low or 0.0) > 0.5 or (len(probes) >= 4 and len(accepted) == len(probes)):
             failed.append(told)
         elif (share.share or 0.0) > 0.5:
             unsure.append(told)
@@ -137,7 +137,7 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
         return Check(name="wrong answers", status="fail", evidence="; ".join(failed[:3]), measured=rows)
     if unsure:
         return Check(name="wrong answers", status="unresolved", evidence="; ".join(unsure[:3]), measured=rows)
-    evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is paid as a rule"
+    evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
     return Check(name="wrong answers", status="pass", evidence=evidence, measured=rows)
 
 
@@ -155,7 +155,7 @@ def _right(asked: Probes) -> Check:
             rows[name]["example"] = shown(refused[0])
         if (share.low or 0.0) > 0.5:
             (failed if EQUIVALENT[name][1] else strict).append(name)
-    told = f"strict about: {', '.join(strict)}" if strict else "every equivalent form is paid"
+    told = f"strict about: {', '.join(strict)}" if strict else "every equivalent form is accepted"
     if failed:
         evidence = f"right answers are refused {', '.join(failed)}; {told}; strip the answer before it is compared"
         return Check(name="right answers", status="fail", evidence=evidence, measured=rows)
@@ -189,16 +189,16 @@ def _leaks(asked: Probes) -> Check:
 
 
 def review_list(asked: Probes, marks: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Paid answers that no rule settles, most paid operators first, at most 20; each with its key and the mark it has."""
+    """Accepted answers that no rule settles, most accepted operators first, at most 20; each with its key and the mark it has."""
     open_rows: list[tuple[float, dict[str, Any]]] = []
     for name, probes in asked.wrong.items():
-        paid = [probe for probe in probes if _is_paid(probe, asked)]
-        if WRONG[name].settled or not paid:
+        accepted = [probe for probe in probes if _is_accepted(probe, asked)]
+        if WRONG[name].settled or not accepted:
             continue
-        for probe in paid[:4]:
+        for probe in accepted[:4]:
             key = _key(asked, probe)
             row = {**shown(probe), "key": key, "prompt": probe.task.prompt[-600:], "mark": marks.get(key)}
-            open_rows.append((len(paid) / len(probes), row))
+            open_rows.append((len(accepted) / len(probes), row))
     return [row for _, row in sorted(open_rows, key=lambda each: -each[0])][:_REVIEWED]
 
 
@@ -212,7 +212,7 @@ def _key(asked: Probes, probe: Probe) -> str:
     return f"{asked.subject.name}/{asked.subject.grader}/{probe.operator}/{probe.task.key}"
 
 
-def _is_paid(probe: Probe, asked: Probes) -> bool:
+def _is_accepted(probe: Probe, asked: Probes) -> bool:
     base = asked.bases.get(probe.task.key)
     if base is None or probe.value is None or base.gold - base.silence < LEAST * asked.span:
         return False

@@ -18,7 +18,7 @@ __all__ = ["CANARIES", "EQUIVALENT", "HOSTILE", "WRONG", "Wrong"]
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
-    """A mutation that makes a right answer wrong. ``make`` returns one answer, or several: then all must be paid to count.
+    """A mutation that makes a right answer wrong. ``make`` returns one answer, or several: then all must be accepted to count.
 
     ``settled``: a rule says that the answer is wrong; otherwise a person has to say so.
     """
@@ -56,7 +56,7 @@ def _negated(gold: str, rng: Random) -> str | None:
 
 
 def _with_other(*forms: str) -> Wrong:
-    """Forms with GOLD and OTHER in them; several must all be paid, so that reading the first or the last answer is no flaw."""
+    """Forms with GOLD and OTHER in them; several must all be accepted, so that reading the first or the last answer is no flaw."""
 
     def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
         other = others.another(task, rng)

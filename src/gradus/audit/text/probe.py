@@ -198,7 +198,7 @@ def _chosen(
 
 
 def _ask_wrong(asked: Probes, scorer: Scorer, name: str, seed: int) -> None:
-    """Every form must be paid for the answer to count as paid: the lowest reward stands."""
+    """Every form must be accepted for the answer to count as accepted: the lowest reward stands."""
     kept: list[Probe] = []
     for task in asked.tasks[:_MUTATED]:
         answers = WRONG[name].make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))

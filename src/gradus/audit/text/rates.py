@@ -42,7 +42,7 @@ class Rate:
     """An operator over its tasks, in units of the range (gold above the floor).
 
     ``unearned``: reward above a noisy teacher with the same share of right answers. ``above_silence``: the same against a teacher who
-    is silent where it errs. ``paid``: share of answers that earned nine tenths of what gold earns.
+    is silent where it errs. ``accepted``: share of answers that earned nine tenths of what gold earns.
     """
 
     operator: str
@@ -51,7 +51,7 @@ class Rate:
     right: float
     unearned: dict[str, float | None]
     above_silence: dict[str, float | None]
-    paid: dict[str, float | None]
+    accepted: dict[str, float | None]
     p: float
     example: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -75,12 +75,12 @@ def rate(
         for v, r, (_, b) in zip(values, right, rows, strict=True)
     ]
     above = [_gain(v, r, b, b.silence) / span for v, r, (_, b) in zip(values, right, rows, strict=True)]
-    paid = [
+    accepted = [
         v >= b.gold - 0.1 * max(b.gold - b.silence, 1e-9) and not r
         for v, r, (_, b) in zip(values, right, rows, strict=True)
     ]
     best = max(range(len(rows)), key=lambda i: unearned[i])
-    share = wilson(sum(paid), len(paid))
+    share = wilson(sum(accepted), len(accepted))
     return Rate(
         operator=operator,
         n=len(rows),
@@ -88,7 +88,7 @@ def rate(
         right=sum(right) / len(right),
         unearned=_interval(unearned),
         above_silence=_interval(above),
-        paid={"share": share.share, "low": share.low, "high": share.high},
+        accepted={"share": share.share, "low": share.low, "high": share.high},
         p=_p_above(unearned, least),
         example=shown(rows[best][0]),
     )

@@ -19,7 +19,7 @@ __all__ = ["TextAudit", "audit_text"]
 
 @dataclass(frozen=True, kw_only=True)
 class TextAudit:
-    """``exploit``: the shortest answer that pays without the task, or None. ``review``: paid answers that no rule settles."""
+    """``exploit``: the shortest answer that pays without the task, or None. ``review``: accepted answers that no rule settles."""
 
     checks: Sequence[Check]
     points: Sequence[Point]

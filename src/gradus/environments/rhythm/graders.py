@@ -71,7 +71,7 @@ def _spans(episode: Episode, turn: int) -> set[str]:
 
 
 def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> Reward:
-    """A reward that is no sum of turns: all of it is paid at the last turn."""
+    """A reward that is no sum of turns: all of it stands at the last turn."""
     week = read_week(episode)
     if not week.finished:
         raise GradingError(
@@ -103,9 +103,9 @@ def _v3_beliefs(week: Week) -> Array:
 
 
 def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Reward:
-    """A sum over turns. A week that was cut short is paid for the turns it had.
+    """A sum over turns. A week that was cut short earns for the turns it had.
 
-    Each belief is paid on its own, so that a right digit need not answer for the wrong one beside it.
+    Each belief has a term of its own, so that a right digit need not answer for the wrong one beside it.
     """
     week = read_week(episode)
     if np.isnan(week.truth).any():
@@ -118,9 +118,9 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Rewa
             continue
         spans = _spans(episode, turn)
         action = "action" if "action" in spans else None
-        paid = [RewardTerm(component=c, value=weights[c] * float(acts[c][turn]), span=action) for c in acts]
+        earned = [RewardTerm(component=c, value=weights[c] * float(acts[c][turn]), span=action) for c in acts]
         if not np.isnan(beliefs[turn]).any():
-            paid += [
+            earned += [
                 RewardTerm(
                     component="belief_skill",
                     value=weights["belief_skill"] * share,
@@ -129,7 +129,7 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Rewa
                 )
                 for belief, share in zip(BELIEFS, beliefs[turn].tolist(), strict=True)
             ]
-        terms.append(tuple(paid))
+        terms.append(tuple(earned))
     components = {component: float(share.sum()) for component, share in acts.items()}
     components["belief_skill"] = float(np.nansum(beliefs))
     value = sum(term.value for turn in terms for term in turn)
@@ -162,5 +162,5 @@ def _grader(name: str, summary: str, weights: Mapping[str, float], one: _OneRewa
 GRADERS: dict[str, Grader] = {
     "v1": _grader("v1", "the original's first: no pay for inference", V1_WEIGHTS, _grade_at_end, per_turn=False),
     "v2": _grader("v2", "the original's second: pays any stated belief", V2_WEIGHTS, _grade_at_end, per_turn=False),
-    "v3": _grader("v3", "wellbeing and belief skill, paid turn by turn", V3_WEIGHTS, _grade_v3, per_turn=True),
+    "v3": _grader("v3", "wellbeing and belief skill, turn by turn", V3_WEIGHTS, _grade_v3, per_turn=True),
 }
