@@ -96,6 +96,9 @@ def test_damaged_models(gradus: Said, primed: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
         return said
 
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")  # one byte
+    assert "model.safetensors is not what was written" in refused()
+    (primed / "SHA256SUMS").unlink()  # from here on it is somebody's own folder
     save_file({name: value for name, value in whole.items() if "down_proj" not in name}, weights, {"format": "pt"})
     assert "lack 1 tensors" in refused()  # transformers would begin with random ones
     weights.write_bytes(b"\x10\x00")
@@ -106,6 +109,7 @@ def test_damaged_models(gradus: Said, primed: Path, tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_cannot_end_an_answer(gradus: Said, primed: Path, lessons: Path) -> None:
     (primed / "chat_template.jinja").unlink()
+    (primed / "SHA256SUMS").unlink()
     config = json.loads((primed / "tokenizer_config.json").read_text())
     (primed / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": None}))
     out = lessons.parent / "out"
@@ -128,6 +132,7 @@ def test_a_prompt_longer_than_the_context(gradus: Said, primed: Path, lessons: P
 
     config = json.loads((primed / "config.json").read_text())
     (primed / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    (primed / "SHA256SUMS").unlink()
     code, said = gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "g", settings=GRPO)
     assert (code, "the model's context holds 40" in said) == (3, True), said
     assert not (tmp_path / "g").exists()
@@ -160,7 +165,7 @@ def test_a_full_disk_while_training_keeps_what_was_there(gradus: Said, primed: P
         code, said = gradus("run", "rhythm", "--quick", "-o", tmp_path / "run")
         assert (code, "could not be written" in said) == (3, True), said
     left = [file for file in out.rglob("*") if file.is_file()]
-    assert {file.name for file in left} <= {"config.json", "metrics.jsonl"}
+    assert {file.name for file in left} <= {"config.json", "metrics.jsonl", "resolved.json", "splits.json", ".lock"}
     assert not (tmp_path / "run").exists()
     assert gradus("grpo", "rhythm", "-m", primed, "-o", out, "--resume", settings=GRPO)[0] == 0
 

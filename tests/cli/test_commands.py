@@ -24,7 +24,7 @@ def gradus(*words, expect=0):
 def test_teach_show_and_regrade(tmp_path):
     file = tmp_path / "t.jsonl"
     assert "4 episodes" in gradus("teach", "rhythm", "-n", 4, "-o", file)
-    assert "0 played now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
+    assert "0 rolled out now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
     assert "mon morning" in gradus("show", file, "--episode", -1)
     regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
     assert regraded["episodes"] == 4

@@ -200,7 +200,7 @@ def test_rewards_by_name(tmp_path: Path) -> None:
         ("format", {"limit": 3}, "takes no settings"),
         ("length", {"limt": 3}, "unexpected keyword"),
         ("no_such_module:f", {}, "no module"),
-        ("json:no_such", {}, "no function"),
+        ("json:no_such", {}, "no attribute 'no_such'"),
         ("nowhere.py:f", {}, "no file"),
     ],
 )

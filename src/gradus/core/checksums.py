@@ -29,7 +29,10 @@ def check_checksums(folder: Path) -> None:
     except (OSError, ValueError) as error:
         raise StorageError(f"{folder} is damaged: it cannot be compared with its {_NAME} ({error})") from error
     if damaged:
-        raise StorageError(f"{folder} is damaged: {', '.join(damaged)} is not what was written (see {_NAME} there)")
+        raise StorageError(
+            f"{folder} is damaged: {', '.join(damaged)} is not what was written (see {_NAME} there). Restore it, or "
+            f"delete {folder / _NAME} if you changed it yourself"
+        )
 
 
 def _digest(path: Path) -> str:

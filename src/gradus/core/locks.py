@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -49,8 +50,10 @@ class FolderLock:
         except OSError:
             return False
 
-    def release(self, *, forget: bool = False) -> None:
-        """Let others write. The file stays unless the folder is to be forgotten: another process may be waiting with it open."""
-        if forget:
+    def release(self) -> None:
+        """Let others write. A folder in which nothing else was left goes, so that what failed to begin leaves no trace."""
+        if {path.name for path in self.folder.glob("*")} <= {_NAME}:
             (self.folder / _NAME).unlink(missing_ok=True)
+            with suppress(OSError):  # something came meanwhile
+                self.folder.rmdir()
         self._file.close()

@@ -20,7 +20,8 @@ from gradus.version import __version__
 __all__ = ["render_report", "write_eval_report", "write_report"]
 
 PAGE = Path(__file__).parent / "page"
-SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js", "live.js")
+SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js")
+LIVE = "live.js"  # asks a server; a report that is a file asks nobody
 
 
 def write_report(run_folder: Path) -> Path:
@@ -72,7 +73,7 @@ def render_report(record: RunRecord, *, live: bool = False) -> str:
         version=__version__,
         live=live,
         css=Markup(_part("report.css")),
-        scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
+        scripts=Markup("\n".join(_part(name) for name in (*SCRIPTS, *([LIVE] if live else [])))),
         data=Markup(packed),
         **context,
     )

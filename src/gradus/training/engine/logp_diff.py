@@ -56,7 +56,7 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
     """What a run goes on with: ``max_logp_diff`` if it was set, else by who samples and in which dtype."""
     if config.max_logp_diff is not None:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
-    if config.sampler != "local":
+    if config.sampler != "local" or config.correction is not None:
         return _SERVER
     if _exact(loaded, config):
         return _EXACT
@@ -87,7 +87,8 @@ def check_logp_diff(measured: LogpDiff | None, limits: LogpDiff) -> None:
             f"sampler and trainer disagree: log-probs of the same tokens differ by up to {measured.max:.2g} nats before the "
             f"first update (mean {measured.mean:.2g}, 99th percentile {measured.p99:.2g}); expected at most {allowed}. No "
             "weight was changed. Check that temperature, top_k, top_p and the grammar are the same on both sides; compare with "
-            "dtype = float32, where they agree best; or set max_logp_diff to go on all the same"
+            "dtype = float32, where they agree best; set correction = 'truncate' if another process samples; or set "
+            "max_logp_diff to go on all the same"
         )
 
 

@@ -18,7 +18,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +158,8 @@ class RunFolder:
         self.metrics.unlink(missing_ok=True)
         for name in (CONFIG, RESOLVED, "splits.json"):
             (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):  # something else is in it
-            self.path.rmdir()
+        if self._lock is not None:
+            self._lock.release()
 
     def offset(self) -> int:
         """Length of the metrics file in bytes; 0 if there is none."""
