@@ -61,6 +61,9 @@ def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
 def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "src" / "gradus" / "recipes" / f"{name}.toml"
     findings = check_recipe(str(recipe), out=tmp_path / "run")
+    for each in findings:
+        if "needs a package that is not installed" in each.message:
+            pytest.skip(each.message)  # the suites are an extra of their own
     assert status_of(findings) != "fail", [each for each in findings if each.status == "fail"]
 
 
