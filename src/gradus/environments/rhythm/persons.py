@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradus.core import ConfigError, child_seed
+from gradus.core import child_seed
 from gradus.environments.rhythm.tables import ACTION_INDEX, BASE, METERS, MODIFIERS, REWARD_SCALE, SIGNATURE
 
 __all__ = [
@@ -145,10 +145,6 @@ NEUTRAL = _person("neutral", (0.2,) * len(METERS))
 def sample_discrete(seed: int) -> Profile:
     """One of the three persons; which one is scrambled, so that ``seed % 3`` says nothing."""
     return DISCRETE[child_seed(seed, "rhythm", "discrete") % len(DISCRETE)]
-
-
-def _sampler_error(name: str) -> ConfigError:
-    return ConfigError(f"unknown kind of person {name!r} for rhythm; it has {', '.join(SAMPLERS)}")
 
 
 SAMPLERS = {"continuous": sample_profile, "ood": sample_ood, "discrete": sample_discrete}
