@@ -174,7 +174,7 @@ def report(
     table.add_row("ratio of medians", "1", f"{other / mine:.2f}")
     if memory:
         table.add_row("peak memory, MiB", f"{memory[0]:.0f}", f"{memory[1]:.0f}")
-    for part in ("play", "environment", "reward", "train", "update"):
+    for part in ("policy", "environment", "reward", "train", "update"):
         table.add_row(f"  {part}, seconds", f"{record['seconds'][part]:.2f}", "")
     table.add_row("share of matmul peak in training", f"{record['matmul_peak_share']:.0%}", "")
     table.add_row("logp diff, nats", f"{record['logp_diff_max']:.1e}", "")

@@ -72,7 +72,7 @@ def test_a_bent_reflex_keeps_its_own_words_where_the_plan_says_so():
     assert plan.describe() == "walker with 2 · then 1 stay"
 
 
-def test_every_plan_plays_its_own_episodes_in_lockstep():
+def test_every_plan_rolls_out_its_own_episodes_beside_the_others():
     space = answer_space(SPEC, (), seed=0)
     tables = [np.array([[[digit]], [[0]]], dtype=np.intp) for digit in (3, 7)]
     plans = [Plan(space=space, shape=Shape(name="constant"), horizon=8, table=table) for table in tables]

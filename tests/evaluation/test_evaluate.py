@@ -169,7 +169,7 @@ def test_chosen_pairs_and_their_errors():
         SPEC, _policies("random", "feeder"), conditions=["main"], episodes=5, pairs=[("random", "feeder")]
     )
     assert list(evaluation.to_json()["conditions"]["main"]["pairs"]) == ["random - feeder"]
-    with pytest.raises(ConfigError, match="'teacher' was not played"):
+    with pytest.raises(ConfigError, match="'teacher' was not rolled out"):
         compare(SPEC, evaluation.episodes, pairs=[("teacher", "random")])
     with pytest.raises(ConfigError, match="at least one policy"):
         evaluate(SPEC, {})

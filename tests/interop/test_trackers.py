@@ -16,15 +16,15 @@ from gradus.core import ConfigError
 from gradus.training.run.trackers import TRACKERS, Trackers, figures, open_trackers
 
 RECORDS: list[Mapping[str, Any]] = [
-    {"kind": "step", "step": 1, "reward_mean": 0.25, "kl": None, "seconds": {"play": 1.5}, "metrics": {"play": 0.5}},
+    {"kind": "step", "step": 1, "reward_mean": 0.25, "kl": None, "seconds": {"policy": 1.5}, "metrics": {"play": 0.5}},
     {"kind": "validation", "step": 1, "decoding": "greedy", "reward_mean": 0.3, "best": True},
-    {"kind": "step", "step": 2, "reward_mean": 0.75, "kl": float("nan"), "seconds": {"play": 2.5}, "metrics": {}},
+    {"kind": "step", "step": 2, "reward_mean": 0.75, "kl": float("nan"), "seconds": {"policy": 2.5}, "metrics": {}},
     {"kind": "alert", "step": 2, "rule": "kl explosion", "severity": "warn", "evidence": "kl 3", "remedy": "lower lr"},
 ]
 
 
 def test_figures_are_the_finite_numbers() -> None:
-    assert figures(RECORDS[0]) == {"reward_mean": 0.25, "seconds/play": 1.5, "metrics/play": 0.5}
+    assert figures(RECORDS[0]) == {"reward_mean": 0.25, "seconds/policy": 1.5, "metrics/play": 0.5}
     assert figures(RECORDS[1]) == {"reward_mean": 0.3}
     assert "kl" not in figures(RECORDS[2])
 

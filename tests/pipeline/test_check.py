@@ -74,7 +74,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("recipe", "fail", ["grpo.kl_estimator=k2"], "no effect while kl_coef is 0", "set kl_coef"),
         ("environment", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
         ("names", "fail", ['eval.policies=["golden"]', "eval.pairs=[]"], "'golden'", "correct the name"),
-        ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "played are"),
+        ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "there are"),
         ("names", "fail", ["eval.episodes=100000"], "1000 seeds", ""),
         ("names", "fail", ['eval.conditions=["harder"]'], "about 'held-out', which is not evaluated", ""),
         ("schedule", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),

@@ -35,7 +35,7 @@ def test_workers_write_the_same_file(tmp_path: Path):
             workers=workers,
             progress=lambda done, total: told.append((done, total)),
         )
-        assert summary.played == 320
+        assert summary.rolled_out == 320
         assert summary.failed == 0
     assert (tmp_path / "alone").read_bytes() == (tmp_path / "three").read_bytes()
     assert told[-5:] == [(done, 390) for done in (134, 198, 262, 326, 390)]
@@ -131,7 +131,7 @@ def test_failed_episodes_are_rolled_out_again_and_nothing_else_is(tmp_path: Path
     again = Moody()
     second = taught(path, again)
     assert again.asked == [2, 7]
-    assert (second.failed, second.episodes, second.played) == (0, 10, 2)
+    assert (second.failed, second.episodes, second.rolled_out) == (0, 10, 2)
     assert numbers(path) == list(range(10))
 
 

@@ -35,7 +35,7 @@ def test_the_same_call_gives_the_same_episodes(spec):
     assert first.groups != other.groups
 
 
-def test_lockstep_and_numbering_change_nothing(spec):
+def test_concurrency_and_numbering_change_nothing(spec):
     tasks = spec.tasks("main")
     whole = roll_out(spec, spec.policy("random"), tasks, group_size=2)
     narrow = roll_out(spec, spec.policy("random"), tasks, group_size=2, max_concurrent=3)

@@ -92,7 +92,7 @@ def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> Non
     assert [record["step"] for record in records] == list(range(1, 9))
     for record in records:
         assert set(record) >= CONTRACT
-        assert set(record["seconds"]) == {"play", "environment", "reward", "train", "update", "total"}
+        assert set(record["seconds"]) == {"policy", "environment", "reward", "train", "update", "total"}
         assert record["episodes"] == 16
         assert record["tokens"] > record["action_tokens"] >= record["trained_tokens"] > 0
     checks = steps(tmp_path / "run", "validation")

@@ -64,7 +64,7 @@ def turn_advantages(
 
     Members that have stopped count as 0 in that mean. So the baseline of a turn depends on the other members alone, not
     on what this member did, and the policy gradient stays unbiased even where the policy decides when to stop. (A mean
-    over the members that are still playing would not be: being in that mean is an outcome of their own choices.)
+    over the members that are still running would not be: being in that mean is an outcome of their own choices.)
 
     Args:
         turn_rewards: (N, K) reward of each turn; what lies after ``lengths`` is ignored.
@@ -77,7 +77,7 @@ def turn_advantages(
         (N, K), 0 after ``lengths``.
     """
     to_go = rewards_to_go(turn_rewards, lengths, discount=discount)
-    return _by_channel(to_go[..., None], _played(turn_rewards, lengths), groups, scale)[..., 0]
+    return _by_channel(to_go[..., None], _present(turn_rewards, lengths), groups, scale)[..., 0]
 
 
 def span_advantages(
@@ -98,7 +98,7 @@ def span_advantages(
         (N, K, C), 0 after ``lengths``.
     """
     to_go = torch.stack([rewards_to_go(part, lengths, discount=discount) for part in rewards.unbind(-1)], -1)
-    return _by_channel(to_go, _played(rewards, lengths), groups, scale)
+    return _by_channel(to_go, _present(rewards, lengths), groups, scale)
 
 
 def immediate_advantages(
@@ -121,32 +121,32 @@ def immediate_advantages(
     Returns:
         (N, K, C), 0 after ``lengths``.
     """
-    played = _played(rewards, lengths)
-    masked = torch.where(played[..., None], rewards, 0.0)
+    present = _present(rewards, lengths)
+    masked = torch.where(present[..., None], rewards, 0.0)
     later = rewards_to_go(masked.sum(-1), lengths, discount=discount) - masked[..., 1:].sum(-1)
-    return _by_channel(torch.cat([later[..., None], masked[..., 1:]], dim=-1), played, groups, scale)
+    return _by_channel(torch.cat([later[..., None], masked[..., 1:]], dim=-1), present, groups, scale)
 
 
-def _by_channel(returns: Tensor, played: Tensor, groups: Tensor, scale: Scale) -> Tensor:
+def _by_channel(returns: Tensor, present: Tensor, groups: Tensor, scale: Scale) -> Tensor:
     """Returns (N, K, C) less the leave-one-out mean of the same turn and channel, all channels divided by one scale."""
     index = GroupIndex(groups)
-    centered = torch.where(played[..., None], _center(returns, index, "leave_one_out"), 0.0)
+    centered = torch.where(present[..., None], _center(returns, index, "leave_one_out"), 0.0)
     # Equal by channel, not by sum: a turn may give one span what it takes from another.
     equal = index.equal(returns).flatten(1).all(1)
-    return centered / _scales(centered.sum(-1), played, equal, index, scale)[..., None]
+    return centered / _scales(centered.sum(-1), present, equal, index, scale)[..., None]
 
 
-def _played(rewards: Tensor, lengths: Tensor) -> Tensor:
+def _present(rewards: Tensor, lengths: Tensor) -> Tensor:
     """(N, K) bool, true up to each episode's length."""
     return torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
 
 
 def rewards_to_go(turn_rewards: Tensor, lengths: Tensor, *, discount: float = 1.0) -> Tensor:
     """(N, K) sum of the rewards from each turn to the end of its episode (``lengths`` (N,)); 0 after it."""
-    played = torch.arange(turn_rewards.shape[1], device=turn_rewards.device) < lengths[:, None]
-    masked = torch.where(played, turn_rewards, 0.0)
+    present = torch.arange(turn_rewards.shape[1], device=turn_rewards.device) < lengths[:, None]
+    masked = torch.where(present, turn_rewards, 0.0)
     if discount == 1.0:
-        return torch.where(played, masked.flip(1).cumsum(1).flip(1), 0.0)
+        return torch.where(present, masked.flip(1).cumsum(1).flip(1), 0.0)
     to_go = torch.zeros_like(masked)
     running = torch.zeros_like(masked[:, 0])
     for turn in range(masked.shape[1] - 1, -1, -1):

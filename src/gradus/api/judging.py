@@ -70,7 +70,7 @@ def audit(
 ) -> Audit:
     """Judge a grader (or reward functions) before money is spent on it.
 
-    ``episodes``: paired seeds for every policy of the panel. ``budget``: episodes that the search for a hack may play.
+    ``episodes``: paired seeds for every policy of the panel. ``budget``: episodes that the search for a hack may roll out.
     ``policy``: also forecast the signal that this policy would give. ``review``: a file with what a person said of answers that no
     rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made.
 

@@ -44,7 +44,7 @@ def main() -> None:
     """Entry point of the `gradus` command."""
     from gradus.cli import commands
 
-    # Records hold no cycles, and looking for some at every 700th object costs a fifth of playing.
+    # Records hold no cycles, and looking for some at every 700th object costs a fifth of a rollout's time.
     gc.set_threshold(100_000, 50, 50)
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)

@@ -17,7 +17,7 @@ def command(
     grader: str | None = GRADER,
     reward: list[str] = REWARDS,
     episodes: int = typer.Option(60, "--episodes", "-n", help="Paired seeds for every policy of the panel."),
-    budget: int = typer.Option(8000, "--budget", help="Episodes that the search for a hack may play."),
+    budget: int = typer.Option(8000, "--budget", help="Episodes that the search for a hack may roll out."),
     policy: str | None = typer.Option(None, "--policy", "-p", help="Also forecast the signal of this policy."),
     seed: int = typer.Option(0, "--seed", help="Seed of the search and of random policies."),
     review: Path | None = typer.Option(

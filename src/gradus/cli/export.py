@@ -32,7 +32,11 @@ def command(
     if temperature is not None or max_new_tokens is not None:
         stored = free_sampling(read_settings(source) or ModelSettings())
         sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens)
-    found = export_model(source, out, merge=merge, dtype=dtype, sampling=sampling, results=results, overwrite=overwrite)
-    merged = "" if found.gap is None else f", merged (largest gap {found.gap:.1e} nats)"
-    typer.echo(f"{found.path}: {found.parameters:,} parameters in {found.dtype}{merged}")
-    typer.echo(f"use it: gradus chat {found.path}   or   transformers.pipeline('text-generation', '{found.path}')")
+    exported = export_model(
+        source, out, merge=merge, dtype=dtype, sampling=sampling, results=results, overwrite=overwrite
+    )
+    merged = "" if exported.gap is None else f", merged (largest gap {exported.gap:.1e} nats)"
+    typer.echo(f"{exported.path}: {exported.parameters:,} parameters in {exported.dtype}{merged}")
+    typer.echo(
+        f"use it: gradus chat {exported.path}   or   transformers.pipeline('text-generation', '{exported.path}')"
+    )

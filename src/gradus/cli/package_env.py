@@ -17,8 +17,8 @@ def command(
     """Write an environment as a package that `openenv validate` accepts and `openenv push` uploads."""
     from gradus.interop.openenv.package import write_package
 
-    found = write_package(environment, folder, sessions=sessions)
-    typer.echo(f"wrote {len(found.files)} files to {found.folder}")
-    if not found.locked:
+    written = write_package(environment, folder, sessions=sessions)
+    typer.echo(f"wrote {len(written.files)} files to {written.folder}")
+    if not written.locked:
         typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
-    typer.echo(f"try it: python {found.folder}/server/app.py    check it: openenv validate {found.folder}")
+    typer.echo(f"try it: python {written.folder}/server/app.py    check it: openenv validate {written.folder}")

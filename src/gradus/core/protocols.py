@@ -13,7 +13,7 @@ __all__ = ["Environment", "EpisodeStart", "GraderFunction", "Policy", "Relabelab
 
 @runtime_checkable
 class Environment(Protocol):
-    """The text layer of an environment; one instance plays one episode at a time.
+    """The text layer of an environment; one instance runs one episode at a time.
 
     The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time.
     """
@@ -95,7 +95,7 @@ class Policy(Protocol):
     def name(self) -> str: ...
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        """Open a session for episodes that are played at once, members of a group next to each other."""
+        """Open a session for episodes that run at once, members of a group next to each other."""
         ...
 
 

@@ -96,7 +96,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Policies by the role they play in an audit. ``ladder`` goes from worst to best and ends with teacher and ceiling."""
+    """Policies by the role they have in an audit. ``ladder`` goes from worst to best and ends with teacher and ceiling."""
 
     ladder: Sequence[str]
     reflexes: Sequence[
@@ -180,7 +180,7 @@ class Language:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditHints:
-    """What helps an audit. Without them it plays random, constant and searched answers.
+    """What helps an audit. Without them it tries random, constant and searched answers.
 
     ``gold``: the policy whose every answer must get the top of the grader's range. ``random_answers``: seed -> some legal
     answer. ``hidden``: keys of ``outcome`` that must not be observable before the end.

@@ -1,4 +1,4 @@
-"""Policies x conditions x seeds: play on the same seeds, compare pair by pair, say how sure one may be."""
+"""Policies x conditions x seeds: roll out on the same seeds, compare pair by pair, say how sure one may be."""
 
 from gradus.evaluation.evaluate import Evaluation, compare, evaluate
 from gradus.evaluation.summary import SCHEMA

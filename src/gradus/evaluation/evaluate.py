@@ -1,4 +1,4 @@
-"""Playing policies on the same seeds, grading the episodes with one or more graders, and comparing them."""
+"""Rolling out policies on the same seeds, grading the episodes with one or more graders, and comparing them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gradus.core.documents import Results
 from gradus.evaluation.summary import SCHEMA, Figures, holm_adjusted, pair_record, policy_record
 from gradus.rollouts import regrade, roll_out
 
-__all__ = ["Evaluation", "Progress", "StepRollout", "compare", "evaluate"]
+__all__ = ["Evaluation", "Progress", "Rollouts", "compare", "evaluate"]
 
 Progress = Callable[[str, int, int], None]
-StepRollout = Mapping[str, Mapping[str, Sequence[Episode]]]
+Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What was played and what it came to. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
+    """What was rolled out and what it came to. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
 
     document: Results
-    episodes: StepRollout
+    episodes: Rollouts
 
     def to_json(self) -> Results:
         """The document of schema 2 (docs/evaluation.md); the same evaluation gives the same bytes."""
@@ -50,7 +50,7 @@ def evaluate(
     max_concurrent: int = 256,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Play every policy on the same seeds of every condition and compare them.
+    """Roll out every policy on the same seeds of every condition and compare them.
 
     ``policies``: the name shown -> the policy. ``conditions``: names, all of the environment's if None; the first is the
     main one. ``graders``: names, the environment's default if None; the first is the main one and the others grade the
@@ -66,9 +66,9 @@ def evaluate(
     names = list(conditions) if conditions is not None else list(spec.conditions)
     tasks = _tasks(spec, names, episodes)
     chosen = _graders(spec, graders)
-    played: dict[str, dict[str, list[Episode]]] = {}
+    rollouts: dict[str, dict[str, list[Episode]]] = {}
     for condition in names:
-        played[condition] = {}
+        rollouts[condition] = {}
         for name, policy in policies.items():
             rolled_out = roll_out(
                 spec,
@@ -80,16 +80,16 @@ def evaluate(
                 max_concurrent=max_concurrent,
                 progress=_labeled(progress, f"{condition} · {name}"),
             )
-            played[condition][name] = [replace(episode, policy=name) for episode in rolled_out.episodes]
+            rollouts[condition][name] = [replace(episode, policy=name) for episode in rolled_out.episodes]
     document = compare(
-        spec, played, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True, seeds=[seed]
+        spec, rollouts, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True, seeds=[seed]
     )
-    return Evaluation(document=document, episodes=played)
+    return Evaluation(document=document, episodes=rollouts)
 
 
 def compare(
     spec: EnvironmentSpec,
-    played: StepRollout,
+    rollouts: Rollouts,
     *,
     graders: Sequence[str] | None = None,
     pairs: Sequence[Pair] | None = None,
@@ -99,16 +99,16 @@ def compare(
     seeds: Sequence[int] = (),
     correct_pairs: bool = False,
 ) -> Results:
-    """The document for episodes that are there already; nothing is played.
+    """The document for episodes that are there already; nothing is rolled out.
 
     ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions. ``seeds``: those of the policies' own randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them.
     """
     chosen = _graders(spec, graders)
-    names = list(dict.fromkeys(name for policies in played.values() for name in policies))
+    names = list(dict.fromkeys(name for policies in rollouts.values() for name in policies))
     compared = _pairs(names, pairs)
     by_grader: dict[str, dict[str, Any]] = {}
     for index, grader in enumerate(chosen):
-        current = played if graded and index == 0 else _regraded(spec, played, grader)
+        current = rollouts if graded and index == 0 else _regraded(spec, rollouts, grader)
         by_grader[grader.name] = _conditions(spec, grader, current, compared, power)
         holm_adjusted(by_grader[grader.name], over_pairs=correct_pairs)
     first, *others = chosen
@@ -130,11 +130,11 @@ def compare(
 
 
 def _conditions(
-    spec: EnvironmentSpec, grader: Grader, played: StepRollout, pairs: Sequence[Pair], power: float | None
+    spec: EnvironmentSpec, grader: Grader, rollouts: Rollouts, pairs: Sequence[Pair], power: float | None
 ) -> dict[str, Any]:
     """Every condition's record under one grader."""
     records: dict[str, Any] = {}
-    for condition, policies in played.items():
+    for condition, policies in rollouts.items():
         declared = spec.conditions.get(condition)
         cluster = declared.cluster if declared else None
         figures = {name: Figures.of(spec, grader, episodes, cluster) for name, episodes in policies.items()}
@@ -152,10 +152,10 @@ def _conditions(
     return records
 
 
-def _regraded(spec: EnvironmentSpec, played: StepRollout, grader: Grader) -> StepRollout:
+def _regraded(spec: EnvironmentSpec, rollouts: Rollouts, grader: Grader) -> Rollouts:
     return {
         condition: {name: regrade(spec, episodes, grader) for name, episodes in policies.items()}
-        for condition, policies in played.items()
+        for condition, policies in rollouts.items()
     }
 
 
@@ -184,7 +184,7 @@ def _pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pair]:
         for name in pair:
             if name not in names:
                 raise ConfigError(
-                    f"pair {pair[0]!r} - {pair[1]!r}: {name!r} was not played; played are {', '.join(names)}"
+                    f"pair {pair[0]!r} - {pair[1]!r}: {name!r} was not rolled out; there are {', '.join(names)}"
                 )
     return list(pairs)
 

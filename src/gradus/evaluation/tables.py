@@ -171,7 +171,7 @@ def _mean(figure: Mapping[str, Any] | None) -> str:
 
 
 def _count(record: Mapping[str, Any]) -> str:
-    """How many were played, with what went missing: never silently."""
+    """How many were rolled out, with what went missing: never silently."""
     missing = [f"{record[kind]} {kind}" for kind in ("failed", "ungraded", "truncated") if record[kind]]
     return f"{record['episodes']}" + (f" ({', '.join(missing)})" if missing else "")
 

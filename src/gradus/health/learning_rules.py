@@ -215,7 +215,7 @@ def hack_suspected(history: History) -> Finding | None:
 def hack_on_validation(history: History) -> Finding | None:
     """Task by task against the first validation: the reward is up and the true reward down, both far beyond noise.
 
-    Training steps meet other tasks each time, and how much tasks differ can hide for long what a pair of plays of the same
+    Training steps meet other tasks each time, and how much tasks differ can hide for long what a pair of rollouts of the same
     task shows at once.
     """
     now = history.records[-1]

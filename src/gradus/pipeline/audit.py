@@ -60,16 +60,16 @@ def audit_renderables(result: AuditResult) -> list[Any]:
     return [*parts, Text.assemble((result.verdict, style), f"  {result.summary}")]
 
 
-def store_audit(spec: EnvironmentSpec, found: AuditResult, folder: Path) -> list[Path]:
+def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:
     """Write audit.json, the figure of reward against true reward, and the hack as an episode; returns the paths."""
     from gradus.reports import audit_figure
     from gradus.rollouts import write_episodes
 
-    document = found.to_json()
+    document = result.to_json()
     written = [folder / "audit.json"]
     write_json(written[0], document)
     written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
-    if found.hack is not None:
+    if result.hack is not None:
         written.append(folder / "hack.jsonl")
-        write_episodes(written[-1], [found.hack.episode], environment=spec.name, note="found by gradus audit")
+        write_episodes(written[-1], [result.hack.episode], environment=spec.name, note="found by gradus audit")
     return written

@@ -54,19 +54,19 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         raise ConfigError(
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
-    played: dict[str, dict[str, list[Episode]]] = {}
+    rollouts: dict[str, dict[str, list[Episode]]] = {}
     for condition in next(iter(stored.values()))["conditions"]:
         of_runs = {
             name: [each for each in episodes if each.policy == chosen and each.task.condition == condition]
             for name, episodes in files.items()
         }
         if all(of_runs.values()):
-            played[condition] = of_runs
-    if not played:
+            rollouts[condition] = of_runs
+    if not rollouts:
         raise ConfigError("the runs share no condition; evaluate them on the same ones")
     recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
     spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load(environment)
-    return compare(spec, played, graders=[grader], checkpoint=chosen, graded=True, correct_pairs=True)
+    return compare(spec, rollouts, graders=[grader], checkpoint=chosen, graded=True, correct_pairs=True)
 
 
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:

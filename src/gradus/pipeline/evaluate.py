@@ -45,7 +45,7 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
         for right in names:
             if text.replace(" ", "") == f"{left}-{right}".replace(" ", ""):
                 return left, right
-    raise ConfigError(f"--pairs takes two of the played policies as a-b, got {text!r}; played are {', '.join(names)}")
+    raise ConfigError(f"--pairs takes two of the policies as a-b, got {text!r}; there are {', '.join(names)}")
 
 
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:

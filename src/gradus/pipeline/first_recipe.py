@@ -108,7 +108,7 @@ def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
         )
     if spec.audit.panel is None:
         said.append(
-            "missing: a panel (audit=AuditHints(panel=...)). The audit plays random and constant answers instead"
+            "missing: a panel (audit=AuditHints(panel=...)). The audit tries random and constant answers instead"
         )
     if spec.presentation.view is None:
         said.append("missing: a view (presentation=Presentation(view=...)). The report shows transcripts only")

@@ -64,7 +64,7 @@ class ModelSection(_Section):
 
 
 class AuditSection(_Section):
-    """The grader's audit. ``budget`` is the number of episodes that the search for a hack may play, 0 for no search."""
+    """The grader's audit. ``budget`` is the number of episodes that the search for a hack may roll out, 0 for no search."""
 
     enabled: bool = True
     episodes: int = Field(default=40, ge=2)

@@ -1,4 +1,4 @@
-"""Play tasks in a process of its own, with another PYTHONHASHSEED, and say what was seen."""
+"""Roll out tasks in a process of its own, with another PYTHONHASHSEED, and say what was seen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list
             timeout=_SECONDS,
         )
         if process.returncode != 0 or not out.is_file():
-            raise EnvironmentFault(f"{environment} could not be played in another process: {process.stderr[-300:]}")
+            raise EnvironmentFault(f"{environment} could not be rolled out in another process: {process.stderr[-300:]}")
         return json.loads(out.read_text(encoding="utf-8"))
 
 

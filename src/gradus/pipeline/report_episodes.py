@@ -23,8 +23,8 @@ def shown_groups(episodes: Mapping[str, Mapping[str, Sequence[Episode]]], each: 
     return [
         Group(task=episode.task, episodes=(episode,))
         for policies in episodes.values()
-        for played in policies.values()
-        for episode in played[:each]
+        for several in policies.values()
+        for episode in several[:each]
     ]
 
 

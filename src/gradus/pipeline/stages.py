@@ -191,12 +191,12 @@ def _do_teach(run: _Run, cost: dict[str, Any]) -> None:
 
 
 def _do_sft(run: _Run, cost: dict[str, Any]) -> None:
-    found = read_episodes(run.folder / "teach" / "episodes.jsonl")
+    taught = read_episodes(run.folder / "teach" / "episodes.jsonl")
     folder = run.folder / "sft"
     config = _seeded(run.recipe.sft, run.recipe)
     with track(run.recipe.trackers, folder, config) as trackers:
         base = _loaded(run.recipe, run.base, config)
-        result = train_sft(base, found.episodes, config, folder, resume=_begun(folder), on_record=trackers)
+        result = train_sft(base, taught.episodes, config, folder, resume=_begun(folder), on_record=trackers)
     run.console.print(f"loss {_figure(result.loss)}, held out {_figure(result.validation_loss)} nats per action token")
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
@@ -224,7 +224,7 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
     graders = list(dict.fromkeys([run.grader.name, *section.graders]))
     policies = _policies(run, names)
     pairs = [parse_pair(text, list(names)) for text in section.pairs] or None
-    found = evaluate_policies(
+    evaluation = evaluate_policies(
         run.spec,
         policies,
         conditions=list(section.conditions) or None,
@@ -234,19 +234,19 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
         pairs=pairs,
         checkpoint="grpo/best",
     )
-    document = found.to_json()
+    document = evaluation.to_json()
     by_grader = {run.grader.name: document, **document.get("graders", {})}
     document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
     document["quick"] = run.recipe.quick
     write_json(run.folder / "results.json", document)
-    flat = [each for by_policy in found.episodes.values() for played in by_policy.values() for each in played]
+    flat = [each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several]
     write_episodes(run.folder / "eval" / "episodes.jsonl", flat, environment=run.spec.name, note="gradus run")
     write_report_episodes(
         run.folder,
         run.spec,
         run.grader,
         run.recipe.grpo,
-        found.episodes,
+        evaluation.episodes,
         policies,
         each=section.shown,
         seed=run.recipe.seed,
@@ -282,10 +282,10 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
     spec = recipe.spec()
     episodes = []
     for path in data:
-        found = read_episodes(path)
-        if found.environment != spec.name:
-            raise ConfigError(f"{path} holds episodes of {found.environment}, not of {spec.name}")
-        episodes.extend(found.episodes)
+        stored = read_episodes(path)
+        if stored.environment != spec.name:
+            raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}")
+        episodes.extend(stored.episodes)
     path = recipe.model.path
     base = str(folder / "model") if path is None else str(find_model(path) or path)
     fresh = path is None and not _begun(folder)
@@ -403,7 +403,7 @@ def _section(*names: str) -> Callable[[_Run], dict[str, Any]]:
     """The settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: _Run) -> dict[str, Any]:
-        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"workers"}})  # who plays changes no episode
+        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"workers"}})  # who rolls out changes no episode
         return {name: dumped[name] for name in ("environment", "seed", *names)}
 
     return select

@@ -42,12 +42,12 @@ class RunState:
 
     def done(self, stage: str, settings: Mapping[str, Any]) -> bool:
         """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings and redo is off."""
-        found = self._stages.get(stage)
-        if found is None:
+        entry = self._stages.get(stage)
+        if entry is None:
             return False
-        changed = list(_differences(found["settings"], json.loads(json.dumps(settings))))
+        changed = list(_differences(entry["settings"], json.loads(json.dumps(settings))))
         if not changed:
-            return bool(found["done"])
+            return bool(entry["done"])
         if not self.redo:
             shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
             raise ConfigError(
@@ -102,11 +102,11 @@ class RunState:
 
 
 def _downstream(stage: str) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for name, needs in UPSTREAM.items():
-        if stage in needs or any(each in needs for each in found):
-            found.append(name)
-    return found
+        if stage in needs or any(each in needs for each in names):
+            names.append(name)
+    return names
 
 
 def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -1,4 +1,4 @@
-"""The first stage: a teacher plays training tasks; what it did is kept, as it happens."""
+"""The first stage: a teacher answers training tasks; what it did is kept, as it happens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TeachSummary:
 
     policy: str
     episodes: int
-    played: int
+    rolled_out: int
     failed: int
     reward_mean: float | None
     grader: str
@@ -54,7 +54,7 @@ class TeachSummary:
         money = (f", {tokens:,} tokens" if tokens else "") + ("" if self.cost is None else f", ${self.cost:.2f}")
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         return (
-            f"{self.policy}: {self.episodes} episodes in {path} ({self.played} rolled out now, {self.failed} failed), "
+            f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
             f"reward {self.grader} {reward}, {self.seconds:.1f} s{money}{reason}"
         )
 
@@ -75,8 +75,8 @@ def teach(
 
     ``reserved``: ids of tasks that judge (``gradus.training.data.tasks.reserved_ids``); they are not taught.
 
-    ``workers``: processes that play. They load the environment by its name, so they serve its own policies and graders only;
-    for anything else, and where little is to be played, this process plays alone. The episodes are the same.
+    ``workers``: processes that roll out. They load the environment by its name, so they serve its own policies and graders only;
+    for anything else, and where little is to be done, this process works alone. The episodes are the same.
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
@@ -100,9 +100,9 @@ def teach(
             None  # opened with the first episodes: a teacher that does not answer leaves no file
         )
         stack.callback(chunks.close)
-        for played in chunks:
+        for chunk in chunks:
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
-            tally.count(_write(writer, played))
+            tally.count(_write(writer, chunk))
     return tally.summary(policy, sum(len(indices) for _, indices in spans), grader, time.perf_counter() - started)
 
 
@@ -145,14 +145,14 @@ def _alone(
     total: int,
     progress: Progress | None,
 ) -> Chunks:
-    """The episodes of each span of tasks, played here."""
+    """The episodes of each span of tasks, rolled out here."""
     for span in spans:
 
         def tell(done: int, _: int, before: int = span[0]) -> None:
             if progress is not None:
                 progress(before + done, total)
 
-        yield _play(spec, policy, span, grader, seed, tell)
+        yield _roll_out(spec, policy, span, grader, seed, tell)
 
 
 def _by_workers(
@@ -165,18 +165,18 @@ def _by_workers(
     total: int,
     progress: Progress | None,
 ) -> Chunks:
-    """The episodes of each span of tasks, in order, played by processes that are fresh: a fork of torch's threads may hang."""
+    """The episodes of each span of tasks, in order, by processes that are fresh: a fork of torch's threads may hang."""
     fresh = get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=_follow_parent)
     try:
-        for (begin, indices), played in zip(
+        for (begin, indices), episodes in zip(
             spans,
-            pool.map(_play_named, repeat(spec.name), repeat(policy), spans, repeat(grader), repeat(seed)),
+            pool.map(_roll_out_named, repeat(spec.name), repeat(policy), spans, repeat(grader), repeat(seed)),
             strict=True,
         ):
             if progress is not None:
                 progress(begin + len(indices), total)
-            yield played
+            yield episodes
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -193,7 +193,7 @@ def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> boo
 
 
 def _follow_parent() -> None:
-    """Leave Ctrl-C to the process that started this one, which keeps what has been played, and end when it is killed."""
+    """Leave Ctrl-C to the process that started this one, which keeps what has been done, and end when it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 
@@ -205,9 +205,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _play_named(environment: str, policy: str, span: Span, grader: str, seed: int) -> list[Episode]:
+def _roll_out_named(environment: str, policy: str, span: Span, grader: str, seed: int) -> list[Episode]:
     spec = _spec(environment)
-    return _play(spec, spec.policy(policy), span, spec.graders[grader], seed, None)
+    return _roll_out(spec, spec.policy(policy), span, spec.graders[grader], seed, None)
 
 
 @cache
@@ -215,12 +215,12 @@ def _spec(environment: str) -> EnvironmentSpec:
     return load_registered(environment)
 
 
-def _play(
+def _roll_out(
     spec: EnvironmentSpec, policy: Policy, span: Span, grader: Grader, seed: int, tell: Progress | None
 ) -> list[Episode]:
     tasks = [spec.train_task(index) for index in span[1]]
-    played = roll_out(spec, policy, tasks, seed=seed, key=("teach",), first_group=span[0], grader=grader, progress=tell)
-    return list(played.episodes)
+    result = roll_out(spec, policy, tasks, seed=seed, key=("teach",), first_group=span[0], grader=grader, progress=tell)
+    return result.episodes
 
 
 def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: Grader) -> dict[int, Episode]:
@@ -268,9 +268,9 @@ class _Tally:
     costs: list[float] = field(default_factory=list)
     priced: bool = True
 
-    def count(self, played: Sequence[Episode]) -> int:
+    def count(self, episodes: Sequence[Episode]) -> int:
         """Add episodes; returns how many there are now."""
-        for episode in played:
+        for episode in episodes:
             self.episodes += 1
             self.failed += episode.failure is not None
             if episode.failure is not None and self.reason is None:
@@ -286,12 +286,12 @@ class _Tally:
                     self.costs.append(usage.cost)
         return self.episodes
 
-    def summary(self, policy: Policy, played: int, grader: Grader, seconds: float) -> TeachSummary:
+    def summary(self, policy: Policy, rolled_out: int, grader: Grader, seconds: float) -> TeachSummary:
         """The cost is None where a single answer's is not known."""
         return TeachSummary(
             policy=policy.name,
             episodes=self.episodes,
-            played=played,
+            rolled_out=rolled_out,
             failed=self.failed,
             reward_mean=fsum(self.rewards) / len(self.rewards) if self.rewards else None,
             grader=grader.name,

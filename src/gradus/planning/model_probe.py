@@ -94,8 +94,8 @@ def probe_model(loaded: LoadedModel) -> Probe:
     sampling = SamplingConfig(max_new_tokens=6)
     policy = LocalPolicy(loaded, sampling, name="probe")
     roomy = loaded.context is None or loaded.context >= _LONG_ENOUGH
-    played = _sampled(policy, _SYSTEM if roomy else "", _SHOWN if roomy else _SHORT)
-    sequences = [_sequence(actions, number) for number, actions in enumerate(played)]
+    sampled_actions = _sampled(policy, _SYSTEM if roomy else "", _SHOWN if roomy else _SHORT)
+    sequences = [_sequence(actions, number) for number, actions in enumerate(sampled_actions)]
     sampled = torch.cat([sequence.logprobs for sequence in sequences]).numpy()
     plain = np.concatenate([_plain(loaded, sequence) for sequence in sequences])
     trained = _trained(loaded, sequences, sampling)
@@ -125,16 +125,16 @@ def _sampled(policy: LocalPolicy, system: str, shown: Sequence[str]) -> list[lis
         for row in range(4)
     ]
     session = policy.start(starts)
-    played: list[list[Action]] = [[] for _ in starts]
+    actions_of: list[list[Action]] = [[] for _ in starts]
     for turn in range(2):
         texts = [shown[row // 2] if turn == 0 else shown[2 + row % 2] for row in range(4)]
         asked = [Request(row=row, observation=Observation(text=text)) for row, text in enumerate(texts)]
         for row, action in enumerate(session.act(asked)):
             if action.failure is not None:
                 raise PolicyError(f"the model cannot answer: {action.failure.message}")
-            played[row].append(action)
+            actions_of[row].append(action)
     session.close()
-    return played
+    return actions_of
 
 
 def _sequence(actions: Sequence[Action], number: int) -> TrainingSample:

@@ -31,10 +31,10 @@ def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, A
     for condition, policies in conditions.items():
         published = [_published(policies.get(name)) for name in header]
         rows.append(Row(name=f"{condition}, original", cells=published))
-        played = ((mine or {}).get(condition) or {}).get("policies") or {}
-        if played:
+        policies = ((mine or {}).get(condition) or {}).get("policies") or {}
+        if policies:
             names = reference.get("ours") or {}
-            cells = [_ours(played, names.get(name, name)) for name in header]
+            cells = [_ours(policies, names.get(name, name)) for name in header]
             rows.append(Row(name=f"{condition}, here", cells=cells, own=True))
     under = f"grader {grader}; " if grader else ""
     source = f" Original: {reference['source']}" if reference.get("source") else ""
@@ -55,9 +55,9 @@ def _published(stored: Any) -> Cell:
     return Cell(text=format_number(value.mean if value else None))
 
 
-def _ours(played: Mapping[str, Any], column: str) -> Cell:
+def _ours(policies: Mapping[str, Any], column: str) -> Cell:
     policy, _, measure = column.partition("/")
-    stored = played.get(policy)
+    stored = policies.get(policy)
     return figure_cell(figure(stored.get(measure or "reward")) if isinstance(stored, Mapping) else None)
 
 

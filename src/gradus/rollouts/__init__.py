@@ -1,4 +1,4 @@
-"""Playing groups of episodes with a policy, grading them, storing and reading them. Never imports torch."""
+"""Rolling out groups of episodes with a policy, grading them, storing and reading them. Never imports torch."""
 
 from gradus.rollouts.grading import grade_episodes, regrade
 from gradus.rollouts.relabeling import relabel

@@ -1,4 +1,4 @@
-"""Grading played or stored episodes, one failing episode at a time."""
+"""Grading fresh or stored episodes, one failing episode at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
 
 
 def regrade(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
-    """The same episodes under another grader. Nothing is played again."""
+    """The same episodes under another grader. Nothing is rolled out again."""
     return grade_episodes(spec, episodes, grader)
 
 

@@ -1,7 +1,7 @@
 """A teacher looks over a student's shoulder: what would it have answered where the student was?
 
-SFT on a teacher's own play alone shows the student only places where the teacher goes, with the teacher's answers in
-the history to copy from. Labeling the student's play shows it its own mistakes (DAgger, arXiv 1011.0686).
+SFT on a teacher's own episodes alone shows the student only places where the teacher goes, with the teacher's answers in
+the history to copy from. Labeling the student's episodes shows it its own mistakes (DAgger, arXiv 1011.0686).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def relabel(
     """The same episodes with ``Turn.expert_action`` set to the teacher's answer at every turn it could answer.
 
     The teacher sees the observations that the student saw, in order. Where its session remembers its own answers it is told
-    the student's (``Relabelable``). Nothing is played.
+    the student's (``Relabelable``). Nothing is rolled out.
     """
-    found: list[Episode] = []
+    relabeled: list[Episode] = []
     for first in range(0, len(episodes), max_concurrent):
         part = episodes[first : first + max_concurrent]
-        found.extend(_relabel_part(spec, teacher, part, seed))
+        relabeled.extend(_relabel_part(spec, teacher, part, seed))
         if progress is not None:
-            progress(len(found), len(episodes))
-    return found
+            progress(len(relabeled), len(episodes))
+    return relabeled
 
 
 def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Episode], seed: int) -> list[Episode]:
@@ -74,7 +74,7 @@ def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Epi
         session.close()
         for environment in environments:
             environment.close()
-    return [_with_expert_actions(episode, found) for episode, found in zip(episodes, targets, strict=True)]
+    return [_with_expert_actions(episode, actions) for episode, actions in zip(episodes, targets, strict=True)]
 
 
 def _with_expert_actions(episode: Episode, targets: Sequence[str | None]) -> Episode:

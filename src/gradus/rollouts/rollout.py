@@ -1,4 +1,4 @@
-"""Playing groups of episodes at once: every policy call answers all episodes that wait for an answer.
+"""Rolling out groups of episodes at once: every policy call answers all episodes that wait for an answer.
 
 What goes wrong in one episode ends that episode and no other: failures are captured here, at one boundary, with their stage.
 """
@@ -37,9 +37,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutResult:
-    """Played and graded groups, one per task in the order of the tasks.
+    """Groups that were rolled out and graded, one per task in the order of the tasks.
 
-    ``seconds`` holds play (the policy), environment (reset and step), reward and total.
+    ``seconds`` holds policy (its answers), environment (reset and step), reward and total.
     """
 
     groups: Sequence[Group]
@@ -53,7 +53,7 @@ class RolloutResult:
 
 @dataclass
 class _Row:
-    """One episode while it is being played."""
+    """One episode under way."""
 
     task: Task
     group: int
@@ -68,7 +68,7 @@ class _Row:
 
 @dataclass
 class _Clock:
-    play: float = 0.0
+    policy: float = 0.0
     environment: float = 0.0
     reward: float = 0.0
 
@@ -87,9 +87,9 @@ def roll_out(
     first_group: int = 0,
     progress: Progress | None = None,
 ) -> RolloutResult:
-    """Play ``group_size`` episodes of every task and grade them.
+    """Roll out ``group_size`` episodes of every task and grade them.
 
-    The randomness of a member is keyed by (seed, *key, group, member) and by nothing else, so a group can be played again
+    The randomness of a member is keyed by (seed, *key, group, member) and by nothing else, so a group can be rolled out again
     alone or in another call: ``first_group`` is the number of the first one here. At most ``max_concurrent`` episodes run at
     once, whole groups only. ``progress`` is told (episodes done, all).
     """
@@ -122,7 +122,7 @@ def roll_out(
                 progress(before + done, total)
 
         try:
-            _play_rows(policy, rows, (seed, *key), limit, clock, tell)
+            _run_rows(policy, rows, (seed, *key), limit, clock, tell)
             episodes = [_close(row, policy.name) for row in rows]
         finally:
             for row in rows:
@@ -134,7 +134,7 @@ def roll_out(
             members = tuple(episodes[index * group_size : (index + 1) * group_size])
             groups.append(Group(task=task, episodes=members))
     seconds = {
-        "play": clock.play,
+        "policy": clock.policy,
         "environment": clock.environment,
         "reward": clock.reward,
         "total": time.perf_counter() - started,
@@ -180,7 +180,7 @@ def _check_equal_starts(members: Sequence[_Row]) -> None:
             )
 
 
-def _play_rows(
+def _run_rows(
     policy: Policy,
     rows: list[_Row],
     key: tuple[int | str, ...],
@@ -201,7 +201,7 @@ def _play_rows(
     ]
     before = time.perf_counter()
     session = policy.start(starts)
-    clock.play += time.perf_counter() - before
+    clock.policy += time.perf_counter() - before
     try:
         while waiting := [index for index, row in enumerate(rows) if row.stop is None]:
             tell(len(rows) - len(waiting))
@@ -209,7 +209,7 @@ def _play_rows(
             before = time.perf_counter()
             actions = session.act(requests)
             after = time.perf_counter()
-            clock.play += after - before
+            clock.policy += after - before
             if len(actions) != len(requests):
                 raise EnvironmentFault(
                     f"policy {policy.name!r} answered {len(actions)} of {len(requests)} requests; "

@@ -49,13 +49,13 @@ class EpisodeFile:
 def encode(record: Any) -> Any:
     """A record as plain JSON values; fields that hold their default are left out."""
     if is_dataclass(record) and not isinstance(record, type):
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for each in fields(record):
             value = getattr(record, each.name)
             default = each.default_factory() if each.default_factory is not MISSING else each.default
             if default is MISSING or value != default:
-                found[each.name] = encode(value)
-        return found
+                values[each.name] = encode(value)
+        return values
     if isinstance(record, Mapping):
         return {str(key): encode(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
@@ -65,34 +65,34 @@ def encode(record: Any) -> Any:
 
 def decode(data: Mapping[str, Any]) -> Episode:
     """The episode that :func:`encode` wrote."""
-    found = dict(data)
-    found["task"] = Task(**found["task"])
-    found["turns"] = tuple(_turn(turn) for turn in found.get("turns", ()))
-    found["stop"] = StopReason(found["stop"])
-    if found.get("failure") is not None:
-        found["failure"] = Failure(**found["failure"])
-    if found.get("reward") is not None:
-        found["reward"] = _grade(found["reward"])
-    if found.get("final") is not None:
-        final = dict(found["final"])
+    values = dict(data)
+    values["task"] = Task(**values["task"])
+    values["turns"] = tuple(_turn(turn) for turn in values.get("turns", ()))
+    values["stop"] = StopReason(values["stop"])
+    if values.get("failure") is not None:
+        values["failure"] = Failure(**values["failure"])
+    if values.get("reward") is not None:
+        values["reward"] = _grade(values["reward"])
+    if values.get("final") is not None:
+        final = dict(values["final"])
         final["action_spans"] = _spans(final.get("action_spans", ()))
-        found["final"] = Observation(**final)
-    return Episode(**found)
+        values["final"] = Observation(**final)
+    return Episode(**values)
 
 
 def _turn(data: Mapping[str, Any]) -> Turn:
-    found = dict(data)
-    found["spans"] = _spans(found.get("spans", ()))
-    if found.get("tokens") is not None:
-        tokens = dict(found["tokens"])
+    values = dict(data)
+    values["spans"] = _spans(values.get("spans", ()))
+    if values.get("tokens") is not None:
+        tokens = dict(values["tokens"])
         for name in ("context_ids", "action_ids", "logprobs"):
             tokens[name] = tuple(tokens[name])
         if tokens.get("legal") is not None:
             tokens["legal"] = tuple(None if row is None else tuple(row) for row in tokens["legal"])
-        found["tokens"] = TurnTokens(**tokens)
-    if found.get("usage") is not None:
-        found["usage"] = Usage(**found["usage"])
-    return Turn(**found)
+        values["tokens"] = TurnTokens(**tokens)
+    if values.get("usage") is not None:
+        values["usage"] = Usage(**values["usage"])
+    return Turn(**values)
 
 
 def _spans(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
@@ -100,9 +100,9 @@ def _spans(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
 
 
 def _grade(data: Mapping[str, Any]) -> Reward:
-    found = dict(data)
-    found["terms"] = tuple(tuple(RewardTerm(**term) for term in turn) for turn in found.get("terms", ()))
-    return Reward(**found)
+    values = dict(data)
+    values["terms"] = tuple(tuple(RewardTerm(**term) for term in turn) for turn in values.get("terms", ()))
+    return Reward(**values)
 
 
 def _header(environment: str, note: str | None) -> str:

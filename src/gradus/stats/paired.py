@@ -73,7 +73,7 @@ def paired_difference(
     (1.3333, 3, 3, 0.0572)
     """
     if len(a) != len(b):
-        raise ValueError(f"expected pairs, got {len(a)} and {len(b)} values; play both policies on the same seeds")
+        raise ValueError(f"expected pairs, got {len(a)} and {len(b)} values; roll out both policies on the same seeds")
     index = cluster_index(clusters, len(a))
     pairs = [(i, x, y) for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
     difference = np.array([x - y for _, x, y in pairs], dtype=np.float64)

@@ -26,7 +26,7 @@ def spearman_within(
 ) -> float | None:
     """Rank correlation inside groups: ranks are taken within each group, centered there, and correlated over all.
 
-    Differences between groups cannot make or hide it: a reward that only knows which policy played correlates 0 within.
+    Differences between groups cannot make or hide it: a reward that only knows which policy acted correlates 0 within.
     """
     if not len(x) == len(y) == len(groups):
         raise ValueError(f"expected equal lengths, got {len(x)}, {len(y)} and {len(groups)} groups")

@@ -1,4 +1,4 @@
-"""A language model in this process, playing many episodes at once."""
+"""A language model in this process, in many episodes at once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LocalPolicy:
         return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows)
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
-        """Open a session for episodes that are played at once."""
+        """Open a session for episodes that run at once."""
         return LocalSession(self, episodes)
 
 

@@ -59,7 +59,7 @@ class TrainingSample:
 def episode_samples(episode: Episode, *, index: int = 0, group: int | None = None) -> list[TrainingSample]:
     """Cut one episode at its restarts. No text is rendered or tokenized here: ids come out as they were sampled.
 
-    Raises ConfigError if a turn carries no tokens (a scripted or remote policy played it: warm-start on such episodes with SFT).
+    Raises ConfigError if a turn carries no tokens (a scripted or remote policy acted: warm-start on such episodes with SFT).
     """
     group = episode.group if group is None else group
     return [_sample(stretch, (group, number), index) for number, stretch in enumerate(_stretches(episode)) if stretch]

@@ -41,7 +41,7 @@ def roll_out_step(
     Raises TrainingError if not one episode could be graded.
     """
     groups: list[Group] = []
-    seconds = {"play": 0.0, "environment": 0.0, "reward": 0.0}
+    seconds = {"policy": 0.0, "environment": 0.0, "reward": 0.0}
     for attempt in range(config.dynamic_sampling + 1):
         tasks, next_task = training_tasks(spec, config, next_task, config.groups - len(groups), reserved)
         mine = share(len(tasks))

@@ -54,7 +54,7 @@ def reserved_ids(spec: EnvironmentSpec, config: GrpoConfig) -> frozenset[str]:
 
 
 def taught_indices(spec: EnvironmentSpec, count: int, reserved: frozenset[str]) -> list[int]:
-    """The first ``count`` indices of training tasks that a teacher may play."""
+    """The first ``count`` indices of training tasks that a teacher may answer."""
     places: list[int] = []
     for place, _ in _usable(spec, lambda place: place, 0, reserved):
         places.append(place)

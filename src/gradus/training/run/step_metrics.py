@@ -25,13 +25,13 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
     episodes = [episode for group in groups for episode in group.episodes]
     turns = [turn for episode in episodes for turn in episode.turns]
     answers = [turn.action for turn in turns]
-    played = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
+    completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     return {
         **_reward_metrics(groups),
-        "true_reward_mean": mean_of(episode.metrics.get("true_reward") for episode in played),
-        "components": _means(played, lambda episode: episode.reward.components if episode.reward else {}),
+        "true_reward_mean": mean_of(episode.metrics.get("true_reward") for episode in completed),
+        "components": _means(completed, lambda episode: episode.reward.components if episode.reward else {}),
         "component_variance": _component_variance(groups),
-        "metrics": {k: v for k, v in _means(played, lambda episode: episode.metrics).items() if k != "true_reward"},
+        "metrics": {k: v for k, v in _means(completed, lambda episode: episode.metrics).items() if k != "true_reward"},
         "groups": len(groups),
         "episodes": len(episodes),
         "failed_episodes": _share(episode.stop is StopReason.FAILED for episode in episodes),
@@ -39,11 +39,11 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "invalid_actions": _share(not turn.valid for turn in turns),
         "distinct_actions": len(set(answers)) / len(answers) if answers else None,
         "answer_information": answer_information(
-            [(episode.task.seed, turn.action) for episode in played for turn in episode.turns]
+            [(episode.task.seed, turn.action) for episode in completed for turn in episode.turns]
         ),
-        "turns_mean": mean_of(len(episode.turns) for episode in played),
+        "turns_mean": mean_of(len(episode.turns) for episode in completed),
         "action_tokens_mean": mean_of(
-            sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) for episode in played
+            sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) for episode in completed
         ),
     }
 

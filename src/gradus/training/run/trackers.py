@@ -43,8 +43,8 @@ class Tracker(Protocol):
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a record, nested names joined by a slash. Undefined figures are left out, not made 0.
 
-    >>> figures({"kind": "step", "step": 3, "kl": None, "seconds": {"play": 1.5}, "decoding": "greedy"})
-    {'seconds/play': 1.5}
+    >>> figures({"kind": "step", "step": 3, "kl": None, "seconds": {"policy": 1.5}, "decoding": "greedy"})
+    {'seconds/policy': 1.5}
     """
     return dict(_figures(record, ""))
 

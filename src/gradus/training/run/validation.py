@@ -24,7 +24,7 @@ def validate(
         policy = LocalPolicy(
             loaded, sampling, name=decoding, batch_size=config.batch_size, grammar=spec.language.grammar
         )
-        played = roll_out(
+        result = roll_out(
             spec,
             policy,
             tasks,
@@ -32,8 +32,8 @@ def validate(
             grader=grader,
             max_turns=config.max_turns,
         )
-        figures = episode_metrics(played.groups)
-        episodes = played.episodes
+        figures = episode_metrics(result.groups)
+        episodes = result.episodes
         completed = sum(episode.stop is not StopReason.FAILED for episode in episodes)
         records.append(
             {
