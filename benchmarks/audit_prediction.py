@@ -72,12 +72,12 @@ def draw(runs: Mapping[str, Records]) -> None:
     figure, axes = plt.subplots(2, len(runs), figsize=(7.2, 4.6), layout="constrained", sharex=True, sharey="row")
     for column, (grader, records) in enumerate(runs.items()):
         for row, (name, label, color) in enumerate(MEASURES):
-            steps, found = changes(records, name)
+            steps, result = changes(records, name)
             axis = axes[row, column]
             axis.axhline(0.0, color="#999999", linewidth=0.8)
-            low, high = [each.low or 0.0 for each in found], [each.high or 0.0 for each in found]
+            low, high = [each.low or 0.0 for each in result], [each.high or 0.0 for each in result]
             axis.fill_between(steps, low, high, color=color, alpha=0.15)
-            axis.plot(steps, [each.mean for each in found], "o-", color=color, linewidth=2, markersize=4)
+            axis.plot(steps, [each.mean for each in result], "o-", color=color, linewidth=2, markersize=4)
             axis.set_ylabel(label if column == 0 else "")
             axis.spines[["top", "right"]].set_visible(False)
         axes[0, column].set_title(f"GRPO on {grader}", loc="left", fontsize=10, fontweight="bold")
@@ -86,9 +86,9 @@ def draw(runs: Mapping[str, Records]) -> None:
     figure.savefig(FIGURE, dpi=150)
 
 
-def said(found: Interval, digits: int) -> str:
+def said(result: Interval, digits: int) -> str:
     """A change with its interval."""
-    return f"{found.mean:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
+    return f"{result.mean:+.{digits}f} [{result.low:+.{digits}f}, {result.high:+.{digits}f}]"
 
 
 def main() -> None:

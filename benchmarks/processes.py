@@ -67,13 +67,13 @@ def launch(way: str, model: Path, folder: Path, steps: int, port: int) -> Found:
     if ran.returncode:
         raise SystemExit(ran.stderr[-3000:])
     spent = [json.loads(path.read_text()) for path in folder.glob("cpu-*.json")]
-    found: Found = {}
+    result: Found = {}
     for kind in KINDS:
         records = [json.loads(line) for line in (folder / kind / "metrics.jsonl").read_text().splitlines()]
         seconds = [record["seconds"] for record in records if record["kind"] in ("sft", "step")]
         cpu = [after - before for one in spent for before, after in pairwise(one[kind])]
-        found[kind] = {"clock": [one["total"] if isinstance(one, dict) else one for one in seconds][1:], "cpu": cpu}
-    return found
+        result[kind] = {"clock": [one["total"] if isinstance(one, dict) else one for one in seconds][1:], "cpu": cpu}
+    return result
 
 
 def nano(folder: Path) -> Path:
@@ -103,9 +103,9 @@ def main() -> None:
         model = nano(Path(name) / "model")
         for number in range(options.rounds):
             for way in WAYS:
-                found = launch(way, model, Path(name) / f"{number} {way}", options.steps, options.port)
+                result = launch(way, model, Path(name) / f"{number} {way}", options.steps, options.port)
                 for kind in KINDS:
-                    for what, values in found[kind].items():
+                    for what, values in result[kind].items():
                         seconds[kind][way][what] += values
     medians = {
         kind: {way: {what: statistics.median(values) for what, values in taken.items()} for way, taken in ways.items()}

@@ -73,8 +73,8 @@ def main() -> None:
     measures: dict[str, Callable[[], float]] = dict(zip(PROMISED, (world_rate, text_rate, teacher_rate), strict=True))
     rates = {name: [measure() for _ in range(RUNS)] for name, measure in measures.items()}
     table = Table("what", "per second (median)", "least", "most", "promised", title=f"Rhythm, {RUNS} runs")
-    for name, found in rates.items():
-        figures = (statistics.median(found), min(found), max(found), PROMISED[name])
+    for name, result in rates.items():
+        figures = (statistics.median(result), min(result), max(result), PROMISED[name])
         table.add_row(name, *(f"{figure:,.0f}" for figure in figures))
     Console(width=100).print(table)
     name = "world, person-steps"

@@ -58,8 +58,8 @@ def open_loop_week(persons: int = 48, plans: int = 120, rounds: int = 40, elite:
             total += reward
         order = np.argsort(-total.mean(axis=1))[:elite]
         best = tried[order[0]]
-        found = np.stack([np.bincount(tried[order, step], minlength=len(ACTIONS)) for step in range(STEPS)]) / elite
-        chances = 0.6 * chances + 0.4 * found
+        result = np.stack([np.bincount(tried[order, step], minlength=len(ACTIONS)) for step in range(STEPS)]) / elite
+        chances = 0.6 * chances + 0.4 * result
         chances /= chances.sum(axis=1, keepdims=True)
     return [ACTIONS[index] for index in best]
 
@@ -88,14 +88,14 @@ def main() -> None:
     spec, week, console = load("rhythm"), open_loop_week(), Console(width=100)
     main_value = 0.0
     for condition in CONDITIONS:
-        found = returns(spec, condition, week)
-        blind = max((*BLIND, "open-loop week"), key=lambda name: float(found[name].mean()))
-        table = Table("policy", "episode reward", title=f"{condition}, {len(found['random'])} episodes")
-        for name in sorted(found, key=lambda name: -float(found[name].mean())):
-            table.add_row(name + (" (best blind)" if name == blind else ""), f"{found[name].mean():.2f}")
+        result = returns(spec, condition, week)
+        blind = max((*BLIND, "open-loop week"), key=lambda name: float(result[name].mean()))
+        table = Table("policy", "episode reward", title=f"{condition}, {len(result['random'])} episodes")
+        for name in sorted(result, key=lambda name: -float(result[name].mean())):
+            table.add_row(name + (" (best blind)" if name == blind else ""), f"{result[name].mean():.2f}")
         console.print(table)
-        ratio, low, high = value(found["clairvoyant"], found[blind], found["random"])
-        learned = float((found["bayes"] - found[blind]).mean() / (found["clairvoyant"] - found[blind]).mean())
+        ratio, low, high = value(result["clairvoyant"], result[blind], result["random"])
+        learned = float((result["bayes"] - result[blind]).mean() / (result["clairvoyant"] - result[blind]).mean())
         console.print(
             f"value of knowing the person: {ratio:.3f} [{low:.3f}, {high:.3f}]; the teacher gets {learned:.0%} of it\n"
         )

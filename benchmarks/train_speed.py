@@ -40,7 +40,7 @@ SIZE, RUNS, BUDGET = 8, 5, 4096
 def sequences(groups: int, prompt: int, turns: int, context: int, action: int) -> list[TrainingSample]:
     """Groups of random tokens; every member reads ``context`` and samples ``action`` tokens a turn behind the shared prompt."""
     rng = np.random.default_rng(0)
-    found: list[TrainingSample] = []
+    result: list[TrainingSample] = []
     for group in range(groups):
         shared = rng.integers(300, 500, prompt)
         for _ in range(SIZE):
@@ -49,10 +49,10 @@ def sequences(groups: int, prompt: int, turns: int, context: int, action: int) -
                 [prompt + turn * (action + context) + np.arange(action) for turn in range(turns)]
             )
             zeros = torch.zeros(len(positions), dtype=torch.int64)
-            found.append(
+            result.append(
                 TrainingSample(
                     key=(group, 0),
-                    episode=len(found),
+                    episode=len(result),
                     ids=torch.from_numpy(np.concatenate([shared, rng.integers(300, 500, length)])),
                     positions=torch.from_numpy(positions),
                     logprobs=zeros.double(),
@@ -60,7 +60,7 @@ def sequences(groups: int, prompt: int, turns: int, context: int, action: int) -
                     offsets=zeros,
                 )
             )
-    return found
+    return result
 
 
 def by_microbatch(loaded: LoadedModel, batches: list[MicroBatch]) -> Callable[[], None]:
@@ -74,10 +74,10 @@ def by_microbatch(loaded: LoadedModel, batches: list[MicroBatch]) -> Callable[[]
     return run
 
 
-def by_packed_rows(loaded: LoadedModel, found: list[TrainingSample], prompt: int) -> Callable[[], None]:
+def by_packed_rows(loaded: LoadedModel, result: list[TrainingSample], prompt: int) -> Callable[[], None]:
     """Each group as one row, [prompt, member, member, ...], with a block mask that keeps members apart."""
-    groups = [found[start : start + SIZE] for start in range(0, len(found), SIZE)]
-    own = len(found[0]) - prompt
+    groups = [result[start : start + SIZE] for start in range(0, len(result), SIZE)]
+    own = len(result[0]) - prompt
     width = prompt + SIZE * own
     member = torch.cat([torch.full((prompt,), -1), torch.arange(SIZE).repeat_interleave(own)])
     position = torch.cat([torch.arange(prompt), (prompt + torch.arange(own)).repeat(SIZE)])
@@ -121,12 +121,12 @@ def main() -> None:
     for name, (shape, groups, prompt, turns, context, action) in SHAPES.items():
         with tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
             loaded = load_model(make_nano(Path(folder) / "model", Vocabulary(words=WORDS), shape), device="cpu")
-        found = sequences(groups, prompt, turns, context, action)
-        trees = microbatches(found, budget=BUDGET)
+        result = sequences(groups, prompt, turns, context, action)
+        trees = microbatches(result, budget=BUDGET)
         ways = {
             "tree": by_microbatch(loaded, trees),
-            "packed row a group": by_packed_rows(loaded, found, prompt),
-            "plain rows": by_microbatch(loaded, microbatches(found, budget=BUDGET, share=False)),
+            "packed row a group": by_packed_rows(loaded, result, prompt),
+            "plain rows": by_microbatch(loaded, microbatches(result, budget=BUDGET, share=False)),
         }
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for run in range(RUNS + 1):

@@ -99,14 +99,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(2)
-    found: dict[str, list[list[float]]] = {"Gradus": [], "TRL": []}
+    result: dict[str, list[list[float]]] = {"Gradus": [], "TRL": []}
     with tempfile.TemporaryDirectory(prefix="gradus-bench-") as name:
         for seed in range(options.seeds):
             folder = Path(name)
             model = make_nano(folder / f"model-{seed}", Vocabulary(words=task.WORDS), SHAPE, seed=seed)
-            found["Gradus"].append(ours(model, options.steps, seed, folder))
-            found["TRL"].append(theirs(model, options.steps, seed, folder))
-    curves = {name: np.asarray(runs) for name, runs in found.items()}
+            result["Gradus"].append(ours(model, options.steps, seed, folder))
+            result["TRL"].append(theirs(model, options.steps, seed, folder))
+    curves = {name: np.asarray(runs) for name, runs in result.items()}
     draw(curves)
     table = Table(title=f"mean reward, {options.seeds} seeds (mean +- standard deviation between seeds)")
     for column in ("steps", *curves):

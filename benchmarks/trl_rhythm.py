@@ -73,12 +73,12 @@ def worth(reward: float | None, answer: str) -> float:
 
 def reward(episodes: Sequence[Episode]) -> Sequence[Reward]:
     """The worth of all turns."""
-    found: list[Reward] = []
+    result: list[Reward] = []
     for episode in episodes:
         paid = [worth(turn.env_reward, turn.action) for turn in episode.turns]
         terms = tuple((RewardTerm(component="felt", value=value),) for value in paid)
-        found.append(Reward(grader="felt", value=sum(paid), terms=terms))
-    return found
+        result.append(Reward(grader="felt", value=sum(paid), terms=terms))
+    return result
 
 
 def spec(turns: int) -> EnvironmentSpec:
@@ -258,18 +258,18 @@ def config(groups: int, steps: int, backward: Any) -> GrpoConfig:
 
 def line(options: argparse.Namespace) -> None:
     """Seconds an episode costs, by its turns: it should grow with them, not with their square."""
-    found: dict[int, float] = {}
+    result: dict[int, float] = {}
     for turns in (7, 14, 28, 56, 112):
         with workplace(options) as name:
             environment = spec(turns)
             steps = OurSteps(
                 nano(Path(name), environment, SHAPE), environment, config(4, 3, options.backward), Path(name) / "run"
             )
-            found[turns] = min(steps() for _ in range(3)) / (4 * SIZE)
+            result[turns] = min(steps() for _ in range(3)) / (4 * SIZE)
         print(
-            f"{turns:4d} turns  {found[turns] * 1000:8.1f} ms an episode  {found[turns] / turns * 1000:6.2f} ms a turn"
+            f"{turns:4d} turns  {result[turns] * 1000:8.1f} ms an episode  {result[turns] / turns * 1000:6.2f} ms a turn"
         )
-    growth = (found[112] / 112) / (found[28] / 28)
+    growth = (result[112] / 112) / (result[28] / 28)
     print(json.dumps({"name": "rhythm_cost_per_turn_112_over_28", "ratio": round(growth, 3), "unit": "x", "runs": 3}))
 
 

@@ -34,11 +34,11 @@ def main() -> int:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/gradus/recipes/*.md")]
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        found = [f"no {target}" for target, _ in LINK.findall(text) if not (page.parent / target).exists()]
+        result = [f"no {target}" for target, _ in LINK.findall(text) if not (page.parent / target).exists()]
         joined = text.replace("\\\n", " ")  # a command that goes on in the next line
         for example in (*LINE.findall(joined), *INLINE.findall(joined)):
-            found.extend(_wrong(root, example))
-        faults.extend(f"{page.relative_to(ROOT)}: {fault}" for fault in found)
+            result.extend(_wrong(root, example))
+        faults.extend(f"{page.relative_to(ROOT)}: {fault}" for fault in result)
     for fault in faults:
         print(fault)
     print(f"{len(pages)} pages, {len(faults)} faults")

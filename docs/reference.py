@@ -117,8 +117,8 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if not inner:
         yield name, command
         return
-    for each, found in inner.items():
-        yield from _commands(found, f"{name} {each}")
+    for each, result in inner.items():
+        yield from _commands(result, f"{name} {each}")
 
 
 def _parameter(parameter: Any) -> str:

@@ -21,16 +21,16 @@ def run(*arguments: str, text: str | None = None):
 
 
 def test_typed_completions() -> None:
-    found = run("try", "-c", RIGHT, "-c", "2", "--answer", "2")
-    assert found.exit_code == 0
-    assert "mean of 2" in found.stdout
-    assert "3.00" in found.stdout
+    result = run("try", "-c", RIGHT, "-c", "2", "--answer", "2")
+    assert result.exit_code == 0
+    assert "mean of 2" in result.stdout
+    assert "3.00" in result.stdout
 
 
 def test_json_is_one_line_a_completion() -> None:
     text = json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"})
-    found = run("try", "-", "--json", "-r", "correctness", text=text)
-    assert json.loads(found.stdout) == {
+    result = run("try", "-", "--json", "-r", "correctness", text=text)
+    assert json.loads(result.stdout) == {
         "completion": RIGHT,
         "read": "2",
         "components": {"correct": 1.0},
@@ -49,10 +49,10 @@ def test_stored_episodes(tmp_path: Path) -> None:
 
 def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    raise RuntimeError('no tone')\n")
-    found = run("try", "-c", RIGHT, "-r", f"{tmp_path / 'mine.py'}:tone", "-r", "format")
-    assert found.exit_code == 1
-    assert "failed: tone: RuntimeError on 1 of 1 completions" in found.stderr
-    assert "no tone" in found.stderr
+    result = run("try", "-c", RIGHT, "-r", f"{tmp_path / 'mine.py'}:tone", "-r", "format")
+    assert result.exit_code == 1
+    assert "failed: tone: RuntimeError on 1 of 1 completions" in result.stderr
+    assert "no tone" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_wrong_use_is_said(arguments: list[str]) -> None:
 
 
 def test_the_list_names_every_built_in() -> None:
-    found = run("list")
+    result = run("list")
     for name in ("correctness", "incremental_format", "json_schema", "debug"):
-        assert name in found.stdout
+        assert name in result.stdout

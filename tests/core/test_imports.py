@@ -34,12 +34,12 @@ def test_every_public_name_exists():
 
     import gradus
 
-    for found in pkgutil.walk_packages(gradus.__path__, "gradus."):
-        if not found.ispkg:
+    for result in pkgutil.walk_packages(gradus.__path__, "gradus."):
+        if not result.ispkg:
             continue
-        module = importlib.import_module(found.name)
+        module = importlib.import_module(result.name)
         for name in getattr(module, "__all__", ()):
-            assert hasattr(module, name), f"{found.name} promises {name}"
+            assert hasattr(module, name), f"{result.name} promises {name}"
 
 
 def test_evaluating_scripted_policies_needs_no_torch():

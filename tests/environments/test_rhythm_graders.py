@@ -30,8 +30,8 @@ def played(policy: str, condition: str = "in-distribution") -> tuple[Episode, ..
 
 
 def rewards(policy: str, grader: str = "v3", condition: str = "in-distribution") -> np.ndarray:
-    found = regrade(SPEC, played(policy, condition), SPEC.grader(grader))
-    return np.array([episode.reward.value for episode in found if episode.reward], dtype=float)
+    result = regrade(SPEC, played(policy, condition), SPEC.grader(grader))
+    return np.array([episode.reward.value for episode in result if episode.reward], dtype=float)
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("random", 0.393), ("heuristic", 0.455)])
@@ -43,9 +43,9 @@ def test_v2_keeps_its_known_holes() -> None:
     """Any belief earns reward, and so does a ruined first half."""
     assert rewards("heuristic+constant", "v2").mean() > 0.58
     for name in ("v1", "v2"):
-        found = paired_difference(rewards("sandbagger", name), rewards("heuristic", name))
-        assert found.low is not None
-        assert found.low > 0, name
+        result = paired_difference(rewards("sandbagger", name), rewards("heuristic", name))
+        assert result.low is not None
+        assert result.low > 0, name
     returns = [np.mean([episode.env_return for episode in played(name)]) for name in ("sandbagger", "heuristic")]
     assert returns[0] < returns[1] - 3.0
 
@@ -78,9 +78,9 @@ def test_v3_pays_no_exploit(condition: str) -> None:
 def test_v3_separates_the_ladder(condition: str) -> None:
     ladder = ("random", "heuristic", "profile-blind", "bayes", "clairvoyant")
     for worse, better in itertools.pairwise(ladder):
-        found = paired_difference(rewards(better, condition=condition), rewards(worse, condition=condition))
-        assert found.low is not None
-        assert found.low > 0, (better, worse)
+        result = paired_difference(rewards(better, condition=condition), rewards(worse, condition=condition))
+        assert result.low is not None
+        assert result.low > 0, (better, worse)
 
 
 @pytest.mark.parametrize("policy", ["random", "heuristic", "bayes", "clairvoyant", "silence"])

@@ -82,9 +82,9 @@ def test_inference_alone_pays_the_reflex() -> None:
         [e.reward.value for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes if e.reward]
         for name in ("heuristic+bayes", "heuristic")
     )
-    found = paired_difference(believer, reflex)
-    assert found.low is not None
-    assert found.low > 0
+    result = paired_difference(believer, reflex)
+    assert result.low is not None
+    assert result.low > 0
 
 
 class _Sealed:

@@ -22,10 +22,10 @@ def test_every_written_answer_is_read_back(digits: tuple[int, ...], action: str,
     text = answer_text(action, [digit / 9 for digit in digits], "perhaps sleep 1 2 3" if reasoning else None)
     answer = parse_answer(text)
     assert (answer.error, answer.action, answer.digits) == (None, action, digits)
-    found = {span.name: text[span.start : span.end] for span in answer.spans}
-    assert [found[name] for name in BELIEFS] == [str(digit) for digit in digits]
-    assert found["action"] == action
-    assert ("reasoning" in found) == reasoning
+    result = {span.name: text[span.start : span.end] for span in answer.spans}
+    assert [result[name] for name in BELIEFS] == [str(digit) for digit in digits]
+    assert result["action"] == action
+    assert ("reasoning" in result) == reasoning
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def panel(spec: EnvironmentSpec) -> PanelEpisodes:
     ("grader", "verdict"), [("correctness", "pass"), ("composed", "pass"), ("format-only", "fail")]
 )
 def test_the_verdict(spec: EnvironmentSpec, panel: PanelEpisodes, grader: str, verdict: str) -> None:
-    found = run_audit(spec, grader, episodes=40, budget=1200, seed=0, panel=panel)
-    failed = {check.name: check.evidence for check in found.checks if check.status == "fail"}
-    assert found.verdict == verdict, failed
+    result = run_audit(spec, grader, episodes=40, budget=1200, seed=0, panel=panel)
+    failed = {check.name: check.evidence for check in result.checks if check.status == "fail"}
+    assert result.verdict == verdict, failed
     if verdict == "fail":
         assert {"separation", "free credit", "alignment"} <= set(failed)

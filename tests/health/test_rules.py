@@ -256,5 +256,5 @@ def test_an_expected_logp_diff_is_no_bug():
     limits = {"mean": 0.1, "p99": 1.0, "max": None}
     for mean, verdict in ((0.02, None), (0.3, "stop")):
         rounded = {"logp_diff_limits": limits, "logp_diff_mean": mean, "logp_diff_p99": 0.2, "logp_diff_max": 0.6}
-        found = {each.rule: each.severity for each in diagnose(spoiled(0, lambda r, i, rounded=rounded: rounded))}
-        assert found.get("logp diff") == verdict
+        result = {each.rule: each.severity for each in diagnose(spoiled(0, lambda r, i, rounded=rounded: rounded))}
+        assert result.get("logp diff") == verdict

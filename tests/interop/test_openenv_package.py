@@ -44,9 +44,9 @@ def test_it_has_what_openenv_looks_for(package: Path) -> None:
 
 def test_its_server_runs_on_what_it_carries(package: Path) -> None:
     code = (
-        "import runpy, sys; sys.argv = ['app']; found = runpy.run_path('server/app.py', run_name='app');"
+        "import runpy, sys; sys.argv = ['app']; started = runpy.run_path('server/app.py', run_name='app');"
         "import gradus, gradus.environments.rhythm as rhythm;"
-        "print(gradus.__file__); print(rhythm.__file__); print(found['app'].state.places.capacity);"
+        "print(gradus.__file__); print(rhythm.__file__); print(started['app'].state.places.capacity);"
         "print('torch' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=package, capture_output=True, text=True, check=True)

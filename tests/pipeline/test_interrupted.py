@@ -53,8 +53,8 @@ def lines(file: Path) -> int:
 def stages(folder: Path) -> dict[str, bool]:
     """Which stages were begun, and whether each is done."""
     file = folder / "state.json"
-    found = json.loads(file.read_text())["stages"] if file.exists() else {}
-    return {name: entry["done"] for name, entry in found.items()}
+    result = json.loads(file.read_text())["stages"] if file.exists() else {}
+    return {name: entry["done"] for name, entry in result.items()}
 
 
 POINTS: dict[str, Callable[[Path], bool]] = {

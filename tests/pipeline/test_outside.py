@@ -62,9 +62,9 @@ def scalars(folder: Path) -> dict[str, list[int]]:
     pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder))
-    found.Reload()
-    return {tag: [event.step for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    result = EventAccumulator(str(folder))
+    result.Reload()
+    return {tag: [event.step for event in result.Scalars(tag)] for tag in result.Tags()["scalars"]}
 
 
 def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(primed: Path, tmp_path: Path) -> None:

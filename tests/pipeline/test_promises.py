@@ -29,8 +29,8 @@ RESULTS = {
     ],
 )
 def test_judging(promise, met):
-    found = check_promises([Promise(text="t", condition="main", **promise)], RESULTS, "v3")
-    assert found[0]["met"] is met
+    result = check_promises([Promise(text="t", condition="main", **promise)], RESULTS, "v3")
+    assert result[0]["met"] is met
 
 
 @pytest.mark.parametrize("wrong", [{}, {"policy": "a", "pair": "a - b", "above": 0}, {"policy": "a"}])

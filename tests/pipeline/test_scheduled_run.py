@@ -69,9 +69,9 @@ def recipe(text: str, folder: Path, *changes: str) -> Recipe:
 
 
 def test_a_run_follows_its_stages_and_the_report_shows_them(tmp_path: Path) -> None:
-    found = recipe(STAGES, tmp_path)
-    assert found.grpo.max_steps == 3  # as long as the stages
-    folder = run_recipe(found, out=tmp_path / "run")
+    result = recipe(STAGES, tmp_path)
+    assert result.grpo.max_steps == 3  # as long as the stages
+    folder = run_recipe(result, out=tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "grpo/metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["stage"] for line in steps] == ["form", "sums", "sums"]
@@ -82,7 +82,7 @@ def test_a_run_follows_its_stages_and_the_report_shows_them(tmp_path: Path) -> N
     page = (folder / "report.html").read_text()
     assert "Weights of the components" in page
     assert re.search(r'"marks":\s*\[\{"x":\s*1.0,\s*"name":\s*"form"\},\s*\{"x":\s*2.0,\s*"name":\s*"sums"\}\]', page)
-    assert load_recipe(None, path=folder / "recipe.toml").model_dump() == found.model_dump()
+    assert load_recipe(None, path=folder / "recipe.toml").model_dump() == result.model_dump()
     with pytest.raises(ConfigError, match=r"stage was .*form.*, is now"):
         run_recipe(recipe(STAGES, tmp_path, "stage.0.name=shape"), out=folder)
 
@@ -91,9 +91,9 @@ def test_ones_own_rewards_are_the_grader(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def short(completions, **columns):\n    return [-len(text) for text in completions]\n"
     )
-    found = recipe("", tmp_path, f'rewards=["correctness=2", ["format", 0.5], "{tmp_path}/mine.py:short=0.01"]')
-    spec = found.spec()
-    grader = spec.grader(found.grader)
+    result = recipe("", tmp_path, f'rewards=["correctness=2", ["format", 0.5], "{tmp_path}/mine.py:short=0.01"]')
+    spec = result.spec()
+    grader = spec.grader(result.grader)
     assert (grader.name, dict(grader.weights)) == ("rewards", {"correct": 2.0, "format": 0.5, "short": 0.01})
     assert spec.grader("composed").name == "composed"
     with pytest.raises(ConfigError, match="got both; leave out grader = 'composed'"):
@@ -107,8 +107,8 @@ def test_reward_functions_see_the_step(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(
         f"{source}    return [state.global_step / state.max_steps for _ in completions]\n"
     )
-    found = recipe("", tmp_path, f'rewards=["correctness", "{tmp_path}/late.py:late"]', "grpo.max_steps=4")
-    folder = run_recipe(found, out=tmp_path / "run")
+    result = recipe("", tmp_path, f'rewards=["correctness", "{tmp_path}/late.py:late"]', "grpo.max_steps=4")
+    folder = run_recipe(result, out=tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "grpo/metrics.jsonl").read_text().splitlines()]
     assert [line["components"]["late"] for line in lines if line["kind"] == "step"] == [0.0, 0.25, 0.5, 0.75]
 
@@ -149,9 +149,9 @@ def test_what_only_the_grader_can_know_fails_before_anything_is_done(change: str
 
 
 def test_the_last_stage_may_last_to_the_end(tmp_path: Path) -> None:
-    found = recipe(STAGES, tmp_path, 'stage.1={name="sums"}', "grpo.max_steps=7")
-    schedule = found.schedule(found.spec().grader())
+    result = recipe(STAGES, tmp_path, 'stage.1={name="sums"}', "grpo.max_steps=7")
+    schedule = result.schedule(result.spec().grader())
     assert schedule is not None
     assert schedule.steps is None
-    assert found.grpo.max_steps == 7
-    assert recipe("", tmp_path).schedule(found.spec().grader()) is None
+    assert result.grpo.max_steps == 7
+    assert recipe("", tmp_path).schedule(result.spec().grader()) is None

@@ -53,8 +53,8 @@ def test_bisection_finds_every_digit_and_ends_as_terminated(spec):
 def test_the_turn_budget_cuts_and_says_so(spec):
     episodes = roll_out(spec, spec.policy("random"), spec.tasks("main"), max_turns=1).episodes
     for episode in episodes:
-        found = episode.turns[0].env_reward == 1.0
-        assert episode.stop is (StopReason.TERMINATED if found else StopReason.TURN_LIMIT)
+        result = episode.turns[0].env_reward == 1.0
+        assert episode.stop is (StopReason.TERMINATED if result else StopReason.TURN_LIMIT)
 
 
 def test_an_unreadable_answer_is_counted_and_costs_nothing_else(spec, scripted):

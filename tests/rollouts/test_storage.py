@@ -49,9 +49,9 @@ def episodes(spec):
 
 def test_a_file_reads_back_equal(tmp_path, episodes):
     write_episodes(tmp_path / "e.jsonl", episodes, environment="guess")
-    found = read_episodes(tmp_path / "e.jsonl")
-    assert found.episodes == episodes
-    assert not found.problems
+    result = read_episodes(tmp_path / "e.jsonl")
+    assert result.episodes == episodes
+    assert not result.problems
 
 
 def test_a_torn_last_line_costs_that_line_only_and_appending_goes_on(tmp_path, episodes):
@@ -59,9 +59,9 @@ def test_a_torn_last_line_costs_that_line_only_and_appending_goes_on(tmp_path, e
     with EpisodeWriter(path, environment="guess") as writer:
         writer.write(episodes[:5])
     path.write_bytes(path.read_bytes()[:-40])
-    found = read_episodes(path)
-    assert found.episodes == episodes[:4]
-    assert "cut off" in found.problems[0]
+    result = read_episodes(path)
+    assert result.episodes == episodes[:4]
+    assert "cut off" in result.problems[0]
     with EpisodeWriter(path, environment="guess") as writer:
         writer.write(episodes[4:])
     again = read_episodes(path)
@@ -75,9 +75,9 @@ def test_a_spoilt_line_in_the_middle_is_named(tmp_path, episodes):
     lines = path.read_text().split("\n")
     lines[2] = '{"nonsense": 1}'
     path.write_text("\n".join(lines))
-    found = read_episodes(path)
-    assert found.episodes == [episodes[0], episodes[2]]
-    assert "line 3" in found.problems[0]
+    result = read_episodes(path)
+    assert result.episodes == [episodes[0], episodes[2]]
+    assert "line 3" in result.problems[0]
 
 
 @pytest.mark.parametrize(
