@@ -126,7 +126,11 @@ def test_a_server_that_is_given_every_update_has_ratios_of_one(
     assert all(torch.equal(before[name], after[name]) for name in before)  # the folder that is served is not written to
 
 
-def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path) -> None:
+def refuse_copies(model: torch.nn.Module, memo: Any) -> None:
+    raise AssertionError("the model was copied")
+
+
+def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = GrpoConfig(lora=LoraConfig(rank=2, alpha=4), sampling=SamplingConfig(max_new_tokens=5))
     loaded = prepare_model(str(taught / "best"), config)
     with torch.no_grad():
@@ -140,7 +144,10 @@ def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path) -> None:
             self.folder = folder
 
     noted: Any = Noted()
+    monkeypatch.setattr("gradus.policies.local.merged._SHARD_BYTES", 20_000)  # several files, as of a large model
+    monkeypatch.setattr(torch.nn.Module, "__deepcopy__", refuse_copies, raising=False)
     weights_to_server(noted, tmp_path / "sampler")(loaded, 0)
+    assert len(list((tmp_path / "sampler").glob("*.safetensors"))) > 1
     merged = load_model(noted.folder)
     ids = torch.arange(12)[None]
     with torch.no_grad():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +20,9 @@ from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.loss_step import TrainingError
+from gradus.training.engine.loss_step import LoraConfig, TrainingError, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.run.resolved import resolve
 
@@ -131,14 +135,47 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
     free = config()
     credited = played(loaded, free)
     start = policy_update(
-        loaded, make_optimizer(loaded.model, free), credited, config(kl_coef=0.1), 3e-3, reference=reference
+        loaded,
+        make_optimizer(loaded.model, free),
+        credited,
+        config(kl_coef=0.1),
+        3e-3,
+        reference=partial(nullcontext, reference),
     )
     assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
     again = played(loaded, free)
     far = policy_update(
-        loaded, make_optimizer(loaded.model, free), again, config(kl_coef=0.1), 3e-3, reference=reference
+        loaded,
+        make_optimizer(loaded.model, free),
+        again,
+        config(kl_coef=0.1),
+        3e-3,
+        reference=partial(nullcontext, reference),
     )
     assert far.figures["kl"] > 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("changes", [{}, {"autocast": True}, {"gradient_checkpointing": True}])
+def test_with_adapters_the_reference_is_the_model_as_the_run_began(
+    lamps_model: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(kl_coef=0.1, lora=LoraConfig(rank=4), max_logp_diff=10.0, **changes)
+    loaded = prepare_model(lamps_model, settings)
+    loaded = replace(loaded, path="nowhere")  # a second model could not be loaded
+    reference = load_reference(loaded, settings)
+    optimizer = make_optimizer(loaded.model, settings)
+    start = policy_update(loaded, optimizer, played(loaded, settings), settings, 0.03, reference=reference)
+    assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
+    again = played(loaded, settings)
+    weights = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    results: list[float] = []
+    second = partial(nullcontext, load_model(lamps_model, device="cpu").model)
+    for each in (reference, second):
+        loaded.model.load_state_dict(weights)
+        results.append(policy_update(loaded, optimizer, again, settings, 0.0, reference=each).figures["kl"])
+    assert results[0] > 1e-4
+    assert results[0] == pytest.approx(results[1], rel=1e-3)
 
 
 def test_entropy_bonus_keeps_the_policy_open(lamps_model: Path) -> None:

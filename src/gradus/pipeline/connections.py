@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
 from pydantic import BaseModel
-from safetensors.torch import load_file, save_file
 
 from gradus.core import Policy
-from gradus.core.checksums import write_checksums
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.merged import write_merged
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.training.config import GrpoConfig
+from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.loss_step import prepare_model
-from gradus.training.run.checkpoints import save_model
+from gradus.training.run.folder import write_folder
 from gradus.training.run.trackers import Trackers, open_trackers
 
 __all__ = ["PushWeights", "served_sampler", "track", "weights_to_server"]
@@ -69,41 +65,15 @@ def weights_to_server(policy: HttpSampler, folder: Path, *, every: int = 1) -> P
         if begun and step % every:
             return
         begun = True
-        model = _without_adapters(loaded.model) if world().main else loaded.model
-        save_model(folder, model, loaded.tokenizer)
+        state = full_state_dict(loaded.model)
+
+        def fill(aside: Path) -> None:
+            write_merged(aside, loaded.model, state)
+            loaded.tokenizer.save_pretrained(aside)
+
         if world().main:
-            _write_tied_head(folder, model)
+            write_folder(folder, fill)
             policy.reload(folder)
         barrier()
 
     return push_weights
-
-
-@torch.no_grad()
-def _without_adapters(model: torch.nn.Module) -> torch.nn.Module:
-    """The model without adapters: merged into a copy, so that the weights that are trained are not touched."""
-    if not hasattr(model, "peft_config"):
-        return model
-    return copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
-
-
-def _write_tied_head(folder: Path, model: Any) -> None:
-    """Write a head that shares its weights with the embeddings as a tensor of its own.
-
-    Without it vLLM (0.32 on CPUs) goes on with the old head after a reload: it had packed a copy when it started.
-    """
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is None or not getattr(model.config.get_text_config(decoder=True), "tie_word_embeddings", False):
-        return
-    names = {id(module): f"{name}.weight" for name, module in model.named_modules()}
-    head_name, name = names[id(head)], names[id(embeddings)]
-    index_file = folder / "model.safetensors.index.json"
-    index = json.loads(index_file.read_text(encoding="utf-8")) if index_file.exists() else {"weight_map": {}}
-    file = folder / index["weight_map"].get(name, "model.safetensors")
-    tensors = load_file(file)
-    if name in tensors and head_name not in tensors:
-        save_file({**tensors, head_name: tensors[name].clone()}, file, metadata={"format": "pt"})
-        index["weight_map"][head_name] = file.name
-        if index_file.exists():
-            index_file.write_text(json.dumps(index), encoding="utf-8")
-        write_checksums(folder)

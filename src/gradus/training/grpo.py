@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from gradus.core import ConfigError, EnvironmentSpec, Grader, GradusError, Group, Policy, Task
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, penalize_length
@@ -22,6 +20,7 @@ from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.loss_step import autocast, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
+from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.run.alerts import AlertHandler, Monitor
 from gradus.training.run.bookkeeping import GrpoState, RunBook
@@ -163,7 +162,7 @@ class GrpoLoop:
                 "on_alert = 'adjust' skips updates, and DeepSpeed clips and steps at once; set on_alert to warn or stop, or "
                 "launch with FSDP"
             )
-        self.reference = _reference(loaded, config)
+        self.reference = load_reference(loaded, config)
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = sampler is None or bool(config.validation_every) or config.lora is not None
         self.inference_model = shard(loaded, samples=samples)
@@ -341,17 +340,3 @@ class GrpoLoop:
         if self.state.best_step is None:
             self.book.save("best")
         barrier()
-
-
-def _reference(loaded: LoadedModel, config: GrpoConfig) -> nn.Module | None:
-    """The frozen model that KL is measured to, loaded only if kl_coef is not 0: what the run began with, or a folder."""
-    if config.kl_coef == 0:
-        return None
-    reference = load_model(
-        config.reference or loaded.path,
-        dtype=loaded.dtype,
-        device=loaded.device,
-        attention=config.attention,
-        keep_history=True,  # it scores tokens and renders nothing
-    )
-    return reference.model.requires_grad_(False)

@@ -42,7 +42,7 @@ class MasterWeights(torch.optim.Optimizer):
         make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
         self._parameters = dict(named)
-        self._masters = {name: nn.Parameter(value.detach().float()) for name, value in named.items()}
+        self._masters = {name: nn.Parameter(_in_float32(value)) for name, value in named.items()}
         halves = any(parameter.dtype == torch.float16 for parameter in named.values())
         self.loss_scale = _FLOAT16_SCALE if halves else 1.0
         self._inner = make(self._masters)
@@ -89,6 +89,13 @@ class MasterWeights(torch.optim.Optimizer):
         for name, master in self._masters.items():
             master.copy_(shard_like(state_dict["masters"][name], master))
             self._parameters[name].copy_(master)
+
+
+def _in_float32(parameter: nn.Parameter) -> Tensor:
+    """A copy of the weight: of its earlier master, which an optimizer before this one moved, unless the weight was set since."""
+    master = master_of(parameter)
+    exact = torch.equal(master.to(parameter.dtype), parameter)
+    return (master if exact else parameter).detach().float().clone()
 
 
 def _take_gradient(parameter: Tensor) -> None:

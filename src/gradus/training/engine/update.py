@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradus.algorithms import CORRECTIONS, combine_metrics, kl_loss
 from gradus.core import child_seed
@@ -29,6 +29,7 @@ from gradus.training.engine.logp_diff import (
     uses_trainer_logprobs,
 )
 from gradus.training.engine.loss_step import precision, run_update, share_prefixes, vocabulary_size
+from gradus.training.engine.reference import Reference
 
 __all__ = ["UpdateResult", "policy_update"]
 
@@ -73,7 +74,7 @@ def policy_update(
     config: GrpoConfig,
     lr: float,
     *,
-    reference: nn.Module | None = None,
+    reference: Reference | None = None,
     key: Sequence[int | str] = (),
     skip_above: float | None = None,
 ) -> UpdateResult:
@@ -157,7 +158,7 @@ class _Update:
         loaded: LoadedModel,
         config: GrpoConfig,
         credited: Mapping[int, TrainingSample],
-        reference: nn.Module | None,
+        reference: Reference | None,
         old: _OldLogprobs,
     ) -> None:
         self.loaded, self.config, self.reference, self.old = loaded, config, reference, old
@@ -272,8 +273,8 @@ class _Update:
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
         """(1, A) of the same tokens under the frozen model."""
         assert self.reference is not None
-        with tree_attention(self.reference):
-            return score_tokens(self.reference, batch, self.config.sampling).logprobs[None]
+        with self.reference() as model, tree_attention(model):
+            return score_tokens(model, batch, self.config.sampling).logprobs[None]
 
 
 def _advantages(sample: TrainingSample) -> Tensor:

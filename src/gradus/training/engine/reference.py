@@ -1,0 +1,56 @@
+"""The model that KL is measured to: what the run began with, or another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.training.config import GrpoConfig
+from gradus.training.distributed.processes import launched_with
+from gradus.training.engine.optimizers import trainable
+
+__all__ = ["Reference", "load_reference"]
+
+Reference = Callable[[], AbstractContextManager[nn.Module]]
+
+
+def load_reference(loaded: LoadedModel, config: GrpoConfig) -> Reference | None:
+    """What opens the reference, None if kl_coef is 0.
+
+    With adapters it is the model itself, with the adapters as they are now (new ones change nothing), so no second model is loaded.
+    """
+    if config.kl_coef == 0:
+        return None
+    if config.lora is not None and config.reference is None and not launched_with("FSDP"):
+        adapters = {name: parameter.detach().clone() for name, parameter in trainable(loaded.model).items()}
+        return partial(_with_adapters, loaded.model, adapters)
+    reference = load_model(
+        config.reference or loaded.path,
+        dtype=loaded.dtype,
+        device=loaded.device,
+        attention=config.attention,
+        keep_history=True,  # it scores tokens and renders nothing
+    )
+    return partial(nullcontext, reference.model.requires_grad_(False))
+
+
+@contextmanager
+def _with_adapters(model: nn.Module, adapters: dict[str, Tensor]) -> Iterator[nn.Module]:
+    parameters = trainable(model)
+    trained = {name: parameter.data for name, parameter in parameters.items()}
+    device = next(iter(trained.values())).device.type
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    try:
+        for name, parameter in parameters.items():
+            parameter.data = adapters[name]
+        # autocast keeps casts of the trained adapters and must not take them here
+        with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
+            yield model
+    finally:
+        for name, parameter in parameters.items():
+            parameter.data = trained[name]
