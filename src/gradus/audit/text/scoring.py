@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradus.audit.text.sandbox import confine, sandbox_works
 from gradus.audit.text.tasks import TextSubject, TextTask
+from gradus.core.sandbox import confine, sandbox_works
 
 __all__ = ["CANARY", "Score", "Scorer"]
 
@@ -70,8 +70,7 @@ class Scorer:
 
     def can_confine(self) -> bool:
         """Whether the sandbox works on this machine."""
-        with tempfile.TemporaryDirectory() as folder:
-            return sandbox_works(folder)
+        return sandbox_works()
 
     def _run(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
         """Scores up to the end or to the first call that had to be killed."""
