@@ -1,12 +1,15 @@
 """What runs in the sandbox reaches nothing outside it."""
 
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
-from gradus.core.sandbox import run_sandboxed, sandbox_works
+from gradus.core.sandbox import run_python, run_sandboxed, sandbox_works
 
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 
@@ -45,7 +48,7 @@ def test_there_is_no_network_no_foreign_process_and_no_secret_of_the_environment
         f"try: os.kill({os.getpid()}, 0)\nexcept ProcessLookupError: print('nobody')\n"
     )
     result = _run(code, work, hidden=[str(hidden)])
-    assert result.stdout.split("\n")[:3] == ["None [] 1", "101", "nobody"]
+    assert result.stdout.split("\n")[:3] == ["None [] 2", "101", "nobody"]
     assert (hidden / "gold.txt").read_text() == "42"
 
 
@@ -68,3 +71,101 @@ def test_memory_output_and_exit_codes_are_bounded_and_told(tmp_path, unsafe):
     assert flood.cut
     assert len(flood.stdout) <= 1 << 20
     assert _run("import sys; print(sys.stdin.read()); sys.exit(7)", tmp_path, stdin="hello", unsafe=unsafe).code == 7
+
+
+def running(name: str) -> list[int]:
+    return [each.pid for each in psutil.process_iter(["cmdline"]) if name in (each.info["cmdline"] or [])]
+
+
+TRESPASS = """
+import os, socket, sys
+kept, source, parent = sys.stdin.read().split()
+for path in (kept, "/etc/gradus", "/usr/gradus", "/dev/gradus", "/proc/sys/kernel/core_pattern", "/gradus"):
+    try:
+        open(path, "w").close()
+        print("wrote", path)
+    except OSError:
+        pass
+for path in (kept, source, os.path.expanduser("~root/.bashrc")):
+    if os.path.exists(path):
+        print("saw", path)
+for port in (80, 22):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1)
+        print("connected")
+    except OSError:
+        pass
+try:
+    os.kill(int(parent), 0)
+    print("reached", parent)
+except OSError:
+    pass
+print(sorted(os.environ), [name for name in os.listdir("/proc") if name.isdigit()])
+open("scratch", "w").write("mine")
+"""
+
+
+def test_a_program_reads_writes_and_reaches_nothing_of_the_machine(tmp_path):
+    (tmp_path / "kept").write_text("as it was")
+    given = f"{tmp_path / 'kept'} {Path(__file__).resolve()} {psutil.Process().pid}"
+    result = run_python(TRESPASS, stdin=given)
+    environment = "['HOME', 'LANG', 'PATH', 'PYTHONDONTWRITEBYTECODE', 'PYTHONHASHSEED']"
+    assert (result.code, result.stdout, result.stderr) == (0, f"{environment} ['1', '2']\n", "")
+    assert (tmp_path / "kept").read_text() == "as it was"
+    assert not Path("/etc/gradus").exists()
+    assert not Path("scratch").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        ("while True: pass", "time"),
+        ("while True: print('more' * 100)", "output"),
+        (
+            "import os, time\nfor _ in range(6): os.fork() or [bytearray(60 << 20), time.sleep(60)]\ntime.sleep(60)",
+            "memory",
+        ),
+    ],
+)
+def test_a_program_that_does_not_end_is_ended(code, limit):
+    result = run_sandboxed([sys.executable, "-c", code], seconds=1, memory=200 << 20)
+    assert (result.limit, result.code, result.cut) == (limit, None, limit == "output")
+    assert len(result.stdout) <= 1 << 20
+
+
+def test_a_fork_bomb_stays_small_and_leaves_nobody():
+    bomb = "import os, time\nwhile True: os.fork() or time.sleep(60)"
+    result = run_sandboxed([sys.executable, "bomb-of-gradus.py"], files={"bomb-of-gradus.py": bomb})
+    assert result.code == 1
+    assert "Resource temporarily unavailable" in result.stderr
+    assert running("bomb-of-gradus.py") == []
+
+
+def test_who_ends_early_takes_its_children_along():
+    code = "import os, time\nif os.fork() == 0:\n    time.sleep(60)\n    print('late')\nos._exit(7)"
+    result = run_sandboxed([sys.executable, "early-gradus.py"], files={"early-gradus.py": code})
+    assert (result.code, result.stdout) == (7, "")
+    assert running("early-gradus.py") == []
+
+
+def test_signals_and_unknown_programs_are_told():
+    assert run_python("import os; os.abort()").code == -6
+    nothing = run_sandboxed(["/usr/bin/no-such-program"])
+    assert (nothing.code, nothing.stderr) == (127, "/usr/bin/no-such-program: No such file or directory\n")
+
+
+def test_without_a_sandbox_it_is_refused_unless_told():
+    ask = "from gradus.core.sandbox import run_python\nprint(run_python('print(6 * 7)', unsafe={}).stdout)"
+    shell = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec "$0" -c "$1"'
+
+    def where_no_namespace_is(code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["unshare", "--user", "--map-root-user", "sh", "-c", shell, sys.executable, code],
+            capture_output=True,
+            text=True,
+        )
+
+    refused = where_no_namespace_is(ask.format(False))
+    assert "OSError: this machine allows no sandbox (" in refused.stderr
+    assert refused.stdout == ""
+    assert where_no_namespace_is(ask.format(True)).stdout == "42\n\n"

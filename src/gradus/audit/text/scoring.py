@@ -123,7 +123,7 @@ def _serve(
     signal.signal(signal.SIGALRM, alarm)
     try:
         if confined:
-            confine(folder)
+            confine(folder, keep=(writer,))
         canary = Path(folder) / "canary"
         _one(
             subject, rows[0][0], "", _WARM_UP, canary

@@ -1,0 +1,281 @@
+"""Shutting a process in: no network, no other processes, files that it cannot write, limits on memory and processes.
+
+Linux namespaces by unshare(2), a read-only view of all mounts by mount_setattr(2), no capabilities: no program is needed for it, and no
+right beyond an ordinary user's. As a script this file becomes the command that ``gradus.core.sandbox`` asks for; it needs the
+standard library alone and starts fast.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["SCRATCH", "View", "confine"]
+
+_NEW_USER, _NEW_PID, _NEW_NET, _NEW_MOUNT, _NEW_IPC, _NEW_UTS = (
+    0x10000000,
+    0x20000000,
+    0x40000000,
+    0x00020000,
+    0x08000000,
+    0x04000000,
+)
+_MOUNT_SETATTR, _RECURSIVE = 442, 0x8000  # the call has this number on every architecture
+_READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_EXECUTION = 1, 2, 4, 8  # the same bits in mount(2) and mount_setattr(2)
+_BIND, _PRIVATE, _WITH_CHILDREN = 1 << 12, 1 << 18, 1 << 14
+_PARENT_DEATH, _DUMPABLE, _DROP_BOUND, _NO_NEW_PRIVILEGES = 1, 4, 24, 38
+_SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "nix", "proc")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_SCRATCH_BYTES = 16 << 20
+_POLL = 0.01  # seconds
+_OWN_USERS = 0x60000000  # above every user that exists: one for each program that root runs
+SCRATCH = "/tmp"  # where a command without a folder of its own works
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What can be read inside. ``only``: these folders besides those of the system; None for all. ``hidden``: folders that look empty.
+
+    ``kept``: the scratch folder is the real one, and what is written there stays.
+    """
+
+    only: Sequence[str] | None = None
+    hidden: Sequence[str] = ()
+    kept: bool = False
+
+
+def confine(
+    scratch: str,
+    *,
+    memory: int = 8 << 30,
+    processes: int = 64,
+    view: View = View(),
+    keep: Sequence[int] = (),
+    report: int | None = None,
+) -> None:
+    """Shut this process in: only ``scratch`` (a folder, empty inside) can be written. Raises OSError if the system forbids it.
+
+    The caller goes on in a process of its own, with two parents that wait for it: one outside, which ends as it ends, and one
+    inside, which ends everything if there are more than ``processes`` or they use more than ``memory`` bytes more than now.
+    ``keep``: open files that stay open besides output and errors. ``report``: a file descriptor that is told, as JSON, how it ended.
+    """
+    started, go = os.pipe()
+    owner = _leave_namespaces()
+    first = os.fork()
+    if first:
+        os.write(go, b".")
+        _end_as(os.waitpid(first, 0)[1])
+    os.close(go)
+    os.setsid()
+    _close_files({1, 2, started, *keep, *(() if report is None else (report,))})
+    _mount_view(scratch, view)
+    _drop_rights(owner and view.only is not None)
+    if not os.read(started, 1):  # the parent ended before this process was bound to it
+        os._exit(1)
+    os.close(started)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    child = os.fork()
+    if child:
+        _watch(child, memory, processes, report)
+    if report is not None:
+        os.close(report)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    os.chdir(scratch)
+    _limit(memory, processes)
+
+
+def _leave_namespaces() -> bool:
+    """Enter new namespaces; children are in a new one of processes. Whether this is root of the machine, who needs no user's."""
+    user, group = os.getuid(), os.getgid()
+    wanted = _NEW_MOUNT | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS
+    if user == 0 and _libc.unshare(wanted) == 0:
+        return True
+    _checked(_libc.unshare(wanted | _NEW_USER), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return False
+
+
+def _close_files(kept: set[int]) -> None:
+    """Close what is open, and read from nothing."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number and number not in kept:
+            with suppress(OSError):
+                os.close(number)
+
+
+def _mount_view(scratch: str, view: View) -> None:
+    """The file system as it is seen inside."""
+    _mount("none", "/", "", _PRIVATE | _WITH_CHILDREN)
+    covered = ["dev", "run"] if view.only is None else [name for name in os.listdir("/") if name not in _SYSTEM]
+    wanted = (*_DEVICES, *(view.only or ()), *([scratch] if view.kept else ()))
+    handles = {path: os.open(path, os.O_PATH) for path in wanted if os.path.exists(path)}
+    for path in [f"/{name}" for name in covered]:
+        if os.path.isdir(path) and not os.path.islink(path):
+            _mount("tmpfs", path, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
+    for path, handle in handles.items():
+        _bring_back(path, handle)
+    os.makedirs(scratch, exist_ok=True)
+    _mount("proc", "/proc", "proc", _NO_SETUID | _NO_DEVICES | _NO_EXECUTION)
+    _set_attributes("/", _READ_ONLY | _NO_SETUID | _NO_DEVICES, 0, _RECURSIVE)
+    for path in _DEVICES:
+        _set_attributes(path, 0, _NO_DEVICES)
+    for path in view.hidden:
+        _mount("tmpfs", path, "tmpfs", _READ_ONLY | _NO_DEVICES, "size=4k")
+    if view.kept:
+        _set_attributes(scratch, 0, _READ_ONLY)
+    else:
+        options = f"size={_SCRATCH_BYTES},nr_inodes=2048,mode=1777"
+        _mount("tmpfs", scratch, "tmpfs", _NO_SETUID | _NO_DEVICES, options)
+
+
+def _bring_back(path: str, handle: int) -> None:
+    """Show at ``path`` what was opened there before it was covered."""
+    source = f"/proc/self/fd/{handle}"
+    if path in _DEVICES:
+        with open(path, "a"):
+            pass
+    else:
+        os.makedirs(path, exist_ok=True)
+    _mount(source, path, "", _BIND | _WITH_CHILDREN)
+    os.close(handle)
+
+
+def _drop_rights(change_user: bool) -> None:
+    """Give up all capabilities for good, root's name too if ``change_user``, and end when the parent ends."""
+    own = _OWN_USERS + int.from_bytes(os.urandom(3), "little")
+    if change_user:
+        os.setgroups([])
+        os.setresgid(own, own, own)
+    capability = 0
+    while _libc.prctl(_DROP_BOUND, capability, 0, 0, 0) == 0:
+        capability += 1
+    if change_user:
+        os.setresuid(own, own, own)
+    header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
+    _checked(_libc.capset(header, none), "capset")
+    _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+    _checked(_libc.prctl(_PARENT_DEATH, int(signal.SIGKILL), 0, 0, 0), "prctl")
+
+
+def _watch(child: int, memory: int, processes: int, report: int | None) -> None:
+    """Be the first process inside: when it ends, all end. It ends with ``child``, or if they are too many or too big."""
+    _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
+    own, page = _resident("self"), resource.getpagesize()
+    while True:
+        signal.sigtimedwait({signal.SIGCHLD}, _POLL)
+        ended, status = _reap(child)
+        others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+        used = page * sum(max(_resident(name) - own, 0) for name in others)
+        limit = "processes" if len(others) > processes else "memory" if used > memory else None
+        if limit or ended:
+            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            if report is not None:
+                os.write(report, json.dumps({"limit": limit, "code": None if limit else code}).encode())
+            _end_as(status if ended else signal.SIGKILL)
+
+
+def _reap(child: int) -> tuple[bool, int]:
+    """Whether ``child`` ended, and its status; whoever else ended is forgotten."""
+    while True:
+        try:
+            process, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True, 0
+        if process in (0, child):
+            return process == child, status
+
+
+def _resident(process: str) -> int:
+    """Pages in memory; 0 for a process that just ended."""
+    try:
+        with open(f"/proc/{process}/statm") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0
+
+
+def _limit(memory: int, processes: int | None) -> None:
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    limits = {
+        resource.RLIMIT_AS: used + memory,
+        resource.RLIMIT_FSIZE: _SCRATCH_BYTES,  # of one file
+        resource.RLIMIT_NOFILE: 128,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+    }
+    if processes is not None:
+        limits[resource.RLIMIT_NPROC] = processes + 1  # the one that watches counts
+    for name, value in limits.items():
+        hard = resource.getrlimit(name)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(name, (value, value))
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    arguments = (source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None)
+    _checked(_libc.mount(*arguments), f"mount {target}")
+
+
+def _set_attributes(path: str, given: int, taken: int, flags: int = 0) -> None:
+    attributes = struct.pack("QQQQ", given, taken, 0, 0)
+    _checked(_libc.syscall(_MOUNT_SETATTR, -100, path.encode(), flags, attributes, len(attributes)), "mount_setattr")
+
+
+def _end_as(status: int) -> None:
+    os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Become the command that ``gradus.core.sandbox`` asks for; where it cannot be confined, say why."""
+    folder, memory, report = request["folder"], request["memory"], request["report"]
+    try:
+        if request["confined"]:
+            view = View(only=request["only"], hidden=request["hidden"], kept=request["kept"])
+            confine(folder, memory=memory, processes=request["processes"], view=view, report=report)
+        else:
+            os.chdir(folder)
+            _limit(memory, None)
+    except OSError as error:
+        os.write(report, json.dumps({"problem": str(error)}).encode())
+        os._exit(1)
+    for name, text in {**request["files"], ".stdin": request["stdin"]}.items():
+        os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text)
+    os.dup2(os.open(".stdin", os.O_RDONLY), 0)
+    os.unlink(".stdin")
+    seconds = request["cpu_seconds"]
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    command = request["command"]
+    try:
+        os.execvpe(command[0], command, request["environ"])
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(127)
+
+
+if __name__ == "__main__":
+    _become(json.load(sys.stdin))
