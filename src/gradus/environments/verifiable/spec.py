@@ -74,7 +74,7 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
 
 def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
     """``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``."""
-    return _table_spec("gsm8k", argument, "reward-school problems in words", recipe="gsm8k.toml")
+    return _table_spec("gsm8k", argument, "grade-school problems in words", recipe="gsm8k.toml")
 
 
 def load_jsonl(argument: str | None = None) -> EnvironmentSpec:
