@@ -10,6 +10,7 @@ The names below are loaded when they are first used.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable import one_turn
     from gradus.policies.scripted import FunctionPolicy
+
+# How long OpenMP's threads spin before they sleep, in rounds. libgomp's own 300,000 (milliseconds) starve whatever shares the cores:
+# two processes of two threads each on two cores ran at a tenth of their speed. It has effect if torch is not loaded yet.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 _HOMES = {
     "gradus.api.environments": ("load_environment", "roll_out"),

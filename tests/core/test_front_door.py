@@ -1,5 +1,6 @@
 """`import gradus`: the names, how they load, and what comes back."""
 
+import os
 import subprocess
 import sys
 
@@ -32,6 +33,15 @@ def test_importing_gradus_loads_next_to_nothing():
     code = "import sys, gradus; print(sum(name.startswith('gradus') for name in sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(said.stdout) <= 2
+
+
+def test_threads_that_wait_leave_the_cores_to_others():
+    """libgomp's own 300,000 rounds of spinning stop whatever shares the cores; who sets a policy is left alone."""
+    code = "import os, gradus; print(os.environ.get('GOMP_SPINCOUNT'))"
+    outside = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    for given, expected in (({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")):
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=outside | given)
+        assert said.stdout.strip() == expected, said.stderr
 
 
 def test_policies_are_names_objects_or_a_mapping():
