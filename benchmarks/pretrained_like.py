@@ -135,7 +135,9 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     )
     bpe.decoder = decoders.ByteLevel()
     rng = child_rng(0, "pretrained-like-tokenizer")
-    code = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(Path(ast.__file__).parent.glob("*.py"))]
+    code = [
+        path.read_text(encoding="utf-8", errors="replace") for path in sorted(Path(ast.__file__).parent.glob("*.py"))
+    ]
     trainer = trainers.BpeTrainer(
         vocab_size=32_000,
         special_tokens=[END, START, STOP],
@@ -167,7 +169,9 @@ def read_texts(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, text
         optimizer.step()
         optimizer.zero_grad()
         if step % 20 == 0 or step == steps - 1:
-            print(f"text {step + 1}/{steps}: loss {loss.item():.3f}, {time.process_time() - begun:.0f} CPU s", flush=True)
+            print(
+                f"text {step + 1}/{steps}: loss {loss.item():.3f}, {time.process_time() - begun:.0f} CPU s", flush=True
+            )
 
 
 def packed(library: list[int], tokenizer: PreTrainedTokenizerFast, rng: Random, end: int) -> list[int]:
@@ -217,7 +221,9 @@ def trained(environment: str, model: Path, out: Path, settings: list[str]) -> di
         for name, policy in condition["policies"].items()
         if name.split("-")[0] in ("base", "sft", "grpo")
     }
-    pairs = {name: pair["reward"] for name, pair in condition["pairs"].items() if "base" in name or name == "grpo - sft"}
+    pairs = {
+        name: pair["reward"] for name, pair in condition["pairs"].items() if "base" in name or name == "grpo - sft"
+    }
     return {"policies": table, "pairs": pairs}
 
 
