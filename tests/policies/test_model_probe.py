@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ import torch
 from model_matrix import CORE, make_model
 
 from gradus.core import ConfigError
+from gradus.interop.serving.chat import chat_loop
+from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.planning.forecast import read_shape
 from gradus.planning.model_probe import check_model, probe_model
 from gradus.policies.local import general_decoding
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
-from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers', about kernels that are not installed
 
@@ -89,3 +92,32 @@ def test_half_precision_is_judged_by_its_own_limits(tmp_path: Path):
     probe = check_model(loaded)
     assert loaded.dtype == torch.bfloat16
     assert 1e-4 < probe.mean < 0.1
+
+
+def test_a_model_with_states_is_served_and_talked_to(tmp_path: Path) -> None:
+    """Mamba keeps no keys and values; transformers samples for it, one request after another."""
+    loaded = load("mamba", tmp_path)
+    said = iter(["w1 w2", "w3", None])
+    settings = SamplingConfig(max_new_tokens=5)
+    messages = chat_loop(loaded, ask=lambda: next(said), show=lambda text: None, sampling=settings)
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+    batch = ContinuousBatch(loaded, rows=4)
+    batch.start()
+    told: queue.SimpleQueue[Sampled | Exception] = queue.SimpleQueue()
+    try:
+        for _ in range(2):
+            batch.submit(Generation(prompt=[7, 8, 9], sampling=settings, seed=3, tell=told.put))
+        answers: list[list[Sampled]] = [[], []]
+        for answer in answers:
+            while not answer or answer[-1].finish is None:
+                token = told.get(timeout=30)
+                assert isinstance(token, Sampled)
+                answer.append(token)
+    finally:
+        batch.close()
+    assert answers[0] == answers[1]
+    ids = [token.id for token in answers[0]]
+    with torch.no_grad():
+        logits = loaded.model(torch.tensor([[7, 8, 9, *ids]])).logits[0, 2:-1]
+    own = sampling_logprobs(logits, settings).gather(-1, torch.tensor(ids)[:, None])[:, 0]
+    assert own.tolist() == pytest.approx([token.logprob for token in answers[0]], abs=1e-4)

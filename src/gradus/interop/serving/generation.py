@@ -1,7 +1,8 @@
 """Continuous batching: requests join and leave a running batch between two tokens.
 
 One thread owns the model and the cache. Rows that are being answered stand in the first slots of the cache; a finished row's
-place is taken by the last one. Every row has its own sampling settings and its own randomness.
+place is taken by the last one. Every row has its own sampling settings and its own randomness. An architecture that this cache does not
+fit (Mamba, hybrids) answers one request after another, by transformers' ``generate``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 
 from gradus.core import ConfigError, ContextLengthError, PolicyError, child_seed
-from gradus.policies.local.cache_check import check_cache
+from gradus.policies.local.cache_check import cache_plan
 from gradus.policies.local.decoding import evaluating
+from gradus.policies.local.general_decoding import stream_tokens
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.sampling import SamplingConfig, draw, sampling_logprobs
 
 __all__ = ["ContinuousBatch", "Generation", "Sampled"]
@@ -71,8 +72,7 @@ class ContinuousBatch:
         self.loaded = loaded
         self.rows = rows
         self._closing = False
-        self._plan = plan_masks(loaded.model)
-        check_cache(loaded, self._plan)
+        self._plan = cache_plan(loaded)
         self._stops = loaded.renderer.stop_ids
         self._waiting: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
         self._active: list[Generation] = []  # by slot
@@ -139,7 +139,8 @@ class ContinuousBatch:
     def _admit(self) -> bool:
         """Take in waiting requests; wait for one if nothing is under way. False when the batch was closed."""
         read = 0
-        while len(self._active) < self.rows and read < _PREFILL_TOKENS:
+        rows = self.rows if self._plan else 1
+        while len(self._active) < rows and read < _PREFILL_TOKENS:
             try:
                 generation = self._waiting.get(block=not self._active)
             except queue.Empty:
@@ -157,6 +158,10 @@ class ContinuousBatch:
 
     def _prefill(self, generation: Generation) -> None:
         """Read a whole prompt into the next free slot."""
+        if self._plan is None:
+            self._active.append(generation)
+            self.largest_batch = 1
+            return
         slot, length = len(self._active), len(generation.prompt)
         device = self.loaded.device
         positions = torch.arange(length, device=device)[None]
@@ -173,6 +178,10 @@ class ContinuousBatch:
             self._drop(slot)
         if not self._active:
             return
+        if self._plan is None:
+            self._answer_alone(self._active[0])
+            self._active.clear()
+            return
         finished = self._draw()
         for slot in reversed(finished):
             self._drop(slot)
@@ -186,6 +195,19 @@ class ContinuousBatch:
         self._logits = self._forward(ids, positions, max(lengths) + 1)
         for row in self._active:
             row.length += 1
+
+    def _answer_alone(self, row: Generation) -> None:
+        """A whole answer, where there is no cache that rows could share."""
+        ended = False
+
+        def token(logits: Tensor) -> int:
+            nonlocal ended
+            self._logits = logits
+            ended = bool(self._draw())
+            return row.ids[-1]
+
+        budget = row.sampling.max_new_tokens
+        stream_tokens(self.loaded, row.prompt, budget, token, lambda: ended or row.cancelled or self._closing)
 
     def _draw(self) -> list[int]:
         """Sample every row under its own settings. Returns the slots that are done, in order."""
@@ -230,6 +252,7 @@ class ContinuousBatch:
 
     def _forward(self, ids: Tensor, positions: Tensor, width: int) -> Tensor:
         """Run (n, S) tokens; logits (n, V) behind the last of each."""
+        assert self._plan is not None
         options = {"logits_to_keep": 1} if self._plan.keeps_last else {}
         out = self.loaded.model(
             input_ids=ids,

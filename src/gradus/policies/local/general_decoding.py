@@ -8,14 +8,14 @@ length, because padding would change a state.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from gradus.policies.local.decoding import Answer, Prompt, evaluating
 from gradus.policies.local.grammar import Grammar
@@ -23,7 +23,7 @@ from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, draw, legal_mask, sampling_logprobs
 
-__all__ = ["GeneralDecoder"]
+__all__ = ["GeneralDecoder", "stream_tokens"]
 
 
 class GeneralDecoder:
@@ -59,6 +59,40 @@ class GeneralDecoder:
             model.generate(
                 input_ids=given, attention_mask=torch.ones_like(given), logits_processor=LogitsProcessorList([drawer])
             )
+
+
+def stream_tokens(
+    loaded: LoadedModel, prompt: Sequence[int], budget: int, token: Callable[[Tensor], int], done: Callable[[], bool]
+) -> None:
+    """Answer one prompt: ``token`` draws from each logits (1, V), ``done`` is asked behind each."""
+    model: Any = causal_model(loaded.model)
+    given = torch.tensor([list(prompt)], device=loaded.device)
+    config = GenerationConfig(do_sample=False, max_new_tokens=budget, eos_token_id=None, pad_token_id=0)
+    with evaluating(loaded.model), _generating_by(model, config):
+        model.generate(
+            input_ids=given,
+            attention_mask=torch.ones_like(given),
+            logits_processor=LogitsProcessorList([_Chooser(token)]),
+            stopping_criteria=StoppingCriteriaList([_Stopper(done)]),
+        )
+
+
+class _Chooser(LogitsProcessor):
+    def __init__(self, token: Callable[[Tensor], int]) -> None:
+        self._token = token
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        chosen = torch.full_like(scores, float("-inf"))
+        chosen[:, self._token(scores)] = 0.0
+        return chosen
+
+
+class _Stopper(StoppingCriteria):
+    def __init__(self, done: Callable[[], bool]) -> None:
+        self._done = done
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        return torch.full((len(input_ids),), self._done(), device=input_ids.device)
 
 
 @contextmanager
