@@ -178,11 +178,13 @@ def evaluate(
     """
     from gradus.pipeline.evaluate import evaluate_policies
     from gradus.pipeline.policies import make_policy
+    from gradus.policies.local.shelf import ModelShelf
 
     chosen = {**_named(policies), **_named(against)}
     spec = load_environment(env or _environment_of(chosen.values()), rewards=rewards)
+    shelf = ModelShelf()
     made = {
-        name: make_policy(spec, str(each.folder if isinstance(each, Run) else each), **sampling)
+        name: make_policy(spec, str(each.folder if isinstance(each, Run) else each), shelf=shelf, **sampling)
         if isinstance(each, str | Path | Run)
         else each
         for name, each in chosen.items()

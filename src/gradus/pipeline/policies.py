@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.naming import did_you_mean
 from gradus.policies.local.folders import RUN_MODELS, find_model
+
+if TYPE_CHECKING:
+    from gradus.policies.local.loading import LoadedModel
+    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ModelShelf
 
 __all__ = ["existing_model", "find_model", "installed_policies", "is_hub_name", "make_policy", "teacher_name"]
 
@@ -31,11 +37,13 @@ def make_policy(
     max_new_tokens: int | None = None,
     keep_history: bool | None = None,
     label: str | None = None,
+    shelf: ModelShelf | None = None,
 ) -> Policy:
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
 
     A model answers as it was trained (sampling, template, history); ``temperature`` (0 is greedy), ``max_new_tokens`` and
-    ``keep_history`` change that. A model that was never trained here samples as the environment's recipe would train it.
+    ``keep_history`` change that. A model that was never trained here samples as the environment's recipe would train it. With a
+    ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
     """
     head, _, argument = name.partition(":")
     if head in spec.policies:
@@ -59,14 +67,23 @@ def make_policy(
             "hub name (owner/name)"
         )
     from gradus.pipeline.recipe import sampling_of
-    from gradus.policies.local.loading import load_model
+    from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ShelvedPolicy
 
+    path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
-    loaded = load_model(str(folder or name), keep_history=True if spec.max_turns == 1 else keep_history)
-    sampling = loaded.settings.sampling or sampling_of(spec)
-    sampling = sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
-    return LocalPolicy(loaded, sampling, name=label or name, grammar=spec.language.grammar)
+    load = partial(load_model, path, keep_history=True if spec.max_turns == 1 else keep_history)
+
+    def policy(loaded: LoadedModel) -> LocalPolicy:
+        sampling = loaded.settings.sampling or sampling_of(spec)
+        sampling = sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+        return LocalPolicy(loaded, sampling, name=label or name, grammar=spec.language.grammar)
+
+    if shelf is None:
+        return policy(load())
+    check_source(path)  # it should fail now, not behind the evaluation of others
+    return ShelvedPolicy(shelf, path, load, policy, name=label or name)
 
 
 def is_hub_name(name: str) -> bool:

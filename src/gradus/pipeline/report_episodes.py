@@ -40,21 +40,19 @@ def write_report_episodes(
     seed: int,
 ) -> None:
     """Write what the report browses. ``config`` is the GrpoConfig, whose credit the shown advantages follow."""
-    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ShelvedPolicy
 
     groups = shown_groups(episodes, each)
     trained = policies.get("grpo")
     advantages = None
-    if isinstance(trained, LocalPolicy):
+    if isinstance(trained, ShelvedPolicy):
         advantages = _advantages(config, grader, trained.loaded.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
         rolled_out = roll_out(
             spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader
         )
         groups = [*rolled_out.groups, *groups]
-    pieces = {
-        name: _pieces(policy.loaded.tokenizer) for name, policy in policies.items() if isinstance(policy, LocalPolicy)
-    }
+    pieces = {name: _pieces(policy.tokenizer) for name, policy in policies.items() if isinstance(policy, ShelvedPolicy)}
     facts = _facts(trained, seed)
     prepare_report(folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces)
 
@@ -67,10 +65,10 @@ def _facts(trained: Policy | None, seed: int) -> dict[str, Any]:
 
     import torch
 
-    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ShelvedPolicy
 
     facts: dict[str, Any] = {}
-    if isinstance(trained, LocalPolicy):
+    if isinstance(trained, ShelvedPolicy):
         model = trained.loaded.model
         facts["model"] = str(getattr(model.config, "model_type", type(model).__name__))
         facts["parameters"] = f"{sum(each.numel() for each in model.parameters()):,}"

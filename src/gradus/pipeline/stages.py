@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from gradus.pipeline.teaching import teach
 from gradus.planning.model_probe import check_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.policies.nano.model import make_nano
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.training.config import GrpoConfig
@@ -260,21 +262,32 @@ def _default_policies(run: _Run) -> tuple[str, ...]:
 
 
 def _policies(run: _Run, names: Sequence[str]) -> dict[str, Policy]:
-    """The policies of the evaluation: the run's checkpoints, each loaded once, and whatever a name means elsewhere."""
-    sampling = run.recipe.grpo.sampling
-    loaded: dict[str, LoadedModel] = {}
+    """The policies of the evaluation: the run's checkpoints, one loaded at a time, and whatever a name means elsewhere."""
+    shelf = ModelShelf()
     policies: dict[str, Policy] = {}
     for name in names:
-        if name not in CHECKPOINTS:
-            policies[name] = make_policy(run.spec, name)
-            continue
-        stage, greedy = CHECKPOINTS[name]
-        if stage not in loaded:
-            options = run.recipe.template() if stage == "model" else {}
-            loaded[stage] = load_model(run.checkpoint(stage), attention=run.recipe.grpo.attention, **options)
-        chosen = sampling.as_greedy() if greedy else sampling
-        policies[name] = LocalPolicy(loaded[stage], chosen, name=name, grammar=run.spec.language.grammar)
+        policies[name] = (
+            _checkpoint(run, name, shelf) if name in CHECKPOINTS else make_policy(run.spec, name, shelf=shelf)
+        )
     return policies
+
+
+def _checkpoint(run: _Run, name: str, shelf: ModelShelf) -> Policy:
+    """A checkpoint of the run as a policy."""
+    stage, greedy = CHECKPOINTS[name]
+    grpo = run.recipe.grpo
+    sampling = grpo.sampling.as_greedy() if greedy else grpo.sampling
+    options = run.recipe.template() if stage == "model" else {}
+    load = partial(load_model, run.checkpoint(stage), attention=grpo.attention, **options)
+    make = partial(
+        LocalPolicy,
+        sampling=sampling,
+        name=name,
+        batch_size=grpo.batch_size,
+        kv_cache_tokens=grpo.kv_cache_tokens,
+        grammar=run.spec.language.grammar,
+    )
+    return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name)
 
 
 def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:

@@ -2,10 +2,11 @@
 
 from gradus.rollouts.grading import grade_episodes, regrade
 from gradus.rollouts.relabeling import relabel
-from gradus.rollouts.rollout import RolloutResult, roll_out
+from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, roll_out
 from gradus.rollouts.storage import EpisodeFile, EpisodeWriter, decode, encode, read_episodes, write_episodes
 
 __all__ = [
+    "MAX_CONCURRENT",
     "EpisodeFile",
     "EpisodeWriter",
     "RolloutResult",

@@ -30,8 +30,9 @@ from gradus.core import (
 )
 from gradus.rollouts.grading import grade_episodes
 
-__all__ = ["RolloutResult", "roll_out"]
+__all__ = ["MAX_CONCURRENT", "RolloutResult", "roll_out"]
 
+MAX_CONCURRENT = 256  # episodes at once, unless a caller asks for fewer
 Progress = Callable[[int, int], None]
 
 
@@ -83,7 +84,7 @@ def roll_out(
     key: tuple[int | str, ...] = (),
     grader: Grader | None = None,
     max_turns: int | None = None,
-    max_concurrent: int = 256,
+    max_concurrent: int = MAX_CONCURRENT,
     first_group: int = 0,
     progress: Progress | None = None,
 ) -> RolloutResult:

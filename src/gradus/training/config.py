@@ -30,6 +30,12 @@ class GrpoConfig(TrainerConfig):
     )
     sampling: SamplingConfig = Field(default=SamplingConfig(), description="How answers are sampled.")
     batch_size: int | None = Field(default=None, ge=1, description="Rows the sampler computes at once; all by default.")
+    kv_cache_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens that the sampler's cache holds at most; no limit by default. If the rows need more, they take turns and "
+        "read their past again at every turn: slower, with the same tokens.",
+    )
     tasks: int | None = Field(
         default=None, ge=1, description="Number of training tasks, shuffled anew each epoch; endless by default."
     )

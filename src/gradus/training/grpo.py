@@ -172,6 +172,7 @@ class GrpoLoop:
             config.sampling,
             name="grpo",
             batch_size=config.batch_size,
+            kv_cache_tokens=config.kv_cache_tokens,
             grammar=spec.language.grammar,
         )
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))

@@ -41,6 +41,11 @@ class Prompt:
     uniforms: np.ndarray
     budget: int
 
+    @property
+    def end(self) -> int:
+        """Tokens that the row has at most behind its answer."""
+        return self.past + len(self.new) + self.budget
+
 
 @dataclass
 class Answer:
@@ -89,7 +94,14 @@ class Decoder:
     """Rows that share a cache. Rows that take part stand in its first slots, so that attention reads it without a copy."""
 
     def __init__(
-        self, loaded: LoadedModel, sampling: SamplingConfig, plan: MaskPlan, grammar: Grammar | None, *, rows: int
+        self,
+        loaded: LoadedModel,
+        sampling: SamplingConfig,
+        plan: MaskPlan,
+        grammar: Grammar | None,
+        *,
+        rows: int,
+        capacity: int | None = None,
     ) -> None:
         self._model, self._device, self._dtype = loaded.model, loaded.device, loaded.dtype
         self._sampling, self._plan, self._grammar = sampling, plan, grammar
@@ -97,7 +109,8 @@ class Decoder:
         known = has_lean_decoder(causal) and plan.window is None
         lean = known and causal.config._attn_implementation == "sdpa"
         self._lean = causal if lean else None
-        self._cache = RaggedCache(rows, min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY))
+        first = min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY, capacity or _FIRST_CAPACITY)
+        self._cache = RaggedCache(rows, first, most=capacity)
         self._slot_of, self._row_at = list(range(rows)), list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
         self._vocabulary = 0

@@ -30,11 +30,13 @@ class RaggedCache(Cache):
     Buffers are (rows, heads, capacity, head size) per layer, so that one head's past is one stretch of memory (decoding
     reads it at every token, and waits for little else); they grow by doubling. The model is shown (n, heads, width, head
     size): a view if the forward's rows stand in the first ``n`` slots (:meth:`swap` brings them there), else a copy.
+
+    ``most``: positions a row that doubling stops at, unless more are needed.
     """
 
-    def __init__(self, rows: int, capacity: int) -> None:
+    def __init__(self, rows: int, capacity: int, most: int | None = None) -> None:
         super().__init__(layers=[])
-        self.rows = rows
+        self.rows, self.most = rows, most
         self.capacity = capacity + _SLACK
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -92,7 +94,8 @@ class RaggedCache(Cache):
         """Make room for ``width`` positions a row."""
         if width + _SLACK <= self.capacity:
             return
-        self.capacity = max(width + _SLACK, 2 * self.capacity)
+        doubled = 2 * self.capacity if self.most is None else min(2 * self.capacity, self.most + _SLACK)
+        self.capacity = max(width + _SLACK, doubled)
         for buffers in (self._keys, self._values):
             for layer, old in enumerate(buffers):
                 new = old.new_zeros(*old.shape[:2], self.capacity, old.shape[3])

@@ -20,7 +20,7 @@ from gradus.policies.local.folders import model_kind
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
 
-__all__ = ["LoadedModel", "context_length", "load_model", "quiet_transformers"]
+__all__ = ["LoadedModel", "check_source", "context_length", "load_model", "quiet_transformers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def load_model(
     """
     name = os.fspath(path_or_name)
     base, adapter = _base_and_adapter(name, adapter)
-    _check_source(base)
+    _check_base(base)
     stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
     given = {"attention": attention, "keep_history": keep_history, "template_options": template_options}
     settings = stored.model_copy(update={key: value for key, value in given.items() if value is not None})
@@ -96,6 +96,11 @@ def load_model(
     model.to(place).eval()
     parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}
     return LoadedModel(**parts, path=name, settings=settings)
+
+
+def check_source(path_or_name: str | os.PathLike[str]) -> None:
+    """Raise ConfigError for what cannot be a model, without loading one."""
+    _check_base(_base_and_adapter(os.fspath(path_or_name), None)[0])
 
 
 def context_length(config: Any) -> int | None:
@@ -146,7 +151,7 @@ def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tupl
     return base, name
 
 
-def _check_source(name: str) -> None:
+def _check_base(name: str) -> None:
     """A folder must be a model's; anything else must look like ``owner/name`` or ``name``."""
     folder = Path(name).expanduser()
     if folder.is_dir():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradus.core import (
@@ -40,6 +40,8 @@ class LocalPolicy:
         name: the policy's name in results.
         batch_size: rows that go through the model at once, and that a cache is kept for; None for all. Smaller needs less memory
             and more time.
+        kv_cache_tokens: tokens that the cache holds at most, prompts, answers and padding; None for no limit. A row that is longer
+            alone has a cache of its own length.
         grammar: legal words at each place of an answer (``EnvironmentSpec.grammar``) or any ``Grammar``; used where
             ``sampling.grammar`` is set.
 
@@ -54,13 +56,17 @@ class LocalPolicy:
         *,
         name: str = "local",
         batch_size: int | None = None,
+        kv_cache_tokens: int | None = None,
         grammar: Grammar | Sequence[Sequence[str]] | None = None,
     ) -> None:
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}; leave it out for all rows at once")
         if sampling.grammar and grammar is None:
             raise ConfigError("sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar")
+        if kv_cache_tokens is not None and kv_cache_tokens < 1:
+            raise ConfigError(f"kv_cache_tokens must be at least 1, got {kv_cache_tokens}; leave it out for no limit")
         self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
+        self.kv_cache_tokens = kv_cache_tokens
         self.grammar = _as_grammar(grammar, loaded) if sampling.grammar and grammar is not None else None
         self.plan = cache_plan(loaded)
         self._name = name
@@ -73,7 +79,8 @@ class LocalPolicy:
         """What samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit."""
         if self.plan is None:
             return GeneralDecoder(self.loaded, self.sampling, self.grammar)
-        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows)
+        most = None if self.kv_cache_tokens is None else max(1, self.kv_cache_tokens // rows)
+        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows, capacity=most)
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that run at once."""
@@ -100,7 +107,7 @@ class _Row:
     opened: bool = False  # it has a training sequence to extend
     cut: bool = False  # its last answer lacks a stop token
     unread: tuple[int, ...] = ()  # sampled, but not yet in the cache
-    read: tuple[int, ...] = ()  # what the cache would hold, kept if rows take turns in it
+    read: tuple[int, ...] = ()  # what the cache would hold, kept if rows take turns in it, or may come to do so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +123,8 @@ class _Reading:
 class LocalSession:
     """A local policy in the middle of many episodes: one cache slot each.
 
-    With more episodes than ``batch_size`` there is a cache for so many rows alone; rows take turns in it, and read what they had
-    read and said again at every turn.
+    With more episodes than ``batch_size``, or more tokens than ``kv_cache_tokens``, rows take turns in a cache of that size, and
+    read what they had read and said again at every turn.
     """
 
     def __init__(self, policy: LocalPolicy, episodes: Sequence[EpisodeStart]) -> None:
@@ -136,6 +143,24 @@ class LocalSession:
         if self._decoder is None:
             raise PolicyError("the session is closed; start a new one")
         actions: list[Action | None] = [None] * len(requests)
+        readings = self._readings(requests, actions)
+        if self._exceeds_cache(readings):
+            self._takes_turns = True
+            self._decoder = self._policy.decoder(1)  # lets the cache of all rows go before others are filled
+            readings = self._readings(requests, actions)
+        for batch in self._batches(readings):
+            prompts = [reading.prompt for _, reading in batch]
+            if self._takes_turns:
+                prompts = [replace(prompt, row=slot) for slot, prompt in enumerate(prompts)]
+            decoder = self._decoder
+            if self._takes_turns and self._policy.kv_cache_tokens is not None:
+                decoder = self._policy.decoder(len(batch))
+            for (place, reading), answer in zip(batch, decoder.answer(prompts), strict=True):
+                actions[place] = self._finish(reading, answer)
+        return [action for action in actions if action is not None]
+
+    def _readings(self, requests: Sequence[Request], actions: list[Action | None]) -> list[tuple[int, _Reading]]:
+        """What each request's row must read, with its place; a prompt that does not fit has its failure in ``actions``."""
         readings: list[tuple[int, _Reading]] = []
         for place, request in enumerate(requests):
             try:
@@ -143,14 +168,29 @@ class LocalSession:
             except ContextLengthError as error:
                 failure = Failure(stage="act", type=type(error).__name__, message=str(error))
                 actions[place] = Action(failure=failure)
-        for start in range(0, len(readings), self._size):
-            batch = readings[start : start + self._size]
-            prompts = [reading.prompt for _, reading in batch]
-            if self._takes_turns:
-                prompts = [replace(prompt, row=slot) for slot, prompt in enumerate(prompts)]
-            for (place, reading), answer in zip(batch, self._decoder.answer(prompts), strict=True):
-                actions[place] = self._finish(reading, answer)
-        return [action for action in actions if action is not None]
+        return readings
+
+    def _exceeds_cache(self, readings: Sequence[tuple[int, _Reading]]) -> bool:
+        """Whether a slot for each row would now take more than ``kv_cache_tokens``."""
+        limit = self._policy.kv_cache_tokens
+        if limit is None or self._takes_turns:
+            return False
+        return max((reading.prompt.end for _, reading in readings), default=0) * len(self._rows) > limit
+
+    def _batches(self, readings: Sequence[tuple[int, _Reading]]) -> Iterator[Sequence[tuple[int, _Reading]]]:
+        """Rows that go through the model together: at most ``batch_size``, and as many as the cache may hold."""
+        limit = self._policy.kv_cache_tokens
+        if limit is None or not self._takes_turns:
+            yield from (readings[start : start + self._size] for start in range(0, len(readings), self._size))
+            return
+        batch: list[tuple[int, _Reading]] = []
+        for one in sorted(readings, key=lambda each: -each[1].prompt.end):  # the first is the longest
+            if batch and (len(batch) == self._size or (len(batch) + 1) * batch[0][1].prompt.end > limit):
+                yield batch
+                batch = []
+            batch.append(one)
+        if batch:
+            yield batch
 
     def close(self) -> None:
         """Free the cache."""
@@ -194,8 +234,9 @@ class LocalSession:
         row.opened, row.cut = True, not answer.stopped
         row.length = prompt.past + len(prompt.new) + len(answer.ids) - 1
         row.unread = (answer.ids[-1],)
-        if self._takes_turns:
-            row.read = (*prompt.new, *answer.ids[:-1])
+        if self._takes_turns or self._policy.kv_cache_tokens is not None:
+            before = row.read[: prompt.past]
+            row.read = (*before, *prompt.new, *answer.ids[:-1])
         if not all(map(math.isfinite, answer.logprobs)):
             message = "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
             return Action(failure=Failure(stage="act", type="PolicyError", message=message))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradus.core import EnvironmentSpec, Grader, Group, Policy
-from gradus.rollouts import roll_out
+from gradus.rollouts import MAX_CONCURRENT, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import gather, share
@@ -55,6 +55,8 @@ def roll_out_step(
             key=("step", step, attempt),
             grader=grader,
             max_turns=config.max_turns,
+            # Episodes that are played to their end before others begin need no turns in the sampler's cache.
+            max_concurrent=max(config.group_size, config.batch_size or MAX_CONCURRENT),
             progress=progress,
         )
         for name in seconds:

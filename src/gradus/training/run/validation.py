@@ -8,7 +8,7 @@ from typing import Any
 from gradus.core import EnvironmentSpec, Grader, StopReason, Task, child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
-from gradus.rollouts import roll_out
+from gradus.rollouts import MAX_CONCURRENT, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.run.step_metrics import episode_metrics
 
@@ -22,7 +22,12 @@ def validate(
     records: list[dict[str, Any]] = []
     for decoding, sampling in (("sampled", config.sampling), ("greedy", config.sampling.as_greedy())):
         policy = LocalPolicy(
-            loaded, sampling, name=decoding, batch_size=config.batch_size, grammar=spec.language.grammar
+            loaded,
+            sampling,
+            name=decoding,
+            batch_size=config.batch_size,
+            kv_cache_tokens=config.kv_cache_tokens,
+            grammar=spec.language.grammar,
         )
         result = roll_out(
             spec,
@@ -31,6 +36,7 @@ def validate(
             seed=child_seed(config.seed, "validation"),
             grader=grader,
             max_turns=config.max_turns,
+            max_concurrent=config.batch_size or MAX_CONCURRENT,
         )
         figures = episode_metrics(result.groups)
         episodes = result.episodes
