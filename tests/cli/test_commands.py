@@ -1,11 +1,12 @@
 """The commands as a new user types them."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
 
-from gradus.cli.app import app
+from gradus.cli.app import app, main
 from gradus.cli.commands import attach
 from gradus.core import GradusError
 
@@ -29,6 +30,18 @@ def test_teach_show_and_regrade(tmp_path):
     regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
     assert regraded["episodes"] == 4
     assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
+
+
+def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
+    """Before or behind the command; what a user's own value says stays where it stands."""
+    monkeypatch.setenv("GRADUS_OUTPUT", "")
+    for words in (["--quiet", "envs"], ["envs", "--quiet"]):
+        monkeypatch.setattr("sys.argv", ["gradus", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        assert os.environ["GRADUS_OUTPUT"] == "quiet"
+    assert "rhythm" in capsys.readouterr().out
 
 
 def test_the_same_evaluation_twice_gives_the_same_bytes(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import json
 import math
 from pathlib import Path
@@ -104,8 +105,29 @@ def test_plain_lines_where_nobody_watches() -> None:
         screen.step({"step": 1, "a": {"b": 0.5}})
         screen.note("best so far")
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("step 1/4  reward 0.500  left 0:")
+    assert re.fullmatch(r"step 1/4  left 0:\d\d  reward 0.500", lines[0])
     assert lines[1] == "best so far"
+
+
+@pytest.mark.parametrize(
+    ("said", "steps", "longest"), [("", [1, 9], 80), ("verbose", list(range(1, 10)), 999), ("quiet", [], 0)]
+)
+def test_plain_lines_fit_and_are_few(
+    said: str, steps: list[int], longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step, the last, and one every few seconds; ``--verbose`` shows all, ``--quiet`` only notes."""
+    monkeypatch.setenv("GRADUS_OUTPUT", said)
+    out = io.StringIO()
+    figures = {f"a figure with a long name {i}": "r" for i in range(9)}
+    with Screen("run", steps=9, figures=figures, console=Console(file=out, width=80)) as screen:
+        for step in range(1, 10):
+            screen.step({"step": step, "r": 0.5})
+        screen.note("an alert")
+    *lines, note = out.getvalue().splitlines()
+    assert note == "an alert"
+    assert [int(line.split()[1].partition("/")[0]) for line in lines] == steps
+    assert all("0.500" in line and len(line) <= longest for line in lines)
+    assert said != "verbose" or all(line.count("0.500") == 9 for line in lines)
 
 
 def test_a_terminal_shows_curves() -> None:

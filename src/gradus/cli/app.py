@@ -14,6 +14,7 @@ import sys
 import typer
 
 from gradus.core import GradusError
+from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
 __all__ = ["app", "main"]
@@ -36,8 +37,14 @@ def _version(show: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    quiet: bool = typer.Option(False, "--quiet", help="Show only results, alerts and errors. Goes anywhere in the line."),
+    verbose: bool = typer.Option(
+        False, "--verbose", help="Without a terminal, show every step with all figures. Goes anywhere in the line."
+    ),
 ) -> None:
     """Audit the grader, warm-start from a teacher, train, watch, and prove the gain."""
+    if quiet or verbose:
+        os.environ[VARIABLE] = QUIET if quiet else VERBOSE
 
 
 def main() -> None:
@@ -49,18 +56,28 @@ def main() -> None:
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
     try:
-        app()
+        app(_ordered(sys.argv[1:]))
     except GradusError as error:
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        _say_error()
         typer.echo(str(error), err=True)
         sys.exit(3)
     except OSError as error:  # a disk, a file or a right that was not looked at more closely where it was used
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        _say_error()
         typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
         sys.exit(3)
     except KeyboardInterrupt:
         typer.echo(_stopped(sys.argv[1:]), err=True)
         sys.exit(130)
+
+
+def _say_error() -> None:
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def _ordered(words: list[str]) -> list[str]:
+    """The words with those in front that go anywhere."""
+    anywhere = [word for word in words if word in ("--quiet", "--verbose")]
+    return [*anywhere, *(word for word in words if word not in anywhere)]
 
 
 def _stopped(words: list[str]) -> str:

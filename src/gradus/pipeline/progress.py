@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from gradus.core.verbosity import quiet
+
 __all__ = ["progress_bar"]
 
 
@@ -36,7 +38,7 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
         _Rate(unit),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=quiet() or not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
 
         current = title

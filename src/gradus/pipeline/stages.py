@@ -16,6 +16,7 @@ from rich.console import Console
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Policy
 from gradus.core.files import read_json, write_json, write_text
 from gradus.core.locks import FolderLock
+from gradus.core.verbosity import quiet
 from gradus.pipeline.audit import audit_stage
 from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.doctor import diagnose_run
@@ -97,14 +98,15 @@ def run_recipe(
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        run = _Run(recipe, folder, redo=redo, console=console or Console())
+        run = _Run(recipe, folder, redo=redo, console=console or Console(quiet=quiet()))
         run.anyway = anyway
-        return _do_stages(run)
+        _do_stages(run)
+        return _finish(run, console or Console())
     finally:
         lock.release()
 
 
-def _do_stages(run: _Run) -> Path:
+def _do_stages(run: _Run) -> None:
     recipe, folder = run.recipe, run.folder
     settings = {name: select(run) for name, (_, select) in run.stages.items()}
     for name, (do, _) in run.stages.items():
@@ -116,7 +118,6 @@ def _do_stages(run: _Run) -> Path:
             do(run, cost)
         run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
     write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
-    return _finish(run)
 
 
 def remaining(recipe: Recipe, folder: Path) -> list[str]:
@@ -125,17 +126,17 @@ def remaining(recipe: Recipe, folder: Path) -> list[str]:
     return [name for name, (_, select) in run.stages.items() if not run.state.done(name, select(run))]
 
 
-def _finish(run: _Run) -> Path:
+def _finish(run: _Run, console: Console) -> Path:
     """Costs, the report with them, and the tables on screen."""
     from gradus.reports import show_results, write_report
 
     write_json(run.folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
     report = write_report(run.folder)
     results = read_json(run.folder / "results.json")
-    run.console.print(show_results(results, quick=run.recipe.quick))
-    show_promises(run.console, results.get("promises", []))
-    show_costs(run.console, run.state.costs())
-    run.console.print(f"report: [bold]{report}[/bold]", highlight=False)
+    console.print(show_results(results, quick=run.recipe.quick))
+    show_promises(console, results.get("promises", []))
+    show_costs(console, run.state.costs())
+    console.print(f"report: [bold]{report}[/bold]", highlight=False)
     return run.folder
 
 

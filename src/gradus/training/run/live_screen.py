@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from gradus.core.verbosity import quiet, verbose
 
 __all__ = ["FIGURES", "Screen"]
 
@@ -31,12 +34,16 @@ FIGURES = {  # of GRPO: label -> metric
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTORY = 40
+EVERY = 5.0  # seconds between two plain lines
+WIDTH = 80  # columns of a plain line
 
 
 class Screen:
     """Shows one run.
 
-    ``figures`` maps a label to the metric it shows; a metric inside another is named with a dot (``metrics.belief_mae``).
+    ``figures`` maps a label to the metric it shows; a metric inside another is named with a dot (``metrics.belief_mae``). Without a
+    terminal: the first step, the last, and a line of at most 80 columns every ``every`` seconds between them, with the figures that
+    fit; all steps and figures with ``--verbose``, and notes alone with ``--quiet``.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class Screen:
         done: int = 0,
         live: bool = True,
         console: Console | None = None,
+        every: float = EVERY,
     ) -> None:
         self._title = title
         self._steps = steps
@@ -60,7 +68,8 @@ class Screen:
         self._console = console or Console()
         self._live: Live | None = None
         self._silent = not live
-        if live and self._console.is_terminal:
+        self._every, self._said = (0.0 if verbose() else every), -math.inf
+        if live and self._console.is_terminal and not quiet():
             self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
 
     def __enter__(self) -> Screen:
@@ -87,15 +96,21 @@ class Screen:
         self._done = int(record["step"])
         self._records.append(record)
         self._phase = ""
-        if self._live is None and not self._silent:
-            shown = "  ".join(
-                f"{label} {_text(_get(record, key))}"
-                for label, key in self._figures.items()
-                if _get(record, key) is not None
-            )
-            self._console.print(
-                f"step {self._done}/{self._steps}  {shown}  left {_clock(self._left())}", highlight=False, markup=False
-            )
+        if self._live is not None or self._silent or quiet():
+            return
+        now = time.perf_counter()
+        if self._done < self._steps and now - self._said < self._every:
+            return
+        self._said = now
+        self._console.print(self._line(record), highlight=False, markup=False, soft_wrap=True)
+
+    def _line(self, record: Mapping[str, Any]) -> str:
+        line = f"step {self._done}/{self._steps}  left {_clock(self._left())}"
+        for label, key in self._figures.items():
+            value = _get(record, key)
+            if value is not None and (verbose() or len(line) + len(label) + len(_text(value)) + 3 <= WIDTH):
+                line += f"  {label} {_text(value)}"
+        return line
 
     def _left(self) -> float | None:
         taken = self._done - self._first
