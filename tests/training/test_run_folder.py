@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import re
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest

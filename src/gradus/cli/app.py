@@ -37,7 +37,9 @@ def _version(show: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
-    quiet: bool = typer.Option(False, "--quiet", help="Show only results, alerts and errors. Goes anywhere in the line."),
+    quiet: bool = typer.Option(
+        False, "--quiet", help="Show only results, alerts and errors. Goes anywhere in the line."
+    ),
     verbose: bool = typer.Option(
         False, "--verbose", help="Without a terminal, show every step with all figures. Goes anywhere in the line."
     ),
