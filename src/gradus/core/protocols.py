@@ -15,7 +15,8 @@ __all__ = ["Environment", "EpisodeStart", "GraderFunction", "Policy", "Relabelab
 class Environment(Protocol):
     """The text layer of an environment; one instance runs one episode at a time.
 
-    The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time.
+    The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time. An environment with an attribute
+    ``tools`` (JSON schemas, valid after ``reset``) is told the message with its calls where the policy could read it.
     """
 
     @property
@@ -32,8 +33,8 @@ class Environment(Protocol):
         """Begin an episode. The same seed and options give the same episode."""
         ...
 
-    def step(self, action: str) -> Observation:
-        """Take a policy's answer as text. An answer that cannot be parsed is a counted invalid action, not an error."""
+    def step(self, action: Any) -> Observation:
+        """Take a policy's answer: a text, or with tools perhaps a :class:`Message`. An answer that cannot be parsed is a counted invalid action, not an error."""
         ...
 
     def outcome(self) -> Mapping[str, Any]:
@@ -59,6 +60,7 @@ class EpisodeStart:
     group: int
     member: int
     environment: Environment
+    tools: tuple[Mapping[str, Any], ...] = ()  # what the policy can call in this episode, as JSON schemas
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,14 @@ __all__ = [
     "Episode",
     "Failure",
     "Group",
+    "Message",
     "Observation",
     "Reward",
     "RewardTerm",
     "Span",
     "StopReason",
     "Task",
+    "ToolCall",
     "Turn",
     "TurnTokens",
     "Usage",
@@ -62,19 +64,52 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """One call of a tool: characters ``start`` to ``end`` of the action's text, end exclusive.
+
+    ``fault`` is None for a call that was carried out, else ``malformed`` (it could not be read), ``refused`` (no such tool, or
+    arguments that do not fit its schema) or ``failed`` (the tool raised); ``error`` says what was wrong.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    id: str = ""  # unique within the episode; the message with the result has the same
+    start: int = 0
+    end: int = 0
+    fault: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message of a conversation. ``role`` is system, user, assistant or tool.
+
+    ``calls`` are an assistant's. ``call_id`` and ``name`` say which call of which tool a tool's message answers.
+    """
+
+    role: str
+    content: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """What an environment shows.
 
-    ``text`` is what a language model reads; ``data`` is the same in structured form (JSON values only, public: no hidden
+    ``text`` is what a language model reads; ``messages`` are the same as messages with roles, for environments with tools;
+    without any, ``text`` is one message of the user. ``data`` is the same in structured form (JSON values only, public: no hidden
     state), for scripted policies, graders and people. ``reward`` is the environment's own reward for the action just taken,
     None after a reset or where it has none. ``restart`` says that the policy must not see its earlier turns again: the
     prompt starts anew with the system prompt and this text.
 
-    The last four fields say what became of the action just taken: whether it was valid, what was wrong, its spans, and
-    the typed action that was understood.
+    The last five fields say what became of the action just taken: whether it was valid, what was wrong, its spans, the typed
+    action that was understood, and the calls of tools in it.
     """
 
     text: str
+    messages: tuple[Message, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reward: float | None = None
     terminated: bool = False
@@ -84,6 +119,7 @@ class Observation:
     action_error: str | None = None
     action_spans: tuple[Span, ...] = ()
     action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    action_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +163,12 @@ class Failure:
 class Action:
     """A policy's answer. ``failure`` set means that this row could not act; its episode ends, the others go on.
 
-    ``stop`` is ``TOKEN_LIMIT`` if the answer was cut by a budget before its stop token, else None.
+    ``stop`` is ``TOKEN_LIMIT`` if the answer was cut by a budget before its stop token, else None. ``message`` is the answer with
+    its calls as the policy read them in its model's own form, if the episode has tools; without it the text is read.
     """
 
     text: str = ""
+    message: Message | None = None
     tokens: TurnTokens | None = None
     usage: Usage | None = None
     stop: StopReason | None = None
@@ -166,6 +204,8 @@ class Turn:
     action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     restart: bool = False
     cut: bool = False  # the answer was cut by a token budget
+    messages: tuple[Message, ...] = ()  # the observation as messages, if it came as such
+    calls: tuple[ToolCall, ...] = ()  # of the action, as the environment took them
     expert_action: str | None = None  # what the teacher would have answered here; SFT learns it instead of the action
     tokens: TurnTokens | None = None
     usage: Usage | None = None
@@ -201,6 +241,7 @@ class Episode:
     turns: tuple[Turn, ...]
     stop: StopReason
     system_prompt: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()  # what the policy could call, as JSON schemas
     group: int = 0
     member: int = 0
     outcome: Mapping[str, Any] = field(default_factory=dict[str, Any])

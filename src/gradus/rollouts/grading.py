@@ -63,6 +63,14 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> dict[str, float | None]:
     metrics: dict[str, float | None] = dict(episode.reward.metrics) if episode.reward else {}
+    metrics.update(_call_counts(episode) if episode.tools else {})
     metrics.update(spec.metrics(episode) if spec.metrics else {})
     metrics["true_reward"] = spec.true_reward(episode)
     return metrics
+
+
+def _call_counts(episode: Episode) -> dict[str, float | None]:
+    """How many tools were called, and how many calls could not be read, were refused, or failed."""
+    faults = [call.fault for turn in episode.turns for call in turn.calls]
+    counts = {f"calls_{fault}": float(faults.count(fault)) for fault in ("malformed", "refused", "failed")}
+    return {"calls": float(len(faults)), **counts}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request
+from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request, Turn
 
 __all__ = ["relabel"]
 
@@ -50,6 +50,7 @@ def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Epi
                 group=episode.group,
                 member=episode.member,
                 environment=environment,
+                tools=episode.tools,
             )
         )
     session = teacher.start(starts)
@@ -60,7 +61,7 @@ def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Epi
             rows = [row for row in sorted(alive) if turn < len(episodes[row].turns)]
             shown = [episodes[row].turns[turn] for row in rows]
             requests = [
-                Request(row=row, observation=Observation(text=each.observation, data=each.data, restart=each.restart))
+                Request(row=row, observation=_shown(each))
                 for row, each in zip(rows, shown, strict=True)
             ]
             for row, each, action in zip(rows, shown, session.act(requests), strict=True):
@@ -75,6 +76,11 @@ def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Epi
         for environment in environments:
             environment.close()
     return [_with_expert_actions(episode, actions) for episode, actions in zip(episodes, targets, strict=True)]
+
+
+def _shown(turn: Turn) -> Observation:
+    """What was observed in a stored turn."""
+    return Observation(text=turn.observation, messages=turn.messages, data=turn.data, restart=turn.restart)
 
 
 def _with_expert_actions(episode: Episode, targets: Sequence[str | None]) -> Episode:

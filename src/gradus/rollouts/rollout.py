@@ -6,7 +6,7 @@ What goes wrong in one episode ends that episode and no other: failures are capt
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,6 +62,7 @@ class _Row:
     environment: Environment
     observation: Observation
     system_prompt: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
     stop: StopReason | None = None
     failure: Failure | None = None
@@ -163,6 +164,7 @@ def _reset(spec: EnvironmentSpec, task: Task, group: int, member: int) -> _Row:
             seed=task.seed, episode_id=f"{task.condition}-{task.seed}-{member}", **task.options
         )
         row.system_prompt = environment.system_prompt
+        row.tools = tuple(getattr(environment, "tools", ()))
     except Exception as error:
         _fail(row, "reset", error)
     return row
@@ -172,7 +174,9 @@ def _check_equal_starts(members: Sequence[_Row]) -> None:
     """Members of a group must not differ before the policy has done anything; credit would be noise otherwise."""
     alive = [row for row in members if row.stop is None]
     for row in alive[1:]:
-        same = row.observation.text == alive[0].observation.text and row.system_prompt == alive[0].system_prompt
+        first = alive[0]
+        seen = (row.observation.text, row.observation.messages, row.system_prompt, row.tools)
+        same = seen == (first.observation.text, first.observation.messages, first.system_prompt, first.tools)
         if not same:
             raise EnvironmentFault(
                 f"members of a group must begin with equal observations, but seed {row.task.seed} gave "
@@ -197,6 +201,7 @@ def _run_rows(
             group=row.group,
             member=row.member,
             environment=row.environment,
+            tools=row.tools,
         )
         for row in rows
     ]
@@ -233,7 +238,7 @@ def _take(row: _Row, action: Action, limit: int) -> None:
         return
     seen = row.observation
     try:
-        after = row.environment.step(action.text)
+        after = row.environment.step(action.text if action.message is None else action.message)
     except Exception as error:
         row.turns.append(_turn(row, seen, action, None))
         _fail(row, "step", error)
@@ -262,6 +267,8 @@ def _turn(row: _Row, seen: Observation, action: Action, after: Observation | Non
         action_data=after.action_data if after else {},
         restart=seen.restart,
         cut=action.stop is StopReason.TOKEN_LIMIT,
+        messages=seen.messages,
+        calls=after.action_calls if after else (),
         tokens=action.tokens,
         usage=action.usage,
     )
@@ -286,6 +293,7 @@ def _close(row: _Row, policy: str) -> Episode:
         turns=tuple(row.turns),
         stop=row.stop,
         system_prompt=row.system_prompt,
+        tools=row.tools,
         group=row.group,
         member=row.member,
         outcome=outcome,

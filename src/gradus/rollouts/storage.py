@@ -18,6 +18,7 @@ from typing import IO, Any
 from gradus.core import (
     Episode,
     Failure,
+    Message,
     Observation,
     Reward,
     RewardTerm,
@@ -25,6 +26,7 @@ from gradus.core import (
     StopReason,
     StorageError,
     Task,
+    ToolCall,
     Turn,
     TurnTokens,
     Usage,
@@ -67,6 +69,7 @@ def decode(data: Mapping[str, Any]) -> Episode:
     """The episode that :func:`encode` wrote."""
     values = dict(data)
     values["task"] = Task(**values["task"])
+    values["tools"] = tuple(values.get("tools", ()))
     values["turns"] = tuple(_turn(turn) for turn in values.get("turns", ()))
     values["stop"] = StopReason(values["stop"])
     if values.get("failure") is not None:
@@ -76,6 +79,8 @@ def decode(data: Mapping[str, Any]) -> Episode:
     if values.get("final") is not None:
         final = dict(values["final"])
         final["action_spans"] = _spans(final.get("action_spans", ()))
+        final["action_calls"] = _calls(final.get("action_calls", ()))
+        final["messages"] = _messages(final.get("messages", ()))
         values["final"] = Observation(**final)
     return Episode(**values)
 
@@ -83,6 +88,8 @@ def decode(data: Mapping[str, Any]) -> Episode:
 def _turn(data: Mapping[str, Any]) -> Turn:
     values = dict(data)
     values["spans"] = _spans(values.get("spans", ()))
+    values["calls"] = _calls(values.get("calls", ()))
+    values["messages"] = _messages(values.get("messages", ()))
     if values.get("tokens") is not None:
         tokens = dict(values["tokens"])
         for name in ("context_ids", "action_ids", "logprobs"):
@@ -97,6 +104,14 @@ def _turn(data: Mapping[str, Any]) -> Turn:
 
 def _spans(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
     return tuple(Span(**span) for span in data)
+
+
+def _calls(data: Iterable[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(**call) for call in data)
+
+
+def _messages(data: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
+    return tuple(Message(**{**message, "calls": _calls(message.get("calls", ()))}) for message in data)
 
 
 def _grade(data: Mapping[str, Any]) -> Reward:

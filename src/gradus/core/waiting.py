@@ -1,0 +1,29 @@
+"""Coroutines from code that is not one: an event loop in a thread of its own, so that it also works inside a running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from functools import cache
+from typing import TypeVar
+
+__all__ = ["wait_for"]
+
+T = TypeVar("T")
+
+
+def wait_for(work: Awaitable[T]) -> T:
+    """Run a coroutine to its end in the process's own loop, and return what it returns."""
+
+    async def waited() -> T:
+        return await work
+
+    return asyncio.run_coroutine_threadsafe(waited(), _loop()).result()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="gradus-waiting", daemon=True).start()
+    return loop

@@ -1,0 +1,17 @@
+"""Environments whose actions are calls of tools: Python functions, methods of a class, or an MCP server."""
+
+from gradus.environments.tools.environment import ToolEnvironment, Tools
+from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
+from gradus.environments.tools.spec import by_call, tool_environment
+from gradus.environments.tools.vocabulary import call_vocabulary
+
+__all__ = [
+    "Tool",
+    "ToolEnvironment",
+    "Tools",
+    "as_tool",
+    "by_call",
+    "call_vocabulary",
+    "check_arguments",
+    "tool_environment",
+]

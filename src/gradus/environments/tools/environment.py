@@ -1,0 +1,233 @@
+"""An environment whose actions are calls of tools. Its tools are the public methods of a plain class, and further functions."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import fsum
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, Span, ToolCall
+from gradus.core.calls import read_message
+from gradus.core.waiting import wait_for
+from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
+
+__all__ = ["HOOKS", "ToolEnvironment", "Tools"]
+
+HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
+
+
+class Tools:
+    """What a class of one's own may look like; nothing needs to inherit from it, and all but ``reset`` may be left out.
+
+    Every public function of the class that is not named here is a tool. ``system_prompt``: the rules. ``tools``: further tools,
+    functions or :class:`Tool`. ``done``: set it to end the episode. Calls of a turn are carried out one after another.
+    """
+
+    system_prompt: str = ""
+    tools: Sequence[Callable[..., Any] | Tool] = ()
+    done: bool = False
+
+    def reset(self, **options: Any) -> str | None:
+        """Begin an episode and return what the user says first. It gets ``seed`` and the task's options, as far as it names them."""
+
+    def reply(self, text: str) -> str | None:
+        """What the user says to an answer without a call; None ends the episode."""
+
+    def get_reward(self) -> float | Mapping[str, float] | None:
+        """The reward at the end, or its components by name."""
+
+    def outcome(self) -> Mapping[str, Any]:
+        """What may be known after the end, hidden truth included, JSON values."""
+        return {}
+
+    def close(self) -> None:
+        """Free what is held."""
+
+
+class ToolEnvironment:
+    """Runs an instance of a class as :class:`Tools` describes it.
+
+    An answer with calls has them carried out in order and is shown the results, one message of role ``tool`` for each. An answer
+    without a call goes to ``reply``, or ends the episode. A call that cannot be read, or that no tool takes, is an invalid action
+    with a message that says what was expected; what a tool raises is its result, and counted.
+
+    ``hooks`` False: only ``reset`` and ``get_reward`` are no tools, which is TRL's rule. ``check`` False: arguments are passed as
+    they come. ``show`` makes text of what a tool returned, ``show_error`` of what it raised.
+    """
+
+    def __init__(
+        self,
+        instance: Any,
+        *,
+        hooks: bool = True,
+        check: bool = True,
+        show: Callable[[Any], str] | None = None,
+        show_error: Callable[[Exception], str] | None = None,
+    ) -> None:
+        self.instance = instance
+        self._check, self._show, self._show_error = check, show or as_text, show_error or error_text
+        self._hooks = HOOKS if hooks else ("reset", "get_reward")
+        if not callable(getattr(instance, "reset", None)):
+            raise ConfigError(f"{type(instance).__name__} needs a method reset, which returns what the user says first")
+        self._by_name: dict[str, Tool] = {}
+        self._episode_id, self._steps, self._calls = "", 0, 0
+        self._over, self._answer = False, ""
+        self._reward: tuple[int, Mapping[str, float] | None] = (-1, None)  # behind which step, and what it was
+
+    @property
+    def system_prompt(self) -> str:
+        """The rules."""
+        return str(getattr(self.instance, "system_prompt", ""))
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """Schemas of the tools."""
+        return tuple(tool.schema for tool in self._by_name.values())
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Episode id and number of answers taken."""
+        return {"episode_id": self._episode_id, "step_count": self._steps}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
+        self._episode_id, self._steps, self._calls = episode_id or f"tools-{seed or 0}", 0, 0
+        self._over, self._answer, self._reward = False, "", (-1, None)
+        first = _await(self.instance.reset(**_named(self.instance.reset, {"seed": seed or 0, **options})))
+        self._by_name = self._collect()
+        messages = tuple(first) if isinstance(first, list | tuple) else (Message(role="user", content=str(first or "")),)
+        return _seen(messages)
+
+    def step(self, action: str | Message) -> Observation:
+        """Take an answer: a message with its calls, or a text in which calls of any known form are read."""
+        if self._over:
+            raise EnvironmentFault("expected reset before this step: the episode is over")
+        self._steps += 1
+        message = read_message(action, tools=self.tools) if isinstance(action, str) else action
+        if any(call.fault == "malformed" for call in message.calls):
+            return self._unreadable(message.calls)
+        if not message.calls:
+            return self._answered(message.content)
+        done = [self._run(self._numbered(call)) for call in message.calls]
+        calls = tuple(call for call, _ in done)
+        refused = [call.error for call in calls if call.fault == "refused"]
+        seen = _seen(tuple(result for _, result in done))
+        return self._closed(replace(seen, **_about(calls), action_valid=not refused, action_error=next(iter(refused), None)))
+
+    def outcome(self) -> Mapping[str, Any]:
+        """The reward with its components, the last answer, and what the class's own ``outcome`` says."""
+        own = self.instance.outcome() if "outcome" in self._hooks and hasattr(self.instance, "outcome") else {}
+        parts = self._components()
+        reward = fsum(parts.values()) if parts is not None else None
+        return {"answer": self._answer, "reward": reward, "components": parts, **own}
+
+    def close(self) -> None:
+        """Close the class's own, if it has a close."""
+        if "close" in self._hooks and hasattr(self.instance, "close"):
+            self.instance.close()
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> dict[str, Tool]:
+        """The tools by name: public functions of the class, then what it lists."""
+        own = inspect.getmembers(type(self.instance), predicate=inspect.isfunction)
+        names = [name for name, _ in own if not name.startswith("_") and name not in self._hooks]
+        given = [getattr(self.instance, name) for name in names]
+        given += list(getattr(self.instance, "tools", ())) if "close" in self._hooks else []
+        tools = [each if isinstance(each, Tool) else as_tool(each) for each in given]
+        by_name = {tool.name: tool for tool in tools}
+        if len(by_name) < len(tools):
+            raise ConfigError(f"tools need different names, got {', '.join(tool.name for tool in tools)}")
+        return by_name
+
+    def _numbered(self, call: ToolCall) -> ToolCall:
+        self._calls += 1
+        return call if call.id else replace(call, id=f"call{self._calls:05d}")  # nine letters: what Mistral takes
+
+    def _run(self, call: ToolCall) -> tuple[ToolCall, Message]:
+        """Carry out a call. Returns it with its fault, and the message with its result."""
+        tool = self._by_name.get(call.name)
+        fault, problem = "refused", None
+        if tool is None:
+            problem = f"there is no tool {call.name}; the tools are {', '.join(self._by_name)}"
+        elif self._check:
+            problem = check_arguments(tool, call.arguments)
+        content = f"Error: {problem}"
+        if tool is not None and problem is None:
+            try:
+                content = self._show(_await(tool.run(**call.arguments)))
+            except GradusError:
+                raise
+            except Exception as error:
+                fault, problem, content = "failed", f"{type(error).__name__}: {error}", self._show_error(error)
+        if problem is not None:
+            call = replace(call, fault=fault, error=problem)
+        return call, Message(role="tool", content=content, call_id=call.id, name=call.name)
+
+    # -- what is seen afterwards --------------------------------------------------------------------------------------
+
+    def _unreadable(self, calls: Sequence[ToolCall]) -> Observation:
+        """No call of the turn is carried out; the message says what was wrong with the first one that could not be read."""
+        error = next(call.error for call in calls if call.fault == "malformed")
+        seen = _seen((Message(role="user", content=f"Error: {error}"),))
+        numbered = tuple(self._numbered(call) for call in calls)
+        return replace(seen, **_about(numbered), action_valid=False, action_error=error)
+
+    def _answered(self, text: str) -> Observation:
+        self._answer = text
+        said = self.instance.reply(text) if "reply" in self._hooks and hasattr(self.instance, "reply") else None
+        if said is None:
+            self._over = True
+        return self._closed(_seen((Message(role="user", content=_await(said)),) if said is not None else ()))
+
+    def _closed(self, seen: Observation) -> Observation:
+        """The observation, with the reward if the episode is over."""
+        self._over = self._over or bool(getattr(self.instance, "done", False) and "close" in self._hooks)
+        if not self._over:
+            return seen
+        parts = self._components()
+        return replace(seen, terminated=True, reward=fsum(parts.values()) if parts is not None else None)
+
+    def _components(self) -> Mapping[str, float] | None:
+        """What ``get_reward`` says, asked once behind a step."""
+        if self._reward[0] != self._steps and callable(getattr(self.instance, "get_reward", None)):
+            reward = _await(self.instance.get_reward())
+            parts = dict(reward) if isinstance(reward, Mapping) else None if reward is None else {"reward": float(reward)}
+            self._reward = (self._steps, parts)
+        return self._reward[1]
+
+
+def as_text(value: Any) -> str:
+    """What a tool returned, as a model reads it: texts as they are, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def error_text(error: Exception) -> str:
+    """What a tool raised, as a model reads it."""
+    return f"Error: {error}" if str(error) else f"Error: {type(error).__name__}"
+
+
+def _seen(messages: tuple[Message, ...]) -> Observation:
+    return Observation(text="\n".join(message.content for message in messages), messages=messages)
+
+
+def _about(calls: tuple[ToolCall, ...]) -> dict[str, Any]:
+    """The calls of an action, and a span for each: ``call_1``, ``call_2``, ..."""
+    spans = (Span(name=f"call_{number}", start=call.start, end=call.end) for number, call in enumerate(calls, start=1))
+    return {"action_calls": calls, "action_spans": tuple(span for span in spans if span.end > span.start)}
+
+
+def _named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a function names; all of them if it takes ``**options``."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return dict(options)
+    return {each.name: options[each.name] for each in parameters if each.name in options}
+
+
+def _await(value: Any) -> Any:
+    """The value, waited for if it is a coroutine."""
+    return wait_for(value) if inspect.isawaitable(value) else value

@@ -1,0 +1,108 @@
+"""A tool: a function with a JSON schema, which comes from its signature and docstring if nobody gives one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gradus.core import ConfigError
+
+__all__ = ["Tool", "as_tool", "check_arguments"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A function that a policy can call. ``schema`` is OpenAI's: ``{"type": "function", "function": {"name", ...}}``."""
+
+    schema: Mapping[str, Any]
+    run: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return self.schema["function"]["name"]
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments."""
+        return self.schema["function"].get("parameters") or {"type": "object", "properties": {}}
+
+
+def as_tool(function: Callable[..., Any]) -> Tool:
+    """A function or a bound method as a tool. It needs type hints and a docstring that says what each argument is (Google's style).
+
+    Raises ConfigError for a function that cannot be described.
+    """
+    plain = getattr(function, "__func__", function)
+    return Tool(schema=_schema(plain), run=function)
+
+
+@lru_cache(maxsize=512)
+def _schema(function: Callable[..., Any]) -> Mapping[str, Any]:
+    from transformers.utils.chat_template_utils import (
+        DocstringParsingException,
+        TypeHintParsingException,
+        get_json_schema,
+    )
+
+    name = getattr(function, "__name__", repr(function))
+    try:
+        schema = get_json_schema(function)
+    except (DocstringParsingException, TypeHintParsingException) as error:
+        raise ConfigError(
+            f"the tool {name} cannot be described: {error}. Give it type hints, a docstring and a line for each argument under Args:"
+        ) from error
+    return {"type": "function", "function": {key: value for key, value in schema["function"].items() if key != "return"}}
+
+
+def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with the arguments, in a sentence that a model can learn from; None if they fit the schema.
+
+    >>> def add(a: int, b: int) -> int:
+    ...     '''Add two numbers.
+    ...
+    ...     Args:
+    ...         a: The first.
+    ...         b: The second.
+    ...     '''
+    ...     return a + b
+    >>> check_arguments(as_tool(add), {"a": "one", "c": 2})
+    'add: unknown argument c; it takes a, b'
+    >>> check_arguments(as_tool(add), {"a": "one", "b": 2})
+    "add: argument a: 'one' is not of type 'integer'"
+    """
+    properties = tool.parameters.get("properties") or {}
+    if tool.parameters.get("additionalProperties") in (None, False):
+        unknown = [key for key in arguments if key not in properties]
+        if unknown:
+            return f"{tool.name}: unknown argument {unknown[0]}; it takes {', '.join(properties) or 'none'}"
+    missing = [key for key in tool.parameters.get("required") or () if key not in arguments]
+    if missing:
+        return f"{tool.name}: the argument {missing[0]} is missing; it takes {', '.join(properties)}"
+    error = next(_validator(tool).iter_errors(dict(arguments)), None)
+    if error is None:
+        return None
+    place = ".".join(str(part) for part in error.absolute_path)
+    return f"{tool.name}: argument {place}: {error.message}" if place else f"{tool.name}: {error.message}"
+
+
+def _validator(tool: Tool) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(_nullable(tool.parameters))
+
+
+def _nullable(schema: Any) -> Any:
+    """``nullable`` is how transformers marks what may be null; JSON schema says it by the type."""
+    if isinstance(schema, list):
+        return [_nullable(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: _nullable(value) for key, value in schema.items()}
+    kind = plain.get("type")
+    if plain.get("nullable") is True and isinstance(kind, str):
+        plain["type"] = [kind, "null"]
+    return plain
+
+

@@ -1,0 +1,96 @@
+"""From a class with tools to the record that every command takes, and rewards that stand at the call that earned them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import fsum
+from typing import Any
+
+from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm, Task, ToolCall
+from gradus.environments.tools.environment import ToolEnvironment
+
+__all__ = ["by_call", "tool_environment"]
+
+TRAIN_SEEDS = 1_000_000  # training tasks begin here; conditions stay below
+
+
+def tool_environment(
+    make: Callable[[], Any],
+    *,
+    name: str,
+    summary: str = "",
+    reward: Callable[[Episode], Reward | float | None] | None = None,
+    max_turns: int = 8,
+    conditions: Mapping[str, Sequence[int]] | None = None,
+    **more: Any,
+) -> EnvironmentSpec:
+    """An environment whose tools are the methods of what ``make`` returns (see :class:`Tools`).
+
+    ``reward`` says what an episode is worth: a number, or a :class:`Reward` with terms (:func:`by_call`). Without it the class's
+    ``get_reward`` does. ``conditions``: name -> seeds below 1,000,000, which training never sees; 200 seeds of ``main`` if left
+    out. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
+    """
+    seeds = conditions or {"main": range(200)}
+    if any(not 0 <= seed < TRAIN_SEEDS for each in seeds.values() for seed in each):
+        raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
+
+    def compute(episodes: Sequence[Episode]) -> list[Reward]:
+        return [_reward(episode, reward) for episode in episodes]
+
+    return EnvironmentSpec(
+        name=name,
+        summary=summary or f"calls of tools: {name}",
+        make=lambda: ToolEnvironment(make()),
+        graders={"reward": Grader(name="reward", compute=compute, per_turn=True)},
+        conditions={each: Condition(name=each, seeds=numbers) for each, numbers in seeds.items()},
+        train_task=lambda index: Task(environment=name, seed=TRAIN_SEEDS + index),
+        max_turns=max_turns,
+        true_reward=more.pop("true_reward", _own_reward),
+        true_reward_name=more.pop("true_reward_name", "reward"),
+        **more,
+    )
+
+
+def by_call(
+    episode: Episode,
+    total: float | Mapping[str, float],
+    calls: Callable[[ToolCall], float] | None = None,
+    *,
+    component: str = "call",
+) -> Reward:
+    """A reward with a term for each call that ``calls`` gives something, at the call's span, and ``total`` at the last turn.
+
+    ``total`` is the rest of the reward, or its components by name. Span credit then pays a call's tokens for that call.
+    """
+    parts = dict(total) if isinstance(total, Mapping) else {"reward": float(total)}
+    terms: list[tuple[RewardTerm, ...]] = []
+    for turn in episode.turns:
+        values = [(number, calls(call)) for number, call in enumerate(turn.calls, start=1)] if calls else []
+        terms.append(
+            tuple(RewardTerm(component=component, value=value, span=f"call_{n}") for n, value in values if value)
+        )
+    if terms:
+        terms[-1] += tuple(RewardTerm(component=key, value=value) for key, value in parts.items())
+    each: dict[str, float | None] = {**parts}
+    if calls:
+        each[component] = fsum(term.value for turn in terms for term in turn if term.component == component)
+    value = fsum(term.value for turn in terms for term in turn)
+    return Reward(grader="reward", value=value, components=each, terms=tuple(terms))
+
+
+def _reward(episode: Episode, reward: Callable[[Episode], Reward | float | None] | None) -> Reward:
+    given = reward(episode) if reward else _own_components(episode)
+    if isinstance(given, Reward):
+        return given
+    if given is None:
+        return Reward(grader="reward", value=None, error="the reward function returned None")
+    return by_call(episode, given)
+
+
+def _own_components(episode: Episode) -> Any:
+    """What the class's ``get_reward`` said."""
+    return episode.outcome.get("components")
+
+
+def _own_reward(episode: Episode) -> float | None:
+    return episode.outcome.get("reward")
