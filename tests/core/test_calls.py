@@ -83,7 +83,9 @@ def test_what_cannot_be_read_says_why(text, said):
     assert faults[0].end > faults[0].start
 
 
-@pytest.mark.parametrize("text", ["seven", "", "{7}", '{"total": 5}', 'the set {"a"}', "<think>" + WRITTEN + "</think>7"])
+@pytest.mark.parametrize(
+    "text", ["seven", "", "{7}", '{"total": 5}', 'the set {"a"}', "<think>" + WRITTEN + "</think>7"]
+)
 def test_an_answer_is_no_call(text):
     message = read_message(text)
     assert (message.calls, message.content) == ((), text)
@@ -101,7 +103,9 @@ def test_what_is_written_is_read(calls):
     assert [(call.name, call.arguments) for call in read_message(text).calls] == calls
 
 
-@given(st.text(alphabet=st.sampled_from('{}[]"<>|/:,_aetool_callname 1\n'), max_size=60), st.sampled_from(sorted(FORMS)))
+@given(
+    st.text(alphabet=st.sampled_from('{}[]"<>|/:,_aetool_callname 1\n'), max_size=60), st.sampled_from(sorted(FORMS))
+)
 @settings(max_examples=60, deadline=None)
 def test_nothing_that_a_model_writes_raises(noise, form):
     for head in ("", "<tool_call>", "[TOOL_CALLS]", "<|tool_call>call:a{", '{"name": '):

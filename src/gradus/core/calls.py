@@ -136,11 +136,16 @@ def _is_call(text: str) -> bool:
     try:
         value, _ = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        return re.match(r"\{\s*\"?'?name\b", text) is not None or re.search(r"\"(arguments|parameters)\"", text) is not None
+        return (
+            re.match(r"\{\s*\"?'?name\b", text) is not None
+            or re.search(r"\"(arguments|parameters)\"", text) is not None
+        )
     return isinstance(value, dict) and bool({"arguments", "parameters"} & set(value))
 
 
-def _tagged(text: str, opening: str, closing: str, read: Callable[[str, int, int], tuple[ToolCall, int]]) -> Iterator[ToolCall]:
+def _tagged(
+    text: str, opening: str, closing: str, read: Callable[[str, int, int], tuple[ToolCall, int]]
+) -> Iterator[ToolCall]:
     """Calls between two marks. ``read`` gets the text, where the call starts and where its inside does."""
     at = 0
     while (start := text.find(opening, at)) >= 0:
@@ -279,7 +284,9 @@ def _read_harmony(text: str) -> Iterator[ToolCall]:
         try:
             value, stop = _value(text, _skip(text, match.end()))
             if text[stop : close.start() if close else end].strip():
-                raise _Malformed(f"expected the end of the call behind its arguments, got {text[stop : stop + 20]!r}", end)
+                raise _Malformed(
+                    f"expected the end of the call behind its arguments, got {text[stop : stop + 20]!r}", end
+                )
             yield _call({"name": name, "arguments": value}, match.start(), end)
         except _Malformed as error:
             yield _bad(match.start(), end, str(error))

@@ -60,10 +60,7 @@ def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Epi
         for turn in range(max((len(episode.turns) for episode in episodes), default=0)):
             rows = [row for row in sorted(alive) if turn < len(episodes[row].turns)]
             shown = [episodes[row].turns[turn] for row in rows]
-            requests = [
-                Request(row=row, observation=_shown(each))
-                for row, each in zip(rows, shown, strict=True)
-            ]
+            requests = [Request(row=row, observation=_shown(each)) for row, each in zip(rows, shown, strict=True)]
             for row, each, action in zip(rows, shown, session.act(requests), strict=True):
                 if action.failure is not None:
                     alive.discard(row)

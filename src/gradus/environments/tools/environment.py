@@ -98,7 +98,9 @@ class ToolEnvironment:
         self._over, self._answer, self._reward = False, "", (-1, None)
         first = _await(self.instance.reset(**_named(self.instance.reset, {"seed": seed or 0, **options})))
         self._by_name = self._collect()
-        messages = tuple(first) if isinstance(first, list | tuple) else (Message(role="user", content=str(first or "")),)
+        messages = (
+            tuple(first) if isinstance(first, list | tuple) else (Message(role="user", content=str(first or "")),)
+        )
         return _seen(messages)
 
     def step(self, action: str | Message) -> Observation:
@@ -115,7 +117,9 @@ class ToolEnvironment:
         calls = tuple(call for call, _ in done)
         refused = [call.error for call in calls if call.fault == "refused"]
         seen = _seen(tuple(result for _, result in done))
-        return self._closed(replace(seen, **_about(calls), action_valid=not refused, action_error=next(iter(refused), None)))
+        return self._closed(
+            replace(seen, **_about(calls), action_valid=not refused, action_error=next(iter(refused), None))
+        )
 
     def outcome(self) -> Mapping[str, Any]:
         """The reward with its components, the last answer, and what the class's own ``outcome`` says."""
@@ -195,7 +199,9 @@ class ToolEnvironment:
         """What ``get_reward`` says, asked once behind a step."""
         if self._reward[0] != self._steps and callable(getattr(self.instance, "get_reward", None)):
             reward = _await(self.instance.get_reward())
-            parts = dict(reward) if isinstance(reward, Mapping) else None if reward is None else {"reward": float(reward)}
+            parts = (
+                dict(reward) if isinstance(reward, Mapping) else None if reward is None else {"reward": float(reward)}
+            )
             self._reward = (self._steps, parts)
         return self._reward[1]
 

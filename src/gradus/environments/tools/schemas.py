@@ -53,7 +53,10 @@ def _schema(function: Callable[..., Any]) -> Mapping[str, Any]:
         raise ConfigError(
             f"the tool {name} cannot be described: {error}. Give it type hints, a docstring and a line for each argument under Args:"
         ) from error
-    return {"type": "function", "function": {key: value for key, value in schema["function"].items() if key != "return"}}
+    return {
+        "type": "function",
+        "function": {key: value for key, value in schema["function"].items() if key != "return"},
+    }
 
 
 def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
@@ -104,5 +107,3 @@ def _nullable(schema: Any) -> Any:
     if plain.get("nullable") is True and isinstance(kind, str):
         plain["type"] = [kind, "null"]
     return plain
-
-

@@ -32,5 +32,3 @@ def call_vocabulary(calls: Sequence[ToolCall], texts: Iterable[str] = ()) -> Voc
         words.update(dict.fromkeys(text.split()))
     characters = sorted({character for word in words for character in word} | set('0123456789{}[]":,.-'))
     return Vocabulary(words=[word for word in words if "▁" not in word], pieces=characters)
-
-
