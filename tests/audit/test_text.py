@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -142,3 +143,47 @@ def test_paying_for_form_alone_fails():
 def test_an_open_question_leaves_the_verdict_open():
     assert verdict_of([Check(name="a", status="unresolved", evidence="")]) == "unresolved"
     assert verdict_of([Check(name="signal", status="unresolved", evidence="")]) == "pass"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "form"),
+    [("", "", "bare"), ("#### ", "", "after ####"), ("<answer>", "</answer>", "as declared")],
+)
+def test_a_sound_grader_is_asked_in_the_form_that_it_rewards(before, after, form):
+    tasks = [replace(task, before="<answer>", after="</answer>") for task in _sums()]
+
+    def judge(task, answer):
+        inner = answer.strip().removeprefix(before).removesuffix(after)
+        return float(answer.strip() == f"{before}{inner}{after}" and inner.strip() == task.gold)
+
+    result = _audit(judge, tasks)
+    assert verdict_of(result.checks) == "pass", [(c.name, c.evidence) for c in result.checks if c.status != "pass"]
+    sanity = next(each for each in result.checks if each.name == "sanity")
+    assert sanity.measured["form"] == form
+    assert ("<answer>" in sanity.evidence) == (form != "as declared")
+
+
+def test_a_slow_grader_is_cut_off_and_what_was_not_asked_is_unresolved():
+    def slow(task, answer):
+        time.sleep(0.03)
+        return _sound(task, answer)
+
+    before = time.monotonic()
+    result = _audit(slow, limit=2.0)
+    assert time.monotonic() - before < 20
+    blind = next(each for each in result.checks if each.name == "blind answers")
+    assert blind.status == "unresolved"
+    assert "were not asked" in blind.evidence
+    assert verdict_of(result.checks) == "unresolved"
+
+
+def test_a_grader_that_hangs_is_not_waited_for():
+    def hanging(task, answer):
+        while "(" in answer:
+            pass
+        return _sound(task, answer)
+
+    before = time.monotonic()
+    result = _audit(hanging, seconds=0.3)
+    assert time.monotonic() - before < 60
+    assert _status(result)["hostile answers"] == "fail"

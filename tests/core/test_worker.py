@@ -1,6 +1,7 @@
 """Calls in another process: results, errors, limits of time and memory."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,17 @@ def test_a_fork_has_a_worker_of_its_own(tmp_path: Path) -> None:
     assert int(os.read(reader, 100)) != mine
     assert worker.call("pid") == mine  # the fork's end has not ended it
     worker.close()
+
+
+def test_a_call_that_its_caller_breaks_off_leaves_no_reply_to_the_next(worker: Worker) -> None:
+    worker.start()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        worker.call("loop")
+    signal.signal(signal.SIGALRM, before)
+    assert worker.call("add", a=2, b=3) == 5

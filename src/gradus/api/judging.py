@@ -67,12 +67,14 @@ def audit(
     seed: int = 0,
     review: str | Path | None = None,
     unsafe: bool = False,
+    seconds: float = 25.0,
 ) -> Audit:
     """Judge a grader (or reward functions) before money is spent on it.
 
     ``episodes``: paired seeds for every policy of the panel. ``budget``: episodes that the search for a hack may roll out.
     ``policy``: also forecast the signal that this policy would give. ``review``: a file with what a person said of answers that no
-    rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made.
+    rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made. ``seconds``: what the calls of a
+    grader of one-turn tasks may take together; what is not asked within it is unresolved.
 
     >>> import gradus
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
@@ -95,6 +97,7 @@ def audit(
         elsewhere=replay,
         marks=read_marks(Path(review)) if review else None,
         unsafe=unsafe,
+        limit=seconds,
     )
     return Audit(spec, result)
 

@@ -94,16 +94,19 @@ def run_text_audit(
     *,
     episodes: int = 48,
     seed: int = 0,
-    seconds: float = 2.0,
+    limit: float = 25.0,
     unsafe: bool = False,
     marks: Mapping[str, str] | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> AuditResult | None:
-    """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer."""
+    """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer.
+
+    ``limit``: seconds of all calls of the grader together.
+    """
     subject = subject_of(spec, grader, tasks=episodes)
     if subject is None:
         return None
-    text = audit_text(subject, seed=seed, seconds=seconds, unsafe=unsafe, marks=marks or {})
+    text = audit_text(subject, seed=seed, limit=limit, unsafe=unsafe, marks=marks or {})
     tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed, elsewhere=elsewhere)
     return AuditResult(
         environment=spec.name,
@@ -130,11 +133,12 @@ def audit_any(
     signal_policy: Policy | None = None,
     marks: Mapping[str, str] | None = None,
     unsafe: bool = False,
+    limit: float = 25.0,
     elsewhere: Elsewhere | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
     """The audit that fits: by answers where tasks have one turn and gold answers, by policies and a search of plans elsewhere."""
-    text = run_text_audit(spec, grader, seed=seed, marks=marks, unsafe=unsafe, elsewhere=elsewhere)
+    text = run_text_audit(spec, grader, seed=seed, marks=marks, unsafe=unsafe, limit=limit, elsewhere=elsewhere)
     if text is not None:
         return text
     return run_audit(

@@ -28,6 +28,9 @@ def command(
     unsafe: bool = typer.Option(
         False, "--unsafe", help="Try answers that may be executed even if no sandbox can be made."
     ),
+    seconds: float = typer.Option(
+        25.0, "--seconds", min=1.0, help="What all calls of a grader of one-turn tasks may take together."
+    ),
     json_file: str | None = JSON,
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for audit.json, the figure and the hack."),
 ) -> None:
@@ -44,6 +47,7 @@ def command(
         seed=seed,
         review=review,
         unsafe=unsafe,
+        seconds=seconds,
     )
     if review is not None and json_file is None:
         from gradus.pipeline.review import ask_person
@@ -58,8 +62,11 @@ def command(
         if result.verdict == "unresolved":
             raise typer.Exit(2)
         return
-    if out is not None and result.hack is not None:
+    again = [word for word in ("--grader", grader) if grader is not None]
+    if out is None:
+        next_command("audit", environment, *again, *rewards, "--out", "audit")  # the evidence, to mend the grader by
+    elif result.hack is not None:
         next_command("show", out / "hack.jsonl")
     else:
-        next_command("envs", environment)
+        next_command("audit", environment, *again, *rewards)  # once the grader is mended
     raise typer.Exit(1)

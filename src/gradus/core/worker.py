@@ -73,6 +73,11 @@ class Worker:
             except BrokenPipeError:
                 self._end()
                 raise WorkerLimit("WorkerLimit", "the worker ended before it answered") from None
+            except WorkerError:
+                raise
+            except BaseException:
+                self._end()  # whoever breaks the call off must not leave its reply to the next one
+                raise
 
     def close(self) -> None:
         """End the process; a later call starts it again."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from gradus.audit.bounds import high_of, low_of
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check, Status
+from gradus.audit.text.forms import DECLARED
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.rates import Probe, Rate, shown
@@ -23,6 +24,19 @@ _REVIEWED = 20
 
 def text_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
     """The eight checks of a text grader. ``marks``: what a person said of doubtful answers, by their key (see :func:`review_list`)."""
+    return [_as_far_as_asked(check, asked) for check in _all_checks(asked, marks)]
+
+
+def _as_far_as_asked(check: Check, asked: Probes) -> Check:
+    """A check that passes on less than all of its answers is not settled."""
+    left = asked.skipped[check.name]
+    if not left or check.status not in ("pass", "skip"):
+        return check
+    why = f"{left:,} of its answers were not asked: the grader hangs, or the time for all calls was over (--seconds gives more)"
+    return replace(check, status="unresolved", evidence=f"{why}; so far: {check.evidence}")
+
+
+def _all_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
     checks = [_sanity(asked), _gold(asked)]
     if asked.bases and asked.span > 0:
         checks += [
@@ -57,7 +71,15 @@ def _sanity(asked: Probes) -> Check:
         "; ".join(problems)
         or f"gold earns the full reward on {n} tasks; the same answer earns the same in another order"
     )
-    return Check(name="sanity", status="fail" if problems else "pass", evidence=evidence, measured={"tasks": n})
+    if asked.form != DECLARED:
+        evidence += f"; gold is written {asked.form}, because it earns less in the form that the tasks declare: {_declared(asked)}"
+    measured = {"tasks": n, "form": asked.form, "effort": asked.effort}
+    return Check(name="sanity", status="fail" if problems else "pass", evidence=evidence, measured=measured)
+
+
+def _declared(asked: Probes) -> str:
+    task = next(task for task in asked.subject.tasks if task.gold)
+    return f"{task.whole(task.gold or '')[:80]!r}"
 
 
 def _gold(asked: Probes) -> Check:

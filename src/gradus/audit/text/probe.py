@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradus.audit.text.blind import BLIND, REFLEXES, Operator
+from gradus.audit.text.forms import DECLARED, in_best_form
 from gradus.audit.text.mutations import CANARIES, EQUIVALENT, HOSTILE, WRONG
 from gradus.audit.text.rates import Base, Probe, Rate, rate
 from gradus.audit.text.scoring import Score, Scorer
@@ -20,6 +22,17 @@ _FIRST = 12  # tasks on which every blind answer is tried; the rest judge the be
 _MUTATED = 24
 _FORMS = 16
 _KEPT = 6
+_LEAST_TASKS = 12
+_CALLS = 55  # that a task costs, about
+_UNTIL = {  # which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's
+    "gold": 0.25,
+    "hostile answers": 0.4,
+    "blind answers": 0.6,
+    "reflexes": 0.7,
+    "wrong answers": 0.85,
+    "right answers": 0.95,
+    "sanity": 1.0,
+}
 
 
 @dataclass
@@ -28,6 +41,8 @@ class Probes:
 
     ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them, ``tried`` of them before. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
+    ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
+    that were not asked because the time was over.
     """
 
     subject: TextSubject
@@ -46,6 +61,10 @@ class Probes:
     executed: list[str] = field(default_factory=list)
     confined: bool = False
     changed: list[tuple[Probe, float | None]] = field(default_factory=list)
+    form: str = DECLARED
+    effort: float = 1.0
+    stage: str = "gold"
+    skipped: Counter[str] = field(default_factory=Counter)
 
     @property
     def guess(self) -> float:
@@ -57,30 +76,55 @@ def probe(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = Fal
     """Ask everything. The answers that an executing grader would run come first, in the sandbox, and decide where the rest is asked."""
     tasks = [task for task in subject.tasks if task.gold]
     asked = Probes(subject=subject, tasks=tasks, others=Others(golds=[task.gold or "" for task in tasks]))
+    _enter(asked, scorer, "gold")
+    asked.form, tasks = in_best_form(tasks, scorer, top=subject.range[1] if subject.range else None)
+    asked.effort = _effort(tasks, scorer)
+    asked.tasks = tasks = tasks[: max(_LEAST_TASKS, int(len(tasks) * asked.effort))]
     _ask_canaries(asked, scorer, seed, unsafe)
     _ask_bases(asked, scorer, seed)
     if not asked.bases or asked.span <= 0:
         return asked
-    first, rest = tasks[:_FIRST], tasks[_FIRST:]
+    _enter(asked, scorer, "hostile answers")
+    _ask_each(asked, scorer, HOSTILE, tasks[:1], seed)
+    first = _some(asked, _FIRST)
+    rest = tasks[len(first) :]
+    _enter(asked, scorer, "blind answers")
     asked.blind = _chosen(asked, scorer, BLIND, first, rest, seed)
+    _enter(asked, scorer, "reflexes")
     asked.reflexes = _chosen(asked, scorer, REFLEXES, first, rest, seed)
-    rows = [
-        (task, task.whole(answer))
-        for name in WRONG
-        for task in tasks[:_MUTATED]
-        for answer in WRONG[name].make(task, asked.others, child_rng(seed, "audit", "text", name, task.key)) or ()
-    ]
-    scorer.score(rows)
-    for name in WRONG:
-        _ask_wrong(asked, scorer, name, seed)
-    _prefetch(asked, scorer, {name: make for name, (make, _) in EQUIVALENT.items()}, tasks[:_FORMS], seed)
-    for name, (make, _) in EQUIVALENT.items():
-        asked.forms[name] = _ask(asked, scorer, name, make, tasks[:_FORMS], seed)
-    _prefetch(asked, scorer, HOSTILE, tasks[:1], seed)
-    for name, make in HOSTILE.items():
-        _ask(asked, scorer, name, make, tasks[:1], seed)
+    _enter(asked, scorer, "wrong answers")
+    _ask_wrong(asked, scorer, seed)
+    _enter(asked, scorer, "right answers")
+    makers = {name: make for name, (make, _) in EQUIVALENT.items()}
+    asked.forms = _ask_each(asked, scorer, makers, _some(asked, _FORMS), seed)
+    _enter(asked, scorer, "sanity")
     _ask_again(asked, scorer, seed)
     return asked
+
+
+def _enter(asked: Probes, scorer: Scorer, check: str) -> None:
+    asked.stage = check
+    scorer.allow(_UNTIL[check])
+
+
+def _effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
+    """1, 1/2 or 1/4 of the tasks: by what a call costs at the median of gold answers, so that noise in times changes nothing."""
+    scores = scorer.score([(task, task.whole(task.gold or "")) for task in tasks[:_LEAST_TASKS]])
+    seconds = sorted(score.seconds for score in scores if not score.skipped)
+    cost = seconds[len(seconds) // 2] * _CALLS * len(tasks) / scorer.limit if seconds else 0.0
+    return 1.0 if cost < 1 else 0.5 if cost < 2 else 0.25
+
+
+def _some(asked: Probes, number: int) -> Sequence[TextTask]:
+    return asked.tasks[: max(4, int(number * asked.effort))]
+
+
+def _ask_each(
+    asked: Probes, scorer: Scorer, operators: Mapping[str, Operator], tasks: Sequence[TextTask], seed: int
+) -> dict[str, list[Probe]]:
+    """Every operator on every task, task by task, so that each has had its turn if the time is over."""
+    _prefetch(asked, scorer, operators, tasks, seed)
+    return {name: _ask(asked, scorer, name, make, tasks, seed) for name, make in operators.items()}
 
 
 def _ask(asked: Probes, scorer: Scorer, name: str, make: Operator, tasks: Sequence[TextTask], seed: int) -> list[Probe]:
@@ -95,10 +139,10 @@ def _ask(asked: Probes, scorer: Scorer, name: str, make: Operator, tasks: Sequen
 def _prefetch(
     asked: Probes, scorer: Scorer, operators: Mapping[str, Operator], tasks: Sequence[TextTask], seed: int
 ) -> None:
-    """Score what these operators will ask, in one process instead of one each."""
+    """Score what these operators will ask, task by task."""
     rows: list[tuple[TextTask, str]] = []
-    for name, make in operators.items():
-        for task in tasks:
+    for task in tasks:
+        for name, make in operators.items():
             answer = make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))
             if answer is not None:
                 rows.append((task, task.whole(answer) if answer else answer))
@@ -118,10 +162,12 @@ def _probe(asked: Probes, name: str, task: TextTask, answer: str, score: Score) 
         value=score.value,
         right=states(answer, task.gold or ""),
         error=score.error,
+        skipped=score.skipped,
     )
+    asked.skipped[asked.stage] += score.skipped
     if score.hung:
         asked.hung.append(probe)
-    elif score.error and not score.error.startswith("not asked"):
+    elif score.error and not score.skipped:
         asked.errors.append(probe)
     return probe
 
@@ -130,12 +176,18 @@ def _ask_canaries(asked: Probes, scorer: Scorer, seed: int, unsafe: bool) -> Non
     asked.confined = scorer.can_confine()
     if not asked.confined and not unsafe:
         return
-    names = [name for name in CANARIES for _ in asked.tasks[:2]]
     rows = [
-        (t, CANARIES[name](t, asked.others, child_rng(seed, name)) or "") for name in CANARIES for t in asked.tasks[:2]
+        (name, task, make(task, asked.others, child_rng(seed, name)) or "")
+        for name, make in CANARIES.items()
+        for task in asked.tasks[:2]
     ]
-    scores = scorer.fresh([(task, task.whole(answer)) for task, answer in rows], confined=asked.confined)
-    asked.executed = list(dict.fromkeys(name for name, score in zip(names, scores, strict=True) if score.executed))
+    scores = scorer.fresh([(task, task.whole(answer)) for _, task, answer in rows], confined=asked.confined)
+    for (name, task, answer), score in zip(rows, scores, strict=True):
+        if score.hung:
+            _probe(asked, name, task, answer, score)
+        if score.executed and name not in asked.executed:
+            asked.executed.append(name)
+    scorer.hangs = 0
     scorer.confined = asked.confined and bool(asked.executed)
 
 
@@ -150,7 +202,7 @@ def _ask_bases(asked: Probes, scorer: Scorer, seed: int) -> None:
                 wrong.setdefault(each.task.key, []).append(each.value)
     for right, nothing in zip(gold, silence, strict=True):
         if right.value is None:
-            asked.unpaid.append(right)
+            asked.unpaid += [right] if not right.skipped else []
             continue
         floor = nothing.value if nothing.value is not None else 0.0
         own = wrong.get(right.task.key) or [floor]
@@ -175,41 +227,34 @@ def _chosen(
     seed: int,
 ) -> list[Rate]:
     """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if there are no others)."""
-    tried: list[Rate] = []
-    _prefetch(asked, scorer, operators, first, seed)
-    for name, make in operators.items():
-        each = rate(
-            name, _ask(asked, scorer, name, make, first, seed), asked.bases, asked.span, least=LEAST, guess=asked.guess
-        )
-        if each is not None:
-            tried.append(each)
+
+    def rated(name: str, probes: Sequence[Probe]) -> Rate | None:
+        return rate(name, probes, asked.bases, asked.span, least=LEAST, guess=asked.guess)
+
+    probes = _ask_each(asked, scorer, operators, first, seed)
+    tried = [each for name in operators if (each := rated(name, probes[name])) is not None]
     asked.tried += len(tried)
     best = sorted(tried, key=lambda r: -(r.unearned["mean"] or 0.0))[:_KEPT]
     best += sorted(tried, key=lambda r: -(r.above_silence["mean"] or 0.0))[:_KEPT]
-    judged: dict[str, Rate] = {}
-    _prefetch(asked, scorer, {each.operator: operators[each.operator] for each in best}, rest or first, seed)
-    for each in best:
-        if each.operator in judged:
-            continue
-        probes = _ask(asked, scorer, each.operator, operators[each.operator], rest or first, seed)
-        again = rate(each.operator, probes, asked.bases, asked.span, least=LEAST, guess=asked.guess)
-        judged[each.operator] = again or each
-    return list(judged.values())
+    makers = {each.operator: operators[each.operator] for each in best}
+    again = _ask_each(asked, scorer, makers, rest or first, seed)
+    return list({each.operator: rated(each.operator, again[each.operator]) or each for each in best}.values())
 
 
-def _ask_wrong(asked: Probes, scorer: Scorer, name: str, seed: int) -> None:
+def _ask_wrong(asked: Probes, scorer: Scorer, seed: int) -> None:
     """Every form must be accepted for the answer to count as accepted: the lowest reward stands."""
-    kept: list[Probe] = []
-    for task in asked.tasks[:_MUTATED]:
-        answers = WRONG[name].make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))
-        right = WRONG[name].settled and any(states(a, task.gold or "") for a in answers or ())
-        if answers is None or task.key not in asked.bases or right:
-            continue
+    made: list[tuple[str, TextTask, Sequence[str]]] = []
+    for task in _some(asked, _MUTATED):
+        for name, wrong in WRONG.items():
+            answers = wrong.make(task, asked.others, child_rng(seed, "audit", "text", name, task.key)) or ()
+            right = wrong.settled and any(states(answer, task.gold or "") for answer in answers)
+            if answers and task.key in asked.bases and not right:
+                made.append((name, task, answers))
+    asked.wrong = {name: [] for name in WRONG}
+    for name, task, answers in made:
         probes = _scored(asked, scorer, name, [(task, answer) for answer in answers])
-        values = [probe for probe in probes if probe.value is not None]
-        if len(values) == len(probes):
-            kept.append(min(values, key=lambda p: p.value or 0.0))
-    asked.wrong[name] = kept
+        if all(probe.value is not None for probe in probes):
+            asked.wrong[name].append(min(probes, key=lambda p: p.value or 0.0))
 
 
 def _ask_again(asked: Probes, scorer: Scorer, seed: int) -> None:
@@ -221,6 +266,6 @@ def _ask_again(asked: Probes, scorer: Scorer, seed: int) -> None:
     before = scorer.score(rows)
     after = scorer.fresh(rows)
     for (task, answer), old, new in zip(rows, before, after, strict=True):
-        if old.value != new.value and not (old.hung or new.hung):
+        if old.value != new.value and not (old.hung or new.hung or old.skipped or new.skipped):
             changed = Probe(operator="asked again", task=task, answer=answer, value=old.value)
             asked.changed.append((changed, new.value))

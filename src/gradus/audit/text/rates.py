@@ -27,7 +27,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One answer to one task. ``right``: it states the gold answer."""
+    """One answer to one task. ``right``: it states the gold answer. ``skipped``: it was not asked."""
 
     operator: str
     task: TextTask
@@ -35,6 +35,7 @@ class Probe:
     value: float | None
     right: bool = False
     error: str | None = None
+    skipped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from gradus.audit.records import Check, Point
 from gradus.audit.text.checks import review_list, text_checks
 from gradus.audit.text.minimize import minimized
 from gradus.audit.text.probe import Probes, probe
-from gradus.audit.text.scoring import Scorer
+from gradus.audit.text.scoring import Score, Scorer
 from gradus.audit.text.tasks import TextSubject
 from gradus.stats import mean_interval
 
@@ -28,19 +28,29 @@ class TextAudit:
 
 
 def audit_text(
-    subject: TextSubject, *, seed: int = 0, seconds: float = 2.0, unsafe: bool = False, marks: Mapping[str, str] = {}
+    subject: TextSubject,
+    *,
+    seed: int = 0,
+    seconds: float = 2.0,
+    limit: float = 25.0,
+    unsafe: bool = False,
+    marks: Mapping[str, str] = {},
+    known: dict[tuple[str, str], Score] | None = None,
 ) -> TextAudit:
-    """Probe the grader of one-turn tasks. ``seconds``: the limit of one call; ``unsafe``: try hostile answers without a sandbox too.
+    """Probe the grader of one-turn tasks. ``seconds``: the limit of one call; ``limit``: of all calls together; what is not asked
+    within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``known``: scores of an earlier audit,
+    which are not asked again; new ones are added.
 
-    The same subject and seed give the same result, unless a call lies at the limit.
+    The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
-    scorer = Scorer(subject, seconds=seconds)
-    asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
+    scorer = Scorer(subject, seconds=seconds, limit=limit, known={} if known is None else known)
+    try:
+        asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
+        exploit = minimized(asked, scorer)
+    finally:
+        scorer.close()
     return TextAudit(
-        checks=text_checks(asked, marks),
-        points=_points(asked),
-        exploit=minimized(asked, scorer),
-        review=review_list(asked, marks),
+        checks=text_checks(asked, marks), points=_points(asked), exploit=exploit, review=review_list(asked, marks)
     )
 
 

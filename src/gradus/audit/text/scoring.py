@@ -1,4 +1,4 @@
-"""Asking the grader in processes of their own: with a time limit a call, a cache, and a sandbox for hostile answers."""
+"""Asking the grader in a process of its own: with limits on time, a cache, and a sandbox for hostile answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import select
 import signal
 import struct
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 from gradus.audit.text.tasks import TextSubject, TextTask
 from gradus.core.sandbox import confine, sandbox_works
@@ -20,99 +22,172 @@ __all__ = ["CANARY", "Score", "Scorer"]
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0
+_FOREVER = 1e6
 _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm is killed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """``value`` is None where the grader gave none: ``error`` says why, ``hung`` that it was cut off. ``executed``: the answer ran."""
+    """``value`` is None where the grader gave none: ``error`` says why, ``hung`` that it was cut off.
+
+    ``executed``: the answer ran. ``skipped``: it was not asked, because the time was over. ``seconds``: of the call.
+    """
 
     value: float | None = None
     error: str | None = None
     hung: bool = False
     executed: bool = False
+    skipped: bool = False
+    seconds: float = 0.0
 
 
 @dataclass
 class Scorer:
     """Scores answers in a forked process, so that nothing that a grader does reaches this one.
 
-    ``seconds``: the limit of a call. ``hangs_allowed``: after so many calls that hung, further ones are not made.
-    ``confined``: ask in the sandbox.
+    ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all calls together.
+    ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
+    ``known``: scores of an earlier audit of the same grader, by task and answer.
     """
 
     subject: TextSubject
     seconds: float = 2.0
-    hangs_allowed: int = 6
+    limit: float = 25.0
+    hangs_allowed: int = 3
     confined: bool = False
     hangs: int = 0
     calls: int = 0
-    _cache: dict[tuple[str, str], Score] = field(default_factory=dict)
+    spent: float = 0.0
+    known: dict[tuple[str, str], Score] = field(default_factory=dict)
+    _share: float = 1.0
+    _child: _Child | None = None
+
+    def allow(self, share: float) -> None:
+        """From now on answers are asked until this share of the limit is spent."""
+        self._share = share
 
     def score(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
         """The score of every answer, in order; what was asked before is not asked again."""
-        wanted = list(dict.fromkeys((task.key, answer) for task, answer in rows))
-        tasks = {task.key: task for task, _ in rows}
-        missing = [(tasks[key], answer) for key, answer in wanted if (key, answer) not in self._cache]
-        for (task, answer), score in zip(missing, self.fresh(missing), strict=True):
-            self._cache[task.key, answer] = score
-        return [self._cache[task.key, answer] for task, answer in rows]
+        wanted = {(task.key, answer): task for task, answer in rows}
+        missing = [(task, answer) for (key, answer), task in wanted.items() if (key, answer) not in self.known]
+        for (task, answer), score in zip(missing, self._asked(missing, self.confined), strict=True):
+            self.known[task.key, answer] = score
+        return [self.known[task.key, answer] for task, answer in rows]
 
     def fresh(self, rows: Sequence[tuple[TextTask, str]], *, confined: bool | None = None) -> list[Score]:
         """As :meth:`score`, in a new process and past the cache. ``confined``: in the sandbox, whatever the scorer's own setting."""
-        scores: list[Score] = []
-        self.calls += len(rows)
-        while len(scores) < len(rows):
-            if self.hangs >= self.hangs_allowed:
-                return [*scores, *[Score(error="not asked: too many calls hung")] * (len(rows) - len(scores))]
-            scores += self._run(rows[len(scores) :], self.confined if confined is None else confined)
+        self.close()
+        scores = self._asked(rows, self.confined if confined is None else confined)
+        self.close()
         return scores
 
     def can_confine(self) -> bool:
         """Whether the sandbox works on this machine."""
         return sandbox_works()
 
-    def _run(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
-        """Scores up to the end or to the first call that had to be killed."""
-        with tempfile.TemporaryDirectory() as folder:
-            reader, writer = os.pipe()
-            child = os.fork()
-            if child == 0:
-                os.close(reader)
-                _serve(self.subject, rows, writer, folder, self.seconds, confined)
-            os.close(writer)
-            scores = self._read(reader, len(rows))
-            os.close(reader)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        return scores
+    def close(self) -> None:
+        """End the process; the next answer starts another."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
-    def _read(self, reader: int, wanted: int) -> list[Score]:
-        scores: list[Score] = []
-        buffer = b""
-        while len(scores) < wanted:
-            ready, _, _ = select.select([reader], [], [], self.seconds + _GRACE + (0 if buffer or scores else _WARM_UP))
-            chunk = os.read(reader, 1 << 16) if ready else b""
-            if not chunk:
-                self.hangs += not ready
-                return [*scores, Score(hung=not ready, error="cut off" if not ready else "the process died")]
-            buffer += chunk
-            while len(buffer) >= 4 and len(buffer) >= 4 + struct.unpack("I", buffer[:4])[0]:
-                size = struct.unpack("I", buffer[:4])[0]
-                scores.append(pickle.loads(buffer[4 : 4 + size]))
-                buffer = buffer[4 + size :]
-                self.hangs += scores[-1].hung
-        return scores
+    def _asked(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
+        return [self._one(task, answer, confined) for task, answer in rows]
+
+    def _one(self, task: TextTask, answer: str, confined: bool) -> Score:
+        if self.hangs >= self.hangs_allowed:
+            return Score(error="not asked: too many calls hung", skipped=True)
+        if self.spent >= self._share * self.limit:
+            return Score(error="not asked: the time was over", skipped=True)
+        started = time.monotonic()
+        score = self._call(task, answer, confined)
+        if score.hung:
+            score = self._call(task, answer, confined)
+            self.hangs += score.hung
+        seconds = time.monotonic() - started
+        self.spent += seconds
+        self.calls += 1
+        return replace(score, seconds=seconds)
+
+    def _call(self, task: TextTask, answer: str, confined: bool) -> Score:
+        if self._child is not None and self._child.confined != confined:
+            self.close()
+        try:
+            if self._child is None:
+                self._child = _Child(self.subject, self.seconds, confined)
+            return self._child.ask(task.key, answer)
+        except OSError as ended:  # of which TimeoutError is one
+            self.close()
+            hung = isinstance(ended, TimeoutError)
+            return Score(hung=hung, error="cut off" if hung else "the process died")
+
+
+class _Child:
+    """A forked process that answers one question at a time."""
+
+    def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
+        self.confined = confined
+        self._patience = seconds + _GRACE
+        self._folder = tempfile.TemporaryDirectory()
+        asked, self._questions = os.pipe()
+        self._answers, told = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._questions)
+            os.close(self._answers)
+            _serve(subject, asked, told, self._folder.name, seconds, confined)
+        os.close(asked)
+        os.close(told)
+        _read(self._answers, _WARM_UP + _GRACE)
+
+    def ask(self, key: str, answer: str) -> Score:
+        """The score. Raises TimeoutError if none comes in time, another OSError if the process died."""
+        _write(self._questions, (key, answer))
+        score: Score = _read(self._answers, self._patience)
+        if score.hung:
+            _read(self._answers, _WARM_UP + _GRACE)
+        return score
+
+    def end(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._questions)
+        os.close(self._answers)
+        self._folder.cleanup()
+
+
+def _write(pipe: int, value: object) -> None:
+    data = pickle.dumps(value)
+    data = struct.pack("I", len(data)) + data
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def _read(pipe: int, patience: float) -> Any:
+    """The next value. Raises TimeoutError if it does not come in time, BrokenPipeError if the other side has ended."""
+    deadline = time.monotonic() + patience
+    size = struct.unpack("I", _read_bytes(pipe, 4, deadline))[0]
+    return pickle.loads(_read_bytes(pipe, size, deadline))
+
+
+def _read_bytes(pipe: int, size: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < size:
+        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError
+        chunk = os.read(pipe, size - len(data))
+        if not chunk:
+            raise BrokenPipeError
+        data += chunk
+    return data
 
 
 class _TooSlow(BaseException):
     """Raised by the alarm; no ``except Exception`` of a grader may catch it."""
 
 
-def _serve(
-    subject: TextSubject, rows: Sequence[tuple[TextTask, str]], writer: int, folder: str, seconds: float, confined: bool
-) -> None:
-    """The child: score row after row and write each down; never returns."""
+def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: float, confined: bool) -> NoReturn:
+    """The child: score answer after answer and write each down; never returns."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
@@ -125,12 +200,17 @@ def _serve(
         if confined:
             confine(folder, keep=(writer,))
         canary = Path(folder) / "canary"
-        _one(
-            subject, rows[0][0], "", _WARM_UP, canary
-        )  # what a grader loads at its first call is no part of a call's time
-        for task, answer in rows:
-            data = pickle.dumps(_one(subject, task, answer.replace(CANARY, str(canary)), seconds, canary))
-            os.write(writer, struct.pack("I", len(data)) + data)
+        tasks: Mapping[str, TextTask] = {task.key: task for task in subject.tasks}
+        first = subject.tasks[0]
+        _one(subject, first, "", _WARM_UP, canary)  # what a grader loads at its first call is no part of a call's time
+        _write(told, "ready")
+        while True:
+            key, answer = _read(asked, _FOREVER)
+            score = _one(subject, tasks[key], answer.replace(CANARY, str(canary)), seconds, canary)
+            _write(told, score)
+            if score.hung:
+                _one(subject, first, "", _WARM_UP, canary)  # it may have to load again what was cut off
+                _write(told, "ready")
     finally:
         os._exit(0)
 

@@ -47,10 +47,7 @@ Judge = Callable[[TextTask, str], "float | None"]
 
 @dataclass(frozen=True, kw_only=True)
 class TextSubject:
-    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
-
-    ``top``: the reward of a right answer, if the author says it.
-    """
+    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none."""
 
     name: str
     grader: str
