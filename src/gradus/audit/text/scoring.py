@@ -198,7 +198,7 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
     signal.signal(signal.SIGALRM, alarm)
     try:
         if confined:
-            confine(folder, keep=(writer,))
+            confine(folder, keep=(asked, told))
         canary = Path(folder) / "canary"
         tasks: Mapping[str, TextTask] = {task.key: task for task in subject.tasks}
         first = subject.tasks[0]
