@@ -3,15 +3,17 @@
 import io
 import json
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
+from fakes import WORDS, echo
 from garden import SPEC, Garden, Scripted
 from rich.console import Console
 
-from gradus.core import ConfigError, Observation
+from gradus.core import Action, ConfigError, Observation, child_rng
 from gradus.evaluation import compare, curve_rows, evaluate, pair_rows, policy_rows
-from gradus.stats import mean_interval, paired_difference
+from gradus.stats import mean_interval, paired_difference, pass_at_k
 
 
 def _policies(*names, spec=SPEC):
@@ -193,6 +195,56 @@ def test_a_metric_may_not_take_a_reserved_name():
     spec = replace(SPEC, metrics=lambda episode: {"failed": 1.0})
     with pytest.raises(ConfigError, match="metrics called failed"):
         evaluate(spec, _policies("random"), conditions=["main"], episodes=2)
+
+
+def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass():
+    for n in range(1, 7):
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                choices = list(combinations([True] * c + [False] * (n - c), k))
+                assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, choices)) / len(choices))
+
+
+class Guess:
+    """Says one of echo's words, drawn by the episode's own key."""
+
+    name = "guess"
+
+    def start(self, episodes):
+        self.starts = episodes
+        return self
+
+    def act(self, requests):
+        return [Action(text=child_rng(*self.starts[each.row].key).choice(WORDS)) for each in requests]
+
+    def close(self):
+        pass
+
+
+def test_several_samples_of_a_task_are_one_unit():
+    spec = echo()
+    policies = {"random": Guess(), "teacher": spec.policy("gold")}
+    once = evaluate(spec, policies, episodes=20)
+    result = evaluate(spec, policies, episodes=20, samples=4, pass_k=[1, 2, 4])
+    (condition,) = result.episodes
+    episodes = result.episodes[condition]["random"]
+    assert [each.turns for each in episodes[::4]] == [each.turns for each in once.episodes[condition]["random"]]
+    record = result.to_json()["conditions"][condition]["policies"]["random"]
+    tasks = [[each.reward.value for each in episodes[start : start + 4]] for start in range(0, 80, 4)]
+    means = [sum(values) / 4 for values in tasks]
+    assert record["reward"]["mean"] == pytest.approx(np.mean(means))
+    interval = mean_interval(means)
+    assert (record["reward"]["low"], record["reward"]["high"]) == pytest.approx((interval.low, interval.high), abs=1e-6)
+    assert record["pass@1"]["mean"] == pytest.approx(record["true_reward"]["mean"], abs=1e-6)
+    assert record["pass@4"]["mean"] == pytest.approx(np.mean([max(values) for values in tasks]), abs=1e-6)
+    assert record["pass@1"]["mean"] < record["pass@2"]["mean"] < record["pass@4"]["mean"] < 1
+    pair = result.to_json()["conditions"][condition]["pairs"]["teacher - random"]
+    assert pair["reward"]["episodes"] == 20
+    assert pair["pass@4"]["mean"] == pytest.approx(1 - record["pass@4"]["mean"], abs=1e-6)
+    header, rows = policy_rows(result.to_json(), condition)
+    assert "[" in rows[0][header.index("pass@4")]
+    with pytest.raises(ConfigError, match="between 1 and samples"):
+        evaluate(spec, policies, episodes=2, pass_k=[2])
 
 
 def test_tables_show_the_document(small):

@@ -166,12 +166,15 @@ def evaluate(
     seed: int = 0,
     pairs: Sequence[tuple[str, str]] | None = None,
     power: float | None = None,
+    samples: int = 1,
+    pass_k: Sequence[int] = (),
     **sampling: Any,
 ) -> Scores:
     """Roll out policies on the same seeds and compare them, with intervals.
 
     ``policies`` and ``against``: names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy
     objects, several of them, or a mapping from the name to show. ``env`` may be left out if a run is among them.
+    ``samples``: episodes of each task. ``pass_k``: for each k the chance that one of k samples passes, as the figure ``pass@k``.
     ``sampling``: ``temperature`` (0 is greedy), ``max_new_tokens`` and ``keep_history`` of models, if not as they were trained.
 
     >>> import gradus
@@ -193,7 +196,16 @@ def evaluate(
         for name, each in chosen.items()
     }
     result = evaluate_policies(
-        spec, made, conditions=conditions, graders=graders, episodes=episodes, seed=seed, pairs=pairs, power=power
+        spec,
+        made,
+        conditions=conditions,
+        graders=graders,
+        episodes=episodes,
+        seed=seed,
+        pairs=pairs,
+        power=power,
+        samples=samples,
+        pass_k=pass_k,
     )
     return Scores(spec, result)
 

@@ -29,6 +29,10 @@ def command(
         None, "--pairs", help="Pairs to compare, as a-b, by commas; every pair otherwise."
     ),
     power: float | None = typer.Option(None, "--power", help="Say how many episodes a difference of this size needs."),
+    samples: int = typer.Option(1, "--samples", help="Episodes of each task."),
+    pass_k: str | None = typer.Option(
+        None, "--pass-k", help="Show the chance that one of K samples passes; several K by commas."
+    ),
     temperature: float | None = TEMPERATURE,
     max_new_tokens: int | None = MAX_NEW_TOKENS,
     keep_history: bool | None = KEEP_HISTORY,
@@ -56,6 +60,8 @@ def command(
         seed=seed,
         pairs=[parse_pair(each, names) for each in _split(pairs)] if pairs else None,
         power=power,
+        samples=samples,
+        pass_k=_numbers(pass_k) if pass_k else (),
         **given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history),
     )
     show(replace(result, wide=wide), json_file)
@@ -75,3 +81,10 @@ def command(
 def _split(text: str) -> list[str]:
     """Names separated by commas, in order, without repeats."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in _split(text)]
+    except ValueError:
+        raise typer.BadParameter(f"--pass-k takes whole numbers, as in 1,8; got {text!r}") from None

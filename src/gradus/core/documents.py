@@ -53,6 +53,7 @@ class Results(TypedDict):
     level: float
     seeds: list[int]
     conditions: dict[str, Condition]
+    samples: NotRequired[int]
     graders: NotRequired[dict[str, dict[str, Any]]]
     power: NotRequired[dict[str, float]]
     promises: NotRequired[list[dict[str, Any]]]

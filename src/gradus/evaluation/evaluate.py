@@ -9,7 +9,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import Results
 from gradus.evaluation.summary import SCHEMA, Figures, holm_adjusted, pair_record, policy_record
-from gradus.rollouts import regrade, roll_out
+from gradus.rollouts import MAX_CONCURRENT, regrade, roll_out
 
 __all__ = ["Evaluation", "Progress", "Rollouts", "compare", "evaluate"]
 
@@ -47,7 +47,9 @@ def evaluate(
     pairs: Sequence[Pair] | None = None,
     power: float | None = None,
     checkpoint: str | None = None,
-    max_concurrent: int = 256,
+    samples: int = 1,
+    pass_k: Sequence[int] = (),
+    max_concurrent: int = MAX_CONCURRENT,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Roll out every policy on the same seeds of every condition and compare them.
@@ -56,24 +58,29 @@ def evaluate(
     main one. ``graders``: names, the environment's default if None; the first is the main one and the others grade the
     same episodes again. ``episodes``: seeds per condition; a condition that has fewer gives all it has, if another has
     enough. ``pairs``: (a, b) for the difference a - b; by default each policy minus every one before it. ``power``: a
-    difference in reward, for which each pair then says how many episodes show it with 80 % power.
+    difference in reward, for which each pair then says how many episodes show it with 80 % power. ``samples``: episodes of each
+    seed; figures are then means over seeds of the means over samples. ``pass_k``: for each k the figure ``pass@k``.
 
-    All randomness of a policy is keyed by (seed, "evaluate", condition, seed's index), the same for every policy.
+    All randomness of a policy is keyed by (seed, "evaluate", condition, seed's index, sample), the same for every policy.
     Raises ConfigError for unknown names, GradusError where an environment breaks its contract.
     """
     if not policies:
         raise ConfigError("expected at least one policy to evaluate, got none; name some with --policy a,b")
+    if samples < 1 or any(not 1 <= k <= samples for k in pass_k):
+        raise ConfigError(
+            f"pass_k must lie between 1 and samples, got pass_k = {list(pass_k)} with samples = {samples}; ask for more samples"
+        )
     names = list(conditions) if conditions is not None else list(spec.conditions)
     tasks = _tasks(spec, names, episodes)
     chosen = _graders(spec, graders)
-    rollouts: dict[str, dict[str, list[Episode]]] = {}
-    for condition in names:
-        rollouts[condition] = {}
-        for name, policy in policies.items():
+    rollouts: dict[str, dict[str, list[Episode]]] = {condition: {} for condition in names}
+    for name, policy in policies.items():  # one after another: each may hold a model
+        for condition in names:
             rolled_out = roll_out(
                 spec,
                 policy,
                 tasks[condition],
+                group_size=samples,
                 seed=seed,
                 key=("evaluate", condition),
                 grader=chosen[0],
@@ -82,8 +89,18 @@ def evaluate(
             )
             rollouts[condition][name] = [replace(episode, policy=name) for episode in rolled_out.episodes]
     document = compare(
-        spec, rollouts, graders=graders, pairs=pairs, power=power, checkpoint=checkpoint, graded=True, seeds=[seed]
+        spec,
+        rollouts,
+        graders=graders,
+        pairs=pairs,
+        power=power,
+        checkpoint=checkpoint,
+        graded=True,
+        seeds=[seed],
+        pass_k=pass_k,
     )
+    if samples > 1:
+        document["samples"] = samples
     return Evaluation(document=document, episodes=rollouts)
 
 
@@ -98,10 +115,13 @@ def compare(
     graded: bool = False,
     seeds: Sequence[int] = (),
     correct_pairs: bool = False,
+    pass_k: Sequence[int] = (),
 ) -> Results:
     """The document for episodes that are there already; nothing is rolled out.
 
-    ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions. ``seeds``: those of the policies' own randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them.
+    ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions. ``seeds``: those of the policies' own
+    randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them. ``pass_k``: for each k
+    the figure ``pass@k``, from all episodes of a seed.
     """
     chosen = _graders(spec, graders)
     names = list(dict.fromkeys(name for policies in rollouts.values() for name in policies))
@@ -109,7 +129,7 @@ def compare(
     by_grader: dict[str, dict[str, Any]] = {}
     for index, grader in enumerate(chosen):
         current = rollouts if graded and index == 0 else _regraded(spec, rollouts, grader)
-        by_grader[grader.name] = _conditions(spec, grader, current, compared, power)
+        by_grader[grader.name] = _conditions(spec, grader, current, compared, power, pass_k)
         holm_adjusted(by_grader[grader.name], over_pairs=correct_pairs)
     first, *others = chosen
     document: Results = {
@@ -130,14 +150,19 @@ def compare(
 
 
 def _conditions(
-    spec: EnvironmentSpec, grader: Grader, rollouts: Rollouts, pairs: Sequence[Pair], power: float | None
+    spec: EnvironmentSpec,
+    grader: Grader,
+    rollouts: Rollouts,
+    pairs: Sequence[Pair],
+    power: float | None,
+    pass_k: Sequence[int],
 ) -> dict[str, Any]:
     """Every condition's record under one grader."""
     records: dict[str, Any] = {}
     for condition, policies in rollouts.items():
         declared = spec.conditions.get(condition)
         cluster = declared.cluster if declared else None
-        figures = {name: Figures.of(spec, grader, episodes, cluster) for name, episodes in policies.items()}
+        figures = {name: Figures.of(spec, grader, episodes, cluster, pass_k) for name, episodes in policies.items()}
         records[condition] = {
             "episodes": max((len(episodes) for episodes in policies.values()), default=0),
             "summary": declared.summary if declared else "",

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason
 from gradus.core.documents import SCHEMA, Mean, PairedMean
-from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference
+from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
 
 __all__ = ["SCHEMA", "Figures", "holm_adjusted", "pair_record", "policy_record"]
 
@@ -25,20 +25,27 @@ Values = list[float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The numbers of one policy under one condition and one grader. Lists run over the episodes."""
+    """The numbers of one policy under one condition and one grader. Lists run over the tasks: means of a task's samples."""
 
     episodes: Sequence[Episode]
     seeds: list[int]
     plain: Mapping[str, Values]
     components: Mapping[str, Values]
-    curves: Mapping[str, list[Values]]  # name -> points -> episodes
+    curves: Mapping[str, list[Values]]  # name -> points -> tasks
     clusters: list[str] | None
 
     @staticmethod
     def of(
-        spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode], cluster: Callable[[Episode], str] | None
+        spec: EnvironmentSpec,
+        grader: Grader,
+        episodes: Sequence[Episode],
+        cluster: Callable[[Episode], str] | None,
+        pass_k: Sequence[int] = (),
     ) -> Figures:
-        """Read them off ``episodes``. An episode that failed has no figures; it is counted, and its seed stays in place."""
+        """Read them off ``episodes``. An episode that failed has no figures; it is counted, and its seed stays in place.
+
+        ``pass_k``: for each k a figure ``pass@k``.
+        """
         names = dict.fromkeys(name for episode in episodes for name in episode.metrics if name != "true_reward")
         if clash := _RESERVED & set(names):
             raise ConfigError(
@@ -55,16 +62,51 @@ class Figures:
             for name in grader.weights
         }
         whole = [None if episode.stop is StopReason.FAILED else episode for episode in episodes]
+        curves = _curves(spec, whole)
+        samples = _samples(episodes)
+        plain |= {f"pass@{k}": _passes(episodes, samples, k) for k in pass_k}
+
+        def by_task(values: Values) -> Values:
+            return values if len(values) == len(samples) else [_average(values, places) for places in samples]
+
         # The hidden unit of a failed episode may be unknown; it has no figures either, so its label is never read.
-        clusters = [cluster(each) if each else "" for each in whole] if cluster else None
+        kept = [next((each for place in places if (each := whole[place])), None) for places in samples]
         return Figures(
             episodes=episodes,
-            seeds=[episode.task.seed for episode in episodes],
-            plain=plain,
-            components=components,
-            curves=_curves(spec, whole),
-            clusters=clusters,
+            seeds=[episodes[places[0]].task.seed for places in samples],
+            plain={name: by_task(values) for name, values in plain.items()},
+            components={name: by_task(values) for name, values in components.items()},
+            curves={name: [by_task(values) for values in points] for name, points in curves.items()},
+            clusters=[cluster(each) if each else "" for each in kept] if cluster else None,
         )
+
+
+def _samples(episodes: Sequence[Episode]) -> list[list[int]]:
+    """The places of each task's episodes."""
+    places: dict[int, list[int]] = {}
+    for place, episode in enumerate(episodes):
+        places.setdefault(episode.task.seed, []).append(place)
+    return list(places.values())
+
+
+def _average(values: Values, places: Sequence[int]) -> float | None:
+    known = [value for place in places if (value := values[place]) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: int) -> Values:
+    """pass@k of each task. An episode passes if its true reward is 1, or its reward where there is no true reward."""
+    outcomes = [_outcome(episode) for episode in episodes]
+    values: Values = []
+    for places in samples:
+        known = [value for place in places if (value := outcomes[place]) is not None]
+        values.append(pass_at_k(len(known), sum(value >= 1.0 for value in known), k))
+    return values
+
+
+def _outcome(episode: Episode) -> float | None:
+    true_reward = _number(episode.metrics.get("true_reward"))
+    return true_reward if true_reward is not None or episode.reward is None else episode.reward.value
 
 
 def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode | None]) -> dict[str, list[Values]]:

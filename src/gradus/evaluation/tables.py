@@ -22,7 +22,7 @@ _COUNTS = (
     "components",
     "curves",
 )
-_MAIN = ("reward", "true_reward")  # shown with intervals
+_MAIN = ("reward", "true_reward", "pass@")  # beginnings of the names of figures that are shown with intervals
 _MOST_PAIRS = 15
 
 
@@ -33,7 +33,7 @@ def policy_rows(document: Document, condition: str, grader: str | None = None) -
     header = ["policy", *[_title(document, name) for name in figures], "episodes"]
     rows: list[list[str]] = []
     for name, record in policies.items():
-        cells = [(_interval if figure in _MAIN else _mean)(record.get(figure)) for figure in figures]
+        cells = [(_interval if figure.startswith(_MAIN) else _mean)(record.get(figure)) for figure in figures]
         rows.append([name, *cells, _count(record)])
     return header, rows
 
@@ -60,7 +60,7 @@ def pair_rows(document: Document, condition: str, grader: str | None = None, *, 
         kept = {f"{later} - {earlier}" for earlier, later in pairwise(names)}
         kept |= {f"{name} - {names[0]}" for name in names[1:]}
         pairs = {name: record for name, record in pairs.items() if name in kept}
-    figures = [name for name in _union(pairs.values(), leave=("components",)) if name in _MAIN]
+    figures = [name for name in _union(pairs.values(), leave=("components",)) if name.startswith(_MAIN)]
     power = document.get("power")
     header = ["difference", *[_title(document, name) for name in figures], "wins", "win rate", "p (Holm)"]
     if power:
@@ -111,7 +111,9 @@ def tables(document: Document) -> list[Any]:
 
 def _policy_table(document: Document, condition: str, grader: str, stored: Mapping[str, Any]) -> Any:
     title = f"{document['environment']} · {condition} · grader {grader} · {stored['episodes']} episodes"
-    caption = "mean and 95 % interval over episodes of these checkpoints"
+    samples = document.get("samples", 1)
+    over = "episodes" if samples == 1 else f"tasks ({samples} samples each)"
+    caption = f"mean and 95 % interval over {over} of these checkpoints"
     if stored.get("clustered"):
         caption += ", clustered on the hidden unit that episodes share"
     failures = {name: record["failures"] for name, record in stored["policies"].items() if record["failures"]}

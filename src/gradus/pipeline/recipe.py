@@ -91,6 +91,8 @@ class EvalSection(_Section):
     conditions: tuple[str, ...] = ()
     graders: tuple[str, ...] = ()
     episodes: int | None = None
+    samples: int = Field(default=1, ge=1, description="episodes of each task")
+    pass_k: tuple[int, ...] = Field(default=(), description="for each k, the chance that one of k samples passes")
     pairs: tuple[str, ...] = ()
     shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
 

@@ -233,6 +233,8 @@ def _do_eval(run: _Run, cost: dict[str, Any]) -> None:
         conditions=list(section.conditions) or None,
         graders=graders,
         episodes=section.episodes,
+        samples=section.samples,
+        pass_k=section.pass_k,
         seed=run.recipe.seed,
         pairs=pairs,
         checkpoint="grpo/best",

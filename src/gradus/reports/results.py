@@ -20,7 +20,12 @@ __all__ = [
 ]
 
 Json = Mapping[str, Any]
-FIRST = ("reward", "true_reward", "play")  # shown first, in this order; the environment's own metrics follow
+FIRST = (
+    "reward",
+    "true_reward",
+    "pass@",
+    "play",
+)  # beginnings of names, shown first in this order; other metrics follow
 ALPHA = 0.05
 FEWEST = 6  # pairs: with five, even five wins of five have p = 0.06 in a sign test
 NOT_MEASURES = ("components", "curves", "failures", "usage")
@@ -111,7 +116,8 @@ def measures_of(conditions: Json) -> list[str]:
             for name, value in policy.items():
                 if name not in NOT_MEASURES and isinstance(value, Mapping) and figure(value) is not None:
                     seen[name] = None
-    return [name for name in FIRST if name in seen] + [name for name in seen if name not in FIRST]
+    first = [name for start in FIRST for name in seen if name == start or (start == "pass@" and name.startswith(start))]
+    return first + [name for name in seen if name not in first]
 
 
 def components_of(conditions: Json) -> list[str]:

@@ -9,6 +9,7 @@ from gradus.stats.formatting import format_interval, format_number, format_p, fo
 from gradus.stats.intervals import Interval, Proportion, mean_interval, wilson
 from gradus.stats.multiple import holm
 from gradus.stats.paired import Paired, paired_difference
+from gradus.stats.passes import pass_at_k
 from gradus.stats.power import episodes_needed, paired_power
 from gradus.stats.ranks import spearman, spearman_within
 
@@ -27,6 +28,7 @@ __all__ = [
     "mean_interval",
     "paired_difference",
     "paired_power",
+    "pass_at_k",
     "sign_test",
     "spearman",
     "spearman_within",
