@@ -8,6 +8,7 @@ from gradus.core.errors import (
     GradusError,
     PolicyError,
     StorageError,
+    TemporaryFault,
 )
 from gradus.core.protocols import (
     Environment,
@@ -46,6 +47,7 @@ from gradus.core.spec import (
     Language,
     Panel,
     Presentation,
+    Stepping,
     ViewPanel,
     Vocabulary,
 )
@@ -82,9 +84,11 @@ __all__ = [
     "RewardTerm",
     "Session",
     "Span",
+    "Stepping",
     "StopReason",
     "StorageError",
     "Task",
+    "TemporaryFault",
     "ToolCall",
     "Turn",
     "TurnTokens",

@@ -13,6 +13,7 @@ __all__ = [
     "GradusError",
     "PolicyError",
     "StorageError",
+    "TemporaryFault",
 ]
 
 
@@ -30,6 +31,10 @@ class StorageError(GradusError):
 
 class EnvironmentFault(GradusError):
     """An environment broke its contract or raised while resetting or stepping."""
+
+
+class TemporaryFault(EnvironmentFault):
+    """An environment could not reset or step just now and changed nothing; the same call may work in a moment."""
 
 
 class PolicyError(GradusError):

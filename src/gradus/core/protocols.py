@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ class Environment(Protocol):
 
     The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time. An environment with an attribute
     ``tools`` (JSON schemas, valid after ``reset``) is told the message with its calls where the policy could read it.
+    ``reset``, ``step`` and ``outcome`` may be coroutines.
     """
 
     @property
@@ -121,4 +122,5 @@ class Renderer(Protocol):
 
 
 # One entry per episode, in order. A plain number is the reward of the whole episode; None says that there is none.
-GraderFunction = Callable[[Sequence[Episode]], Sequence[Reward] | Sequence[float | None]]
+Rewarded = Sequence[Reward] | Sequence[float | None]
+GraderFunction = Callable[[Sequence[Episode]], Rewarded | Awaitable[Rewarded]]

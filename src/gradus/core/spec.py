@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from gradus.core.errors import ConfigError, GradingError
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
+from gradus.core.waiting import wait_for
 
 __all__ = [
     "AuditHints",
@@ -21,6 +22,7 @@ __all__ = [
     "Language",
     "Panel",
     "Presentation",
+    "Stepping",
     "ViewPanel",
     "Vocabulary",
 ]
@@ -53,7 +55,12 @@ class Grader:
 
     def rewards(self, episodes: Sequence[Episode]) -> list[Reward]:
         """What :attr:`compute` says of the episodes, as rewards."""
-        return self.read(self.compute(episodes), episodes)
+        return self.read(self.ask(episodes), episodes)
+
+    def ask(self, episodes: Sequence[Episode]) -> Sequence[Any]:
+        """What :attr:`compute` returns, waited for if it is a coroutine."""
+        given = self.compute(episodes)
+        return wait_for(given) if isinstance(given, Awaitable) else given
 
     def read(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Reward]:
         """What :attr:`compute` returned, as rewards. Raises GradingError for another number or type of entries."""
@@ -193,6 +200,27 @@ class AuditHints:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stepping:
+    """How resets and steps are run. Coroutines always run beside each other; other calls do so with ``threads``.
+
+    ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) limit coroutines and threads: an episode
+    beyond them fails. ``retries``: how often a :class:`TemporaryFault` is tried again. ``rounds``: the policy answers when all
+    episodes wait for it, not whoever waits; a local model's rounding then does not depend on who came first.
+    """
+
+    threads: bool = False
+    step_seconds: float | None = None
+    episode_seconds: float | None = None
+    retries: int = 2
+    rounds: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit on time."""
+        return self.step_seconds is not None or self.episode_seconds is not None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvironmentSpec:
     """One environment: what is needed to run and grade an episode. The last three fields are for those who want more.
 
@@ -200,7 +228,8 @@ class EnvironmentSpec:
     ``true_reward`` is the true aim, which no grader may lower; the environment's own return by default. ``metrics`` are
     further figures of an episode (the key ``play`` is shown beside the reward wherever it is there). ``train_task(i)`` is the
     i-th training task; it never meets a seed of a condition. ``default_grader``: the first one if left out.
-    ``max_sessions``: episodes that may run at once, if something behind the environment limits them.
+    ``max_sessions``: episodes that may run at once, if something behind the environment limits them. ``stepping``: how its resets and
+    steps are run, if they take time.
     ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
     ``recipe``: file name under gradus/recipes.
     """
@@ -221,6 +250,7 @@ class EnvironmentSpec:
     teacher: str | None = None
     metrics: Callable[[Episode], Mapping[str, float | None]] | None = None
     max_sessions: int | None = None
+    stepping: Stepping = Stepping()
     content: Callable[[Task], str] | None = None
     recipe: str | None = None
     presentation: Presentation = Presentation()

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable
+from concurrent.futures import Future
 from functools import cache
 from typing import TypeVar
 
-__all__ = ["wait_for"]
+__all__ = ["begin", "wait_for"]
 
 T = TypeVar("T")
 
 
-def wait_for(work: Awaitable[T]) -> T:
-    """Run a coroutine to its end in the process's own loop, and return what it returns."""
+def begin(work: Awaitable[T]) -> Future[T]:
+    """Run a coroutine in the process's own loop; its result can be waited for."""
 
     async def waited() -> T:
         return await work
 
-    return asyncio.run_coroutine_threadsafe(waited(), _loop()).result()
+    return asyncio.run_coroutine_threadsafe(waited(), _loop())
+
+
+def wait_for(work: Awaitable[T]) -> T:
+    """Run a coroutine to its end in the process's own loop, and return what it returns."""
+    return begin(work).result()
 
 
 @cache

@@ -32,7 +32,7 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
     if not episodes:
         return []
     try:
-        given = grader.compute(episodes)
+        given = grader.ask(episodes)
     except Exception as error:
         if len(episodes) == 1:
             return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gradus.core import (
@@ -24,11 +25,13 @@ from gradus.core import (
     Observation,
     Policy,
     Request,
+    Session,
     StopReason,
     Task,
     Turn,
 )
 from gradus.rollouts.grading import grade_episodes
+from gradus.rollouts.stepping import Stepper, at_once
 
 __all__ = ["MAX_CONCURRENT", "RolloutResult", "roll_out"]
 
@@ -117,14 +120,15 @@ def roll_out(
     batch = max(1, max_concurrent // group_size)
     for first in range(0, len(tasks), batch):
         numbered = [(first_group + index, tasks[index]) for index in range(first, min(first + batch, len(tasks)))]
-        rows = _open(spec, numbered, group_size, clock)
+        stepper = Stepper(spec.stepping)
+        rows = _open(spec, numbered, group_size, clock, stepper)
 
         def tell(done: int, before: int = first * group_size) -> None:
             if progress is not None:
                 progress(before + done, total)
 
         try:
-            _run_rows(policy, rows, (seed, *key), limit, clock, tell)
+            _run_rows(policy, rows, (seed, *key), limit, clock, tell, stepper)
             episodes = [_close(row, policy.name) for row in rows]
         finally:
             for row in rows:
@@ -144,30 +148,41 @@ def roll_out(
     return RolloutResult(groups=groups, seconds=seconds)
 
 
-def _open(spec: EnvironmentSpec, numbered: Sequence[tuple[int, Task]], group_size: int, clock: _Clock) -> list[_Row]:
+def _open(
+    spec: EnvironmentSpec, numbered: Sequence[tuple[int, Task]], group_size: int, clock: _Clock, stepper: Stepper
+) -> list[_Row]:
     """Reset one environment per member and check that a group begins as one."""
     before = time.perf_counter()
-    rows: list[_Row] = []
-    for index, task in numbered:
-        members = [_reset(spec, task, index, member) for member in range(group_size)]
-        _check_equal_starts(members)
-        rows.extend(members)
+    rows = [
+        _Row(task=task, group=index, member=member, environment=spec.make(), observation=Observation(text=""))
+        for index, task in numbered
+        for member in range(group_size)
+    ]
+    resets = [_reset_call(row) for row in rows]
+    for number, observation, error in stepper.all(resets):
+        _opened(rows[number], observation, error)
+    for first in range(0, len(rows), group_size):
+        _check_equal_starts(rows[first : first + group_size])
     clock.environment += time.perf_counter() - before
     return rows
 
 
-def _reset(spec: EnvironmentSpec, task: Task, group: int, member: int) -> _Row:
-    environment = spec.make()
-    row = _Row(task=task, group=group, member=member, environment=environment, observation=Observation(text=""))
-    try:
-        row.observation = environment.reset(
-            seed=task.seed, episode_id=f"{task.condition}-{task.seed}-{member}", **task.options
-        )
-        row.system_prompt = environment.system_prompt
-        row.tools = tuple(getattr(environment, "tools", ()))
-    except Exception as error:
+def _reset_call(row: _Row) -> Callable[[], Any]:
+    task, name = row.task, f"{row.task.condition}-{row.task.seed}-{row.member}"
+    return lambda: row.environment.reset(seed=task.seed, episode_id=name, **task.options)
+
+
+def _opened(row: _Row, observation: Any, error: Exception | None) -> None:
+    """Take down what a reset gave."""
+    if error is not None:
         _fail(row, "reset", error)
-    return row
+        return
+    try:
+        row.observation = observation
+        row.system_prompt = row.environment.system_prompt
+        row.tools = tuple(getattr(row.environment, "tools", ()))
+    except Exception as raised:
+        _fail(row, "reset", raised)
 
 
 def _check_equal_starts(members: Sequence[_Row]) -> None:
@@ -192,54 +207,75 @@ def _run_rows(
     limit: int,
     clock: _Clock,
     tell: Callable[[int], None],
+    stepper: Stepper,
 ) -> None:
-    starts = [
-        EpisodeStart(
-            task=row.task,
-            system_prompt=row.system_prompt,
-            key=(*key, row.group, row.member),
-            group=row.group,
-            member=row.member,
-            environment=row.environment,
-            tools=row.tools,
-        )
-        for row in rows
-    ]
+    starts = [_start_of(row, key) for row in rows]
     before = time.perf_counter()
     session = policy.start(starts)
     clock.policy += time.perf_counter() - before
+    taken: dict[int, Action] = {}  # what a row's environment is busy with
     try:
-        while waiting := [index for index, row in enumerate(rows) if row.stop is None]:
-            tell(len(rows) - len(waiting))
-            requests = [Request(row=index, observation=rows[index].observation) for index in waiting]
-            before = time.perf_counter()
-            actions = session.act(requests)
-            after = time.perf_counter()
-            clock.policy += after - before
-            if len(actions) != len(requests):
-                raise EnvironmentFault(
-                    f"policy {policy.name!r} answered {len(actions)} of {len(requests)} requests; "
-                    "Session.act must return one Action per request, in order"
+        waiting = [index for index, row in enumerate(rows) if row.stop is None]
+        while waiting or stepper.busy:
+            tell(sum(row.stop is not None for row in rows))
+            after = before = time.perf_counter()
+            if waiting:
+                actions = _ask(
+                    policy, session, [Request(row=index, observation=rows[index].observation) for index in waiting]
                 )
-            for index, action in zip(waiting, actions, strict=True):
-                _take(rows[index], action, limit)
+                after = time.perf_counter()
+                clock.policy += after - before
+                for index, action in zip(waiting, actions, strict=True):
+                    if _acts(rows[index], action):
+                        taken[index] = action
+                        told = action.text if action.message is None else action.message
+                        stepper.begin(index, partial(rows[index].environment.step, told))
+            waiting = []
+            for index, seen, error in stepper.collect():
+                _take(rows[index], taken.pop(index), seen, error, limit)
+                waiting += [index] if rows[index].stop is None else []
             clock.environment += time.perf_counter() - after
         tell(len(rows))
     finally:
         session.close()
 
 
-def _take(row: _Row, action: Action, limit: int) -> None:
-    """Give one answer to its environment and write the turn down."""
-    if action.failure is not None:
-        row.failure = action.failure
-        overlong = action.failure.type == "ContextLengthError" and row.turns
-        row.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
-        return
+def _start_of(row: _Row, key: tuple[int | str, ...]) -> EpisodeStart:
+    return EpisodeStart(
+        task=row.task,
+        system_prompt=row.system_prompt,
+        key=(*key, row.group, row.member),
+        group=row.group,
+        member=row.member,
+        environment=row.environment,
+        tools=row.tools,
+    )
+
+
+def _ask(policy: Policy, session: Session, requests: Sequence[Request]) -> Sequence[Action]:
+    actions = session.act(requests)
+    if len(actions) != len(requests):
+        raise EnvironmentFault(
+            f"policy {policy.name!r} answered {len(actions)} of {len(requests)} requests; "
+            "Session.act must return one Action per request, in order"
+        )
+    return actions
+
+
+def _acts(row: _Row, action: Action) -> bool:
+    """Whether there is an answer to give to the environment; a row without one ends."""
+    if action.failure is None:
+        return True
+    row.failure = action.failure
+    overlong = action.failure.type == "ContextLengthError" and row.turns
+    row.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
+    return False
+
+
+def _take(row: _Row, action: Action, after: Any, error: Exception | None, limit: int) -> None:
+    """Write down the turn that an answer made, and whether the episode goes on."""
     seen = row.observation
-    try:
-        after = row.environment.step(action.text if action.message is None else action.message)
-    except Exception as error:
+    if error is not None:
         row.turns.append(_turn(row, seen, action, None))
         _fail(row, "step", error)
         return
@@ -283,7 +319,7 @@ def _close(row: _Row, policy: str) -> Episode:
     outcome: dict[str, Any] = {}
     if row.stop is not StopReason.FAILED:
         try:
-            outcome = dict(row.environment.outcome())
+            outcome = dict(at_once(row.environment.outcome))
         except Exception as error:
             _fail(row, "outcome", error)
     assert row.stop is not None

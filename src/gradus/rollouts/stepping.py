@@ -1,0 +1,157 @@
+"""Running resets and steps of many environments at once: in this thread, in threads, or as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentFault, Stepping, TemporaryFault
+from gradus.core.waiting import begin, wait_for
+
+__all__ = ["Done", "Stepper", "at_once"]
+
+Call = Callable[[], Any]
+Done = tuple[int, Any, "Exception | None"]  # a row, and what its call returned or raised
+_FIRST_PAUSE = 0.1  # seconds before a temporary fault is tried again; doubled each time
+
+
+class Stepper:
+    """Takes calls of rows and gives back what came of them, several at once where they take time.
+
+    A plain call is done at once, one after another, unless ``stepping.threads``. What returns an awaitable is awaited beside the
+    others. Nothing here depends on which comes first: :meth:`collect` gives rows in their order.
+    """
+
+    def __init__(self, stepping: Stepping) -> None:
+        self._stepping = stepping
+        self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
+        self._out = 0  # calls that were begun and not collected
+        self._spent: dict[int, float] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is still out."""
+        return self._out > 0
+
+    def begin(self, row: int, call: Call) -> None:
+        """Begin the call of a row, which has no other one out."""
+        self._out += 1
+        if self._stepping.threads:
+            begin(self._run(row, partial(_in_thread, call)))
+            return
+        try:
+            value = self._at_once(call)
+        except Exception as error:
+            self._done.put((row, None, error))
+            return
+        if inspect.isawaitable(value):
+            begin(self._run(row, call, value))
+        elif self._stepping.limited:
+            self._out -= 1
+            raise ConfigError(
+                "step_seconds and episode_seconds need coroutines or threads = true; a plain call cannot be ended"
+            )
+        else:
+            self._done.put((row, value, None))
+
+    def collect(self) -> list[Done]:
+        """What is done, at least one call, in the order of rows; all that are out if ``stepping.rounds``."""
+        done: list[Done] = []
+        while self._out and (not done or self._stepping.rounds or not self._done.empty()):
+            done.append(self._done.get())
+            self._out -= 1
+        return sorted(done, key=lambda each: each[0])
+
+    def all(self, calls: Sequence[Call]) -> list[Done]:
+        """Begin all calls, number by number, and wait for the last."""
+        for row, call in enumerate(calls):
+            self.begin(row, call)
+        done: list[Done] = []
+        while self.busy:
+            done += self.collect()
+        return sorted(done, key=lambda each: each[0])
+
+    def _at_once(self, call: Call) -> Any:
+        """A plain call, again after a temporary fault."""
+        for attempt in range(self._stepping.retries):
+            try:
+                return call()
+            except TemporaryFault:
+                time.sleep(_FIRST_PAUSE * 2**attempt)
+        return call()
+
+    async def _run(self, row: int, call: Call, first: Awaitable[Any] | None = None) -> None:
+        """An asynchronous call to its end, within the limits, again after a temporary fault."""
+        started = time.monotonic()
+        value, raised = None, None
+        try:
+            value = await self._within(row, call, first)
+        except Exception as error:
+            raised = error
+        self._spent[row] = self._spent.get(row, 0.0) + time.monotonic() - started
+        self._done.put((row, value, raised))
+
+    async def _within(self, row: int, call: Call, first: Awaitable[Any] | None) -> Any:
+        allowed = self._stepping.episode_seconds
+        left = None if allowed is None else max(allowed - self._spent.get(row, 0.0), 0.0)
+        seconds = _least(self._stepping.step_seconds, left)
+        attempt = 0
+        while True:
+            limit = asyncio.timeout(seconds)
+            try:
+                async with limit:
+                    value, first = (first if first is not None else call()), None
+                    while inspect.isawaitable(value):
+                        value = await value
+                    return value
+            except TemporaryFault:
+                if attempt == self._stepping.retries:
+                    raise
+            except TimeoutError as error:
+                if limit.expired():
+                    raise OutOfTime(f"took more than the {seconds:g} s that were left to it") from error
+                raise
+            await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
+            attempt += 1
+
+
+class OutOfTime(EnvironmentFault):
+    """A reset or a step took longer than it may."""
+
+
+def _least(*numbers: float | None) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return min(known) if known else None
+
+
+def at_once(call: Call) -> Any:
+    """What a call returns, awaited if it is a coroutine."""
+    value = call()
+    return wait_for(value) if inspect.isawaitable(value) else value
+
+
+async def _in_thread(call: Call) -> Any:
+    """A plain call in a thread of its own, which may outlive its limit without holding up the end of the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        future.set_result(value) if error is None else future.set_exception(error)
+
+    def work() -> None:
+        try:
+            outcome = call(), None
+        except BaseException as error:
+            outcome = None, error
+        loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future

@@ -1,0 +1,169 @@
+"""Environments that take their time: what comes of an episode does not depend on who was first."""
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from gradus.core import Action, ConfigError, Grader, Stepping, TemporaryFault, child_rng
+from gradus.rollouts import roll_out
+
+
+def slowed(spec, delay, *, calls=None):
+    """The environment as coroutines that sleep ``delay(row's task seed, step)`` seconds."""
+    plain = type(spec.make())
+
+    class Slow(plain):
+        async def reset(self, *, seed=None, **options):
+            self.seed = seed
+            await asyncio.sleep(delay(seed, 0))
+            return plain.reset(self, seed=seed, **options)
+
+        async def step(self, action):
+            if calls is not None:
+                calls.append((self.seed, action))
+            await asyncio.sleep(delay(self.seed, self.turns + 1))
+            return plain.step(self, action)
+
+        async def outcome(self):
+            return plain.outcome(self)
+
+    return replace(spec, make=Slow)
+
+
+def random_delay(salt):
+    return lambda seed, step: 0.02 * child_rng(seed, salt, step).random()
+
+
+def test_coroutines_and_threads_give_the_episodes_of_plain_calls(spec):
+    tasks = spec.tasks("main")
+    expected = roll_out(spec, spec.policy("random"), tasks, group_size=3, seed=5).groups
+    for salt in ("one", "other"):
+        slow = slowed(spec, random_delay(salt))
+        assert roll_out(slow, spec.policy("random"), tasks, group_size=3, seed=5).groups == expected
+    threaded = replace(spec, stepping=Stepping(threads=True))
+    assert roll_out(threaded, spec.policy("random"), tasks, group_size=3, seed=5).groups == expected
+
+
+def test_threads_run_plain_steps_beside_each_other(spec):
+    plain = type(spec.make())
+    together = threading.Barrier(8, timeout=10)
+
+    class Meeting(plain):
+        def reset(self, **options):
+            together.wait()  # breaks unless eight resets run at once
+            return plain.reset(self, **options)
+
+    meeting = replace(spec, make=Meeting, stepping=Stepping(threads=True))
+    episodes = roll_out(meeting, spec.policy("bisect"), spec.tasks("main", 8)).episodes
+    assert [episode.failure for episode in episodes] == [None] * 8
+
+
+class Counting:
+    """Another policy, whose calls are counted."""
+
+    def __init__(self, policy):
+        self.policy, self.name, self.sizes = policy, policy.name, []
+
+    def start(self, episodes):
+        self.session = self.policy.start(episodes)
+        return self
+
+    def act(self, requests):
+        rows = [request.row for request in requests]
+        assert rows == sorted(rows)
+        self.sizes.append(len(rows))
+        return self.session.act(requests)
+
+    def close(self):
+        self.session.close()
+
+
+def test_the_policy_answers_whoever_waits_or_everybody_in_rounds(spec):
+    slow = slowed(spec, lambda seed, step: 0.3 if seed == 0 else 0.005)
+    tasks = spec.tasks("main", 6)
+    free, rounds, plain = (Counting(spec.policy("bisect")) for _ in range(3))
+    first = roll_out(slow, free, tasks)
+    same = roll_out(replace(slow, stepping=Stepping(rounds=True)), rounds, tasks)
+    assert first.groups == same.groups == roll_out(spec, plain, tasks).groups
+    assert rounds.sizes == plain.sizes
+    assert len(free.sizes) > len(rounds.sizes)
+    assert sum(free.sizes) == sum(rounds.sizes)
+
+
+def test_steps_overlap(spec):
+    delay = random_delay("overlap")
+    calls = []
+    began = time.perf_counter()
+    roll_out(slowed(spec, delay, calls=calls), spec.policy("random"), spec.tasks("main"), group_size=4)
+    slept = sum(0.01 for _ in calls)  # on average
+    assert time.perf_counter() - began < slept / 2
+
+
+@pytest.mark.parametrize("stepping", [Stepping(step_seconds=0.1), Stepping(episode_seconds=0.1)])
+def test_a_step_or_an_episode_that_takes_too_long_ends_its_episode_only(spec, stepping):
+    slow = replace(slowed(spec, lambda seed, step: 20.0 if (seed, step) == (3, 1) else 0.0), stepping=stepping)
+    episodes = roll_out(slow, spec.policy("bisect"), spec.tasks("main")).episodes
+    failed = [episode for episode in episodes if episode.failure]
+    assert [(each.task.seed, each.failure.stage, each.failure.type) for each in failed] == [(3, "step", "OutOfTime")]
+
+
+def test_a_limit_that_nothing_could_keep_is_refused(spec):
+    with pytest.raises(ConfigError, match="need coroutines or threads"):
+        roll_out(replace(spec, stepping=Stepping(step_seconds=1)), spec.policy("bisect"), spec.tasks("main"))
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_temporary_fault_is_tried_again_and_a_lasting_one_fails(spec, threads):
+    plain = type(spec.make())
+
+    class Busy(plain):
+        left = 0
+
+        def reset(self, *, seed=None, **options):
+            self.left = {0: 1, 1: 2}.get(seed, 0)
+            return plain.reset(self, seed=seed, **options)
+
+        def step(self, action):
+            if self.left:
+                self.left -= 1
+                raise TemporaryFault("busy")
+            return plain.step(self, action)
+
+    busy = replace(spec, make=Busy, stepping=Stepping(threads=threads, retries=1))
+    episodes = roll_out(busy, spec.policy("bisect"), spec.tasks("main", 3)).episodes
+    assert [episode.failure and episode.failure.type for episode in episodes] == [None, "TemporaryFault", None]
+    assert episodes[0].turns == roll_out(spec, spec.policy("bisect"), spec.tasks("main", 1)).episodes[0].turns
+
+
+def test_a_grader_may_be_a_coroutine(spec):
+    async def compute(episodes):
+        await asyncio.sleep(0)
+        return [float(len(episode.turns)) for episode in episodes]
+
+    episodes = roll_out(
+        spec, spec.policy("bisect"), spec.tasks("main"), grader=Grader(name="slow", compute=compute)
+    ).episodes
+    assert [episode.reward.value for episode in episodes] == [float(len(episode.turns)) for episode in episodes]
+
+
+def test_an_action_that_fails_leaves_the_steps_of_others_alone(spec, scripted):
+    class Stumbling:
+        name = "stumbling"
+
+        def start(self, episodes):
+            return self
+
+        def act(self, requests):
+            from gradus.core import Failure
+
+            broken = Failure(stage="act", type="PolicyError", message="no")
+            return [Action(failure=broken) if each.row == 1 else Action(text="4") for each in requests]
+
+        def close(self):
+            pass
+
+    episodes = roll_out(slowed(spec, random_delay("x")), Stumbling(), spec.tasks("main", 3)).episodes
+    assert [bool(episode.failure) for episode in episodes] == [False, True, False]
