@@ -22,6 +22,7 @@ Loader = Callable[[str | None], EnvironmentSpec]
 _LOADERS: dict[str, str | Loader | EntryPoint] = {
     "rhythm": "gradus.environments.rhythm:load",
     "memory": "gradus.environments.memory:load",
+    "shop": "gradus.environments.shop:load",
     "arithmetic": "gradus.environments.verifiable:load_arithmetic",
     "gsm8k": "gradus.environments.verifiable:load_gsm8k",
     "jsonl": "gradus.environments.verifiable:load_jsonl",

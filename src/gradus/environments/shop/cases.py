@@ -1,0 +1,146 @@
+"""Cases: who calls, what was ordered, what really happened, and what the rule book of the day says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gradus.core import ConfigError, child_rng
+
+__all__ = [
+    "CUSTOMERS",
+    "DAYS",
+    "IDS",
+    "ITEMS",
+    "LIMITS",
+    "PRICES",
+    "REASONS",
+    "REMEDIES",
+    "RULES",
+    "WISHES",
+    "Case",
+    "Order",
+    "Rule",
+    "draw_case",
+]
+
+CUSTOMERS = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gina", "Hugo", "Iris", "Jack")
+ITEMS = ("lamp", "chair", "kettle", "radio", "clock", "vase", "bag", "coat", "table", "mirror")
+PRICES = (20, 40, 60, 80)
+IDS = range(10, 40)
+DAYS = range(1, 21)
+LIMITS = (5, 10, 15)
+REASONS: Mapping[str, str] = {
+    "broken": "It came broken .",
+    "unwanted": "I do not want it any more .",
+    "missing": "It never came .",
+}
+REMEDIES = ("refund full", "refund half", "replace", "cancel", "nothing")
+WISHES: Mapping[str, str] = {
+    "refund full": "I want all my money back .",
+    "refund half": "I want half of my money back .",
+    "replace": "I want a new one .",
+    "cancel": "I want to cancel it .",
+}
+RULES: Mapping[str, Sequence[tuple[str, str]]] = {  # what may be due within the limit, and later
+    "broken": (
+        ("replace", "refund half"),
+        ("replace", "refund full"),
+        ("replace", "nothing"),
+        ("refund full", "refund half"),
+        ("refund full", "nothing"),
+    ),
+    "unwanted": (("refund full", "refund half"), ("refund full", "nothing"), ("refund half", "nothing")),
+    "missing": (("nothing", "cancel"), ("nothing", "replace"), ("nothing", "refund full")),
+}
+_RESERVED = {
+    ("broken", "replace", "nothing"),
+    ("unwanted", "refund full", "nothing"),
+    ("missing", "nothing", "replace"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What is due for a reason: ``within`` up to the limit in days, ``later`` after it."""
+
+    reason: str
+    limit: int
+    within: str
+    later: str
+
+    def due(self, days: int) -> str:
+        """The remedy for an order of so many days ago."""
+        return self.within if days <= self.limit else self.later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One line of the database. ``status`` is delivered or sent at first, so many days ago."""
+
+    id: int
+    customer: str
+    item: str
+    price: int
+    status: str
+    days: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One call of a customer. ``reason`` is hidden until asked for; ``wish`` is what they say they want, due or not."""
+
+    customer: str
+    order: Order
+    reason: str
+    wish: str
+    orders: tuple[Order, ...]
+    rules: tuple[Rule, ...]
+
+    @property
+    def due(self) -> str:
+        """What the rule book says this customer is to get."""
+        return next(rule for rule in self.rules if rule.reason == self.reason).due(self.order.days)
+
+
+def draw_case(seed: int, rules: str = "known", orders: int = 3) -> Case:
+    """The case of a seed. ``rules``: ``known``, or ``new`` for rules that training never draws. ``orders``: of this customer, at most."""
+    if rules not in ("known", "new"):
+        raise ConfigError(f"rules are known or new, got {rules!r}")
+    if not 1 <= orders <= 6:
+        raise ConfigError(f"a customer has 1 to 6 orders, got {orders}")
+    rng = child_rng(seed, "shop", rules)
+    reason = rng.choice(tuple(REASONS))
+    book = tuple(_rule(each, rng, rules) for each in REASONS)
+    customer, other = rng.sample(CUSTOMERS, 2)
+    own = rng.randint(min(2, orders), orders)
+    ids, items = rng.sample(IDS, own + 2), rng.sample(ITEMS, own + 2)
+    placed = [
+        _order(rng, id, customer if place < own else other, item)
+        for place, (id, item) in enumerate(zip(ids, items, strict=True))
+    ]
+    subject = rng.randrange(own)
+    sent = "sent" if reason == "missing" else "delivered"
+    chosen = Order(**{**vars(placed[subject]), "status": sent})
+    placed[subject] = chosen
+    return Case(
+        customer=customer,
+        order=chosen,
+        reason=reason,
+        wish=rng.choice(tuple(WISHES)),
+        orders=tuple(sorted(placed, key=lambda order: order.id)),
+        rules=book,
+    )
+
+
+def _rule(reason: str, rng: Random, rules: str) -> Rule:
+    wanted = rules == "new"
+    pairs = [pair for pair in RULES[reason] if ((reason, *pair) in _RESERVED) == wanted]
+    within, later = rng.choice(pairs)
+    return Rule(reason=reason, limit=rng.choice(LIMITS), within=within, later=later)
+
+
+def _order(rng: Random, id: int, customer: str, item: str) -> Order:
+    status = rng.choice(("sent", "delivered"))
+    return Order(id=id, customer=customer, item=item, price=rng.choice(PRICES), status=status, days=rng.choice(DAYS))
