@@ -24,7 +24,7 @@ from gradus import environments
 from gradus.audit import forecast
 from gradus.core import EnvironmentSpec
 from gradus.health import diagnose, read_metrics, report
-from gradus.pipeline import load_recipe
+from gradus.pipeline.recipe_files import load_recipe
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import roll_out

@@ -135,21 +135,25 @@ def _parameter(parameter: Any) -> str:
 
 
 def python_page() -> str:
-    """The names of ``import gradus``."""
+    """The names of ``import gradus``, and the calls of the other commands."""
     lines = [
         NOTE + "# Python",
         "",
-        "`import gradus` gives these names. Everything that the command line does is one call here.",
+        "`import gradus` gives these names. Everything that the command line does is one call here or in `gradus.api`.",
         "",
     ]
-    for name in sorted(getattr(gradus, "__all__", ())):
-        value = getattr(gradus, name)
-        if name.startswith("_"):
-            continue
-        signature = f"{name}{inspect.signature(value)}" if inspect.isfunction(value) else name
-        signature = re.sub(r"'", "", re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature))
-        lines += [f"## `{name}`", "", "```python", signature, "```", "", inspect.getdoc(value) or "", ""]
+    for name in sorted(gradus.__all__):
+        lines += _described(name, getattr(gradus, name))
+    lines += ["# gradus.api", "", "Every other command is a call of `gradus.api`.", ""]
+    for name in sorted(set(gradus.api.__all__) - set(gradus.__all__)):
+        lines += _described(f"api.{name}", getattr(gradus.api, name))
     return "\n".join(lines).replace("``", "`").replace("```python", "```python").rstrip() + "\n"
+
+
+def _described(name: str, value: Any) -> list[str]:
+    signature = f"{name}{inspect.signature(value)}" if inspect.isfunction(value) else name
+    signature = re.sub(r"'", "", re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature))
+    return [f"## `{name}`", "", "```python", signature, "```", "", inspect.getdoc(value) or "", ""]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     result = gradus.train("Qwen/Qwen2.5-0.5B-Instruct", "rows.jsonl", rewards=[my_reward], steps=200)
     result.report()
 
-The names below are loaded when they are first used.
+The names below are loaded when they are first used. ``gradus.api`` has a call for every command.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from gradus.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from gradus.api.checking import audit, check, plan
+    from gradus.api.comparing import compare, evaluate
     from gradus.api.environments import load_environment, roll_out
-    from gradus.api.judging import audit, check, compare, evaluate, plan
     from gradus.api.training import Run, load_run, run, train
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable import one_turn
@@ -33,7 +34,8 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 _HOMES = {
     "gradus.api.environments": ("load_environment", "roll_out"),
-    "gradus.api.judging": ("audit", "check", "compare", "evaluate", "plan"),
+    "gradus.api.checking": ("audit", "check", "plan"),
+    "gradus.api.comparing": ("compare", "evaluate"),
     "gradus.api.training": ("Run", "load_run", "run", "train"),
     "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),
     "gradus.environments.verifiable": ("one_turn",),
@@ -74,7 +76,7 @@ class _FrontDoor(ModuleType):
 
 class _AuditRoom(ModuleType):
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        from gradus.api.judging import audit
+        from gradus.api.checking import audit
 
         return audit(*arguments, **options)
 
@@ -83,10 +85,10 @@ sys.modules[__name__].__class__ = _FrontDoor
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("api", "audit"):
+        return import_module(f"gradus.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'gradus' has no attribute {name!r}")
-    if name == "audit":
-        return import_module("gradus.audit")
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

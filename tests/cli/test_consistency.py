@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from gradus.cli.app import _stopped, app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError, GradusError, Panel
-from gradus.pipeline import load_recipe
+from gradus.pipeline.recipe_files import load_recipe
 
 attach(app)
 runner = CliRunner()

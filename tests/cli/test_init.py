@@ -7,8 +7,8 @@ import pytest
 
 from gradus.core import Condition, ConfigError
 from gradus.environments import load
-from gradus.pipeline import load_recipe
 from gradus.pipeline.first_recipe import find_columns, write_first_recipe
+from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.starter import starter
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gradus import environments
 from gradus.cli.rewards import app
-from gradus.core import ConfigError
+from gradus.core import GradusError
 from gradus.rollouts import roll_out, write_episodes
 
 RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
@@ -60,7 +60,7 @@ def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> Non
     [["try"], ["try", "x.jsonl", "-c", "y"], ["try", "nowhere.jsonl"], ["try", "-c", "y", "-r", "format=x"]],
 )
 def test_wrong_use_is_said(arguments: list[str]) -> None:
-    assert isinstance(run(*arguments).exception, ConfigError)
+    assert isinstance(run(*arguments).exception, GradusError)
 
 
 def test_the_list_names_every_built_in() -> None:

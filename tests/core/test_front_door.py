@@ -18,6 +18,14 @@ def test_every_name_is_there_documented_and_loads_when_first_used():
         _ = gradus.trian
 
 
+def test_every_command_is_a_call_of_the_api():
+    code = "import gradus; print(sorted(set(gradus.api.__all__) - set(dir(gradus.api))), gradus.api.describe('rhythm')['turns'])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.stdout == "[] 28\n", said.stderr
+    for name in gradus.api.__all__:
+        assert (getattr(gradus.api, name).__doc__ or "").strip(), name
+
+
 def test_a_room_that_has_a_name_of_the_front_door_can_be_called():
     code = (
         "import gradus.audit, gradus\n"

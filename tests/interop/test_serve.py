@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -57,6 +59,21 @@ def url(app) -> Iterator[str]:
 def client(url: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
         yield opened
+
+
+def test_vllm_is_started_with_the_same_model(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_tiny_qwen2(tmp_path / "tiny", context=64)
+    told = tmp_path / "told"
+    (tmp_path / "vllm").write_text(f'#!/bin/sh\necho "$VLLM_API_KEY $*" > {told}\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    words = ["serve", str(model), "--engine", "vllm", "--port", "9", "--token", "key", "--rows", "2"]
+    said = subprocess.run([sys.executable, "-m", "gradus", *words], capture_output=True, text=True)
+    assert "vllm is not installed here" in said.stderr
+    (tmp_path / "vllm").chmod(0o755)
+    subprocess.run([sys.executable, "-m", "gradus", *words], check=True)
+    assert told.read_text() == (
+        f"key serve {model} --served-model-name=tiny --host=127.0.0.1 --port=9 --max-num-seqs=2 --seed=0\n"
+    )
 
 
 def test_models(client: openai.OpenAI) -> None:

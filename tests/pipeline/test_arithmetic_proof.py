@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradus.pipeline import load_recipe, run_recipe
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.run import run_recipe
 
 SIX_MINUTES = 360.0
 

@@ -11,8 +11,9 @@ from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
 
 from gradus.core import ConfigError
-from gradus.pipeline import load_recipe, run_recipe
 from gradus.pipeline.policies import make_policy
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.run import run_recipe
 from gradus.policies.local.export import export_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
-from gradus.pipeline import load_recipe, run_recipe
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.run import run_recipe
 
 attach(app)
 
@@ -90,7 +91,7 @@ def test_a_recipe_names_trackers_and_changing_them_does_no_stage_again() -> None
     assert load_recipe("rhythm", trackers=["wandb"]).trackers == ("wandb",)
     from gradus.pipeline import stages
 
-    for _, select in stages._STAGES.values():
+    for _, select in stages.STAGES.values():
         run: Any = type("Run", (), {"recipe": recipe})()
         assert "trackers" not in select(run)
 

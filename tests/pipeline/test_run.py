@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
-from gradus.pipeline import load_recipe, run_recipe
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.run import run_recipe
 
 SMALL = [
     "audit.enabled=false",

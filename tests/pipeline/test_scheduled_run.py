@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gradus.core import ConfigError
-from gradus.pipeline import Recipe, load_recipe, run_recipe
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.run import run_recipe
 
 TINY = """
 environment = "arithmetic:digits=1"

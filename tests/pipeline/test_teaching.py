@@ -14,8 +14,8 @@ import pytest
 
 from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request
 from gradus.environments import load
-from gradus.pipeline import make_policy, teach
-from gradus.pipeline.teaching import TeachSummary
+from gradus.pipeline.policies import make_policy
+from gradus.pipeline.teaching import TeachSummary, teach
 from gradus.rollouts import read_episodes
 
 

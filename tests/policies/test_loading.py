@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,26 @@ def test_a_missing_folder(tmp_path: Path):
         load_model(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="there is no model folder"):
         load_model("./nowhere")
+
+
+@pytest.mark.parametrize("name", ["runs/modle", "modle", "runs/first/modle"])
+def test_a_mistyped_folder_is_not_looked_up_on_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"there is no model folder {name}; check the path, or .*owner/name"):
+        load_model(name)
+
+
+def test_code_that_comes_with_a_model_is_not_run(model_folder: Folder, tmp_path: Path):
+    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
+    mark = tmp_path / "ran"
+    (folder / "theirs.py").write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    config = json.loads((folder / "config.json").read_text())
+    theirs = {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Model"}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "theirs", "auto_map": theirs}))
+    with pytest.raises(ConfigError, match="could not be loaded"):
+        load_model(folder)
+    assert not mark.exists()
 
 
 def test_a_folder_without_a_model(tmp_path: Path):

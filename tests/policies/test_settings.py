@@ -13,7 +13,8 @@ from fakes import echo
 from gradus.core import ConfigError
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.conversation import conversation_ids
-from gradus.pipeline.policies import is_hub_name, make_policy
+from gradus.pipeline.policies import make_policy
+from gradus.policies.local.folders import is_hub_name
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig

@@ -267,5 +267,5 @@ def test_trying_rewards_on_stored_completions(tmp_path: Path) -> None:
 def test_completions_that_cannot_be_read_name_the_line(tmp_path: Path) -> None:
     file = tmp_path / "said.jsonl"
     file.write_text('{"completion": "a"}\n{"text": "b"}\n')
-    with pytest.raises(StorageError, match=r"line 2 has no text under 'completion'; it has text"):
+    with pytest.raises(StorageError, match=r"completion 2 of .*jsonl has no text under 'completion'; it has text"):
         read_completions(file)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradus.core import ConfigError, Episode, StopReason, Task, Turn
-from gradus.pipeline.recipe import load_recipe
+from gradus.pipeline.recipe_files import load_recipe
 from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
 from gradus.rollouts import roll_out
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
-from gradus.pipeline.recipe import load_recipe
+from gradus.pipeline.recipe_files import load_recipe
 from gradus.planning.forecast import (
     GIB,
     Lengths,

@@ -10,7 +10,7 @@ import pytest
 from fakes import lamps
 
 from gradus.core import ConfigError
-from gradus.pipeline import load_recipe
+from gradus.pipeline.recipe_files import load_recipe
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.grading import reweigh
 from gradus.training.config import GrpoConfig

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
 
 if TYPE_CHECKING:
     from gradus.rollouts import RolloutResult
 
-__all__ = ["as_name", "load_environment", "reward_entries", "roll_out"]
+__all__ = ["as_name", "describe", "list_environments", "load_environment", "reward_entries", "roll_out"]
 
 Rows = Sequence[Mapping[str, Any]]
 _KINDS = {".jsonl": "jsonl", ".csv": "csv"}
@@ -59,6 +59,43 @@ def roll_out(
     tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
     chosen = make_policy(spec, policy) if isinstance(policy, str) else policy
     return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
+
+
+def list_environments(suite: str | None = None) -> list[dict[str, str]]:
+    """Name and summary of every environment, or of those of a suite (``reasoning-gym:``)."""
+    from gradus.interop.suites.naming import list_suite
+
+    if suite is None:
+        return [{"name": each, "summary": _summary(each)} for each in environments.names()]
+    return [{"name": suite + each, "summary": text} for each, text in list_suite(suite.removesuffix(":")).items()]
+
+
+def _summary(name: str) -> str:
+    try:
+        return environments.load(name).summary
+    except GradusError as error:  # some want a file after the colon, and say so
+        return f"{name}:… — {error}"
+
+
+def describe(environment: str | EnvironmentSpec) -> dict[str, Any]:
+    """What ``gradus envs NAME --json`` prints: graders, conditions, policies, teacher.
+
+    >>> from gradus import api
+    >>> api.describe("arithmetic")["teacher"]
+    'teacher'
+    """
+    spec = load_environment(environment)
+    return {
+        "name": spec.name,
+        "summary": spec.summary,
+        "true_reward": spec.true_reward_name,
+        "turns": spec.max_turns,
+        "graders": {each.name: each.summary for each in spec.graders.values()},
+        "default_grader": spec.default_grader,
+        "conditions": {each.name: f"{len(each.seeds)} seeds; {each.summary}" for each in spec.conditions.values()},
+        "policies": [*spec.policies, "remote:MODEL", "a model folder or a run folder"],
+        "teacher": spec.teacher,
+    }
 
 
 def _functions(rewards: Sequence[Any]) -> list[Any]:

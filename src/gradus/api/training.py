@@ -131,7 +131,7 @@ def run(
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
     """
     from gradus.pipeline.checks import require_names
-    from gradus.pipeline.stages import run_recipe
+    from gradus.pipeline.run import run_recipe
 
     folder = Path(out) if out is not None else None
     chosen = make_recipe(
@@ -159,7 +159,7 @@ def make_recipe(
     **options: Any,
 ) -> Recipe:
     """The recipe of an environment, of rows, or of a file, with changes. Raises ConfigError."""
-    from gradus.pipeline.recipe import load_recipe
+    from gradus.pipeline.recipe_files import load_recipe
 
     return load_recipe(
         None if data is None else as_name(data, rewards),
@@ -174,7 +174,7 @@ def make_recipe(
 def recipe_or_data(name: str | None, recipe: str | None) -> tuple[str | None, str | None]:
     """What a command's first word means: data, or a recipe if it is a TOML file or one that comes with Gradus."""
     from gradus import environments
-    from gradus.pipeline.recipe import own_recipes
+    from gradus.pipeline.recipe_files import own_recipes
 
     if name is None or recipe is not None:
         return name, recipe

@@ -50,9 +50,7 @@ def command(
         seconds=seconds,
     )
     if review is not None and json_file is None:
-        from gradus.pipeline.review import ask_person
-
-        ask_person(result.result.review, review)
+        result.ask_person(review)
     show(result, json_file)
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")

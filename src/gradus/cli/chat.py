@@ -18,13 +18,7 @@ def command(
     seed: int = typer.Option(0, "--seed", help="Seed of sampling."),
 ) -> None:
     """Chat with a checkpoint; an empty line ends it."""
-    from gradus.interop.serving.chat import chat_loop
-    from gradus.pipeline.policies import find_model
-    from gradus.policies.local.loading import load_model
-    from gradus.policies.local.settings import free_sampling
-
-    loaded = load_model(str(find_model(model) or model), keep_history=keep_history)
-    sampling = free_sampling(loaded.settings).changed(temperature=temperature, max_new_tokens=max_new_tokens)
+    from gradus import api
 
     def ask() -> str | None:
         try:
@@ -33,11 +27,13 @@ def command(
             return None
 
     typer.echo("an empty line ends it, /new begins anew")
-    chat_loop(
-        loaded,
+    api.chat(
+        model,
         ask=ask,
         show=lambda piece: typer.echo(piece, nl=False),
-        system_prompt=loaded.settings.system_prompt if system is None else system,
-        sampling=sampling,
+        system=system,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        keep_history=keep_history,
         seed=seed,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import JSON
-from gradus.cli.output import next_command, print_json
+from gradus.cli.output import next_command, show
 
 __all__ = ["command"]
 
@@ -17,15 +17,11 @@ def command(
     json_file: str | None = JSON,
 ) -> None:
     """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop."""
-    from gradus.health import exit_code
-    from gradus.pipeline.doctor import diagnosis_of, show_diagnoses
+    from gradus import api
 
-    document = diagnosis_of(run)
-    if print_json(document, json_file):
-        from rich.console import Console
-
-        show_diagnoses(document, Console())
+    result = api.diagnose(run)
+    show(result, json_file)
     if (run / "results.json").is_file():
         next_command("report", run)
-    if code := exit_code(document["status"]):
-        raise typer.Exit(code)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)

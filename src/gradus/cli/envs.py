@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from gradus.cli.options import JSON
@@ -20,11 +18,13 @@ def command(
     if name is not None and not name.endswith(":"):
         _one(name, json_file)
         return
-    if not print_json(rows := _rows(name), json_file):
-        return
     from rich.console import Console
     from rich.table import Table
 
+    from gradus import api
+
+    if not print_json(rows := api.list_environments(name), json_file):
+        return
     table = Table(title="environments", box=None, pad_edge=False)
     table.add_column("name", style="bold")
     table.add_column("what it is")
@@ -35,49 +35,18 @@ def command(
     next_command("envs", "rhythm")
 
 
-def _rows(suite: str | None) -> list[dict[str, str]]:
-    """All environments, or those of one suite."""
-    from gradus import environments
-    from gradus.interop.suites.naming import list_suite
-
-    if suite is None:
-        return [{"name": each, "summary": _summary(each)} for each in environments.names()]
-    return [{"name": suite + each, "summary": text} for each, text in list_suite(suite[:-1]).items()]
-
-
-def _summary(name: str) -> str:
-    from gradus import environments
-    from gradus.core import GradusError
-
-    try:
-        return environments.load(name).summary
-    except GradusError as error:  # some want a file after the colon, and say so
-        return f"{name}:… — {error}"
-
-
 def _one(name: str, json_file: str | None) -> None:
-    import gradus
-
-    spec = gradus.load_environment(name)
-    about: dict[str, Any] = {
-        "name": spec.name,
-        "summary": spec.summary,
-        "true_reward": spec.true_reward_name,
-        "turns": spec.max_turns,
-        "graders": {each.name: each.summary for each in spec.graders.values()},
-        "default_grader": spec.default_grader,
-        "conditions": {each.name: f"{len(each.seeds)} seeds; {each.summary}" for each in spec.conditions.values()},
-        "policies": [*spec.policies, "remote:MODEL", "a model folder or a run folder"],
-        "teacher": spec.teacher,
-    }
-    if not print_json(about, json_file):
-        return
     from rich.console import Console
 
+    from gradus import api
+
+    about = api.describe(name)
+    if not print_json(about, json_file):
+        return
     console = Console()
-    console.print(f"[bold]{spec.name}[/bold]  {spec.summary}", highlight=False)
+    console.print(f"[bold]{about['name']}[/bold]  {about['summary']}", highlight=False)
     console.print(
-        f"true reward: {spec.true_reward_name}; at most {spec.max_turns} turns; teacher: {spec.teacher or 'none'}"
+        f"true reward: {about['true_reward']}; at most {about['turns']} turns; teacher: {about['teacher'] or 'none'}"
     )
     for title in ("graders", "conditions"):
         console.print(f"[bold]{title}[/bold]")

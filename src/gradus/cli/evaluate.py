@@ -45,20 +45,18 @@ def command(
 ) -> None:
     """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if every episode failed."""
     import gradus
-    from gradus.pipeline.evaluate import parse_pair, scripted_names
 
     spec = gradus.load_environment(environment, rewards=reward)
-    names = scripted_names(spec) if policy == "all" else _split(policy)
     first = [next(iter(spec.conditions))]
     conditions = first if condition == "main" and "main" not in spec.conditions else _split(condition)
     result = gradus.evaluate(
-        names,
+        "all" if policy == "all" else _split(policy),
         env=spec,
         conditions=list(spec.conditions) if condition == "all" else conditions,
         graders=_split(grader) if grader else None,
         episodes=episodes,
         seed=seed,
-        pairs=[parse_pair(each, names) for each in _split(pairs)] if pairs else None,
+        pairs=_split(pairs) if pairs else None,
         power=power,
         samples=samples,
         pass_k=_numbers(pass_k) if pass_k else (),

@@ -21,20 +21,10 @@ def command(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace what is there."),
 ) -> None:
     """Write model, tokenizer, generation config and a model card with the evaluation table."""
-    from gradus.core.files import read_json
-    from gradus.pipeline.policies import existing_model
-    from gradus.policies.local.export import export_model
-    from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings
+    from gradus import api
 
-    results = read_json(run / "results.json") if (run / "results.json").is_file() else None
-    source = existing_model(str(run))
-    sampling = None
-    if temperature is not None or max_new_tokens is not None:
-        stored = free_sampling(read_settings(source) or ModelSettings())
-        sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens)
-    exported = export_model(
-        source, out, merge=merge, dtype=dtype, sampling=sampling, results=results, overwrite=overwrite
-    )
+    sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+    exported = api.export(run, out, merge=merge, dtype=dtype, overwrite=overwrite, **sampling)
     merged = "" if exported.gap is None else f", merged (largest gap {exported.gap:.1e} nats)"
     typer.echo(f"{exported.path}: {exported.parameters:,} parameters in {exported.dtype}{merged}")
     typer.echo(

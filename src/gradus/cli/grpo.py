@@ -26,13 +26,14 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off, bit for bit."),
 ) -> None:
     """Roll out groups, grade them, and make what got more reward more likely."""
-    from gradus.api.training import make_recipe
-    from gradus.pipeline.stages import grpo_alone
+    from gradus import api
 
-    chosen = make_recipe(
+    best = api.grpo(
         environment,
+        model,
+        out=out,
+        resume=resume,
         recipe=recipe,
-        model=model,
         rewards=reward,
         settings=changes,
         seed=seed,
@@ -40,5 +41,5 @@ def command(
         trackers=tracker,
         preset=preset,
     )
-    typer.echo(f"model: {grpo_alone(chosen, out, resume=resume)}")
+    typer.echo(f"model: {best}")
     next_command("doctor", out)

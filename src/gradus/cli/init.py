@@ -19,9 +19,9 @@ def command(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a recipe that is there."),
 ) -> None:
     """Look at your data or environment, write a recipe that fits it, and say what is missing."""
-    from gradus.pipeline.first_recipe import write_first_recipe
+    from gradus import api
 
-    for line in write_first_recipe(source, out, model=model, overwrite=overwrite):
+    for line in api.init(source, out, model=model, overwrite=overwrite):
         note(line)
     typer.echo(f"recipe: {out}")
     next_command("check", out)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from gradus.environments.memory import DurableMemory
+    from gradus.api.memory import DurableMemory
 
 __all__ = ["app"]
 
@@ -27,7 +27,7 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def _open(folder: Path, schema: str | None = None, *, create: bool = False) -> DurableMemory:
-    from gradus.environments.memory import DurableMemory, find_schema
+    from gradus.api.memory import DurableMemory, find_schema
 
     return DurableMemory(folder, find_schema(schema) if schema else None, create=create)
 
@@ -83,7 +83,7 @@ def call(
     schema: str | None = _SCHEMA,
 ) -> None:
     """Carry out a model's tool calls; prints one JSON line for each, and exits 1 if one was refused."""
-    from gradus.environments.memory import run_calls
+    from gradus.api.memory import run_calls
 
     with _open(folder, schema, create=True) as memory:
         results = run_calls(memory, sys.stdin.read() if text == "-" else text)
@@ -167,7 +167,7 @@ def import_(
     schema: str | None = _SCHEMA,
 ) -> None:
     """Take in entries from a file; what is there already is not taken twice."""
-    from gradus.environments.memory import import_file
+    from gradus.api.memory import import_file
 
     with _open(folder, schema, create=True) as memory:
         summary = import_file(memory, file)
@@ -195,7 +195,7 @@ def export(
 @app.command()
 def banks(schema: str = typer.Option("nine-banks", "--schema", help="nine-banks or paper.")) -> None:
     """List the banks of a schema."""
-    from gradus.environments.memory import find_schema
+    from gradus.api.memory import find_schema
 
     _table(("category", "what belongs there"), list(find_schema(schema).banks.items()))
 

@@ -17,17 +17,17 @@ def command(
     endpoint: str | None = typer.Option(None, "--endpoint", help="Another Hub than huggingface.co."),
 ) -> None:
     """Upload a model or trajectories with a card to the Hugging Face Hub."""
-    from gradus.interop.push import plan_push, upload
+    from gradus import api
 
-    plan = plan_push(source, repository, private=not public)
+    plan, address = api.push(source, repository, public=public, dry_run=dry_run, endpoint=endpoint)
     seen = "private" if plan.private else "public"
     typer.echo(f"{plan.kind} {plan.repository} ({seen}), {len(plan.files)} files, {plan.size:,} bytes:")
     for file in plan.files:
         typer.echo(f"  {file.size:>14,}  {file.path}{'' if file.source is None else f'  <- {file.source}'}")
-    if dry_run:
-        for file in plan.files:
-            if file.text is not None:
-                typer.echo(f"\n--- {file.path} ---\n{file.text}")
-        typer.echo("dry run: nothing was uploaded")
+    if address is not None:
+        typer.echo(f"uploaded to {address}")
         return
-    typer.echo(f"uploaded to {upload(plan, endpoint=endpoint)}")
+    for file in plan.files:
+        if file.text is not None:
+            typer.echo(f"\n--- {file.path} ---\n{file.text}")
+    typer.echo("dry run: nothing was uploaded")

@@ -11,6 +11,6 @@ __all__ = ["command"]
 
 def command(run: Path = typer.Argument(..., help="A run folder.")) -> None:
     """Write RUN/report.html from what the run stored; it opens offline."""
-    from gradus.reports import write_report
+    import gradus
 
-    typer.echo(f"report: {write_report(run)}")
+    typer.echo(f"report: {gradus.load_run(run).report(show=False)}")

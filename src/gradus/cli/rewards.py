@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
-
-if TYPE_CHECKING:
-    from gradus.rewards import Completion, Tryout
 
 __all__ = ["app"]
 
@@ -18,23 +14,9 @@ app = typer.Typer(help="Try reward functions without training.", no_args_is_help
 @app.command("list")
 def list_rewards() -> None:
     """The built-in reward functions and what they pay for."""
-    import inspect
+    from gradus import api
 
-    from rich.console import Console
-    from rich.table import Table
-
-    from gradus.rewards import BUILT_IN
-
-    table = Table(box=None)
-    for title in ("name", "settings", "what it pays"):
-        table.add_column(title)
-    for name, function in BUILT_IN.items():
-        parameters = inspect.signature(function).parameters
-        makes = "prompts" not in parameters
-        settings = ", ".join(parameters) if makes else ""
-        first = (inspect.getdoc(function) or "").split("\n")[0]
-        table.add_row(name, settings, first)
-    Console().print(table)
+    api.list_rewards().show()
 
 
 @app.command("try")
@@ -58,67 +40,18 @@ def try_(
     """Score stored or typed completions. Exit code 1 if a reward function failed on any."""
     import json
 
+    from gradus import api
     from gradus.core import ConfigError
-    from gradus.rewards import load_rewards, parse_reward, try_rewards
 
     if (file is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
-    rows = _typed(completion, prompt, answer) if file is None else _stored(file)
-    tried = try_rewards(load_rewards([parse_reward(text) for text in reward], messages=messages), rows)
+    tried = api.try_rewards(file or completion, reward, prompt=prompt, answer=answer, messages=messages, limit=limit)
     if as_json:
         for row in tried.rows():
             typer.echo(json.dumps(row, ensure_ascii=False))
     else:
-        _show(tried, limit)
-    if tried.errors:
+        tried.show()
+        for problem in tried.problems():
+            typer.secho(problem, fg="red", err=True)
+    if tried.tryout.errors:
         raise typer.Exit(1)
-
-
-def _typed(completions: list[str], prompt: str, answer: str | None) -> list[Completion]:
-    from gradus.rewards import Completion
-
-    columns = {} if answer is None else {"answer": answer}
-    return [Completion(prompt=prompt, completion=text, columns=columns) for text in completions]
-
-
-def _stored(file: Path) -> list[Completion]:
-    import sys
-
-    from gradus.core import ConfigError
-    from gradus.rewards import parse_completions, read_completions
-
-    if str(file) == "-":
-        return parse_completions(sys.stdin.read(), "standard input")
-    if not file.is_file():
-        raise ConfigError(f"no file {file}; expected JSONL with a completion a line")
-    return read_completions(file)
-
-
-def _show(tried: Tryout, limit: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    names = list(tried.component_means())
-    table = Table(box=None)
-    table.add_column("completion", overflow="ellipsis", no_wrap=True, max_width=28)
-    table.add_column("answer read", overflow="ellipsis", no_wrap=True, max_width=16)
-    for name in [*names, "reward"]:  # long names are folded, so that narrow terminals show the figures whole
-        table.add_column(name.replace("_", " "), justify="right", min_width=7, overflow="fold")
-    for row in tried.rows()[:limit]:
-        figures = [_figure(row["components"][name]) for name in names]
-        text = Text(" ".join(row["completion"].split()) or "(empty)")
-        table.add_row(text, Text(row["read"] or "–"), *figures, _figure(row["value"]))
-    means = [_figure(value) for value in tried.component_means().values()]
-    table.add_row(f"mean of {len(tried.scored)}", "", *means, _figure(tried.mean), style="bold")
-    Console().print(table)
-    for name, count in tried.errors.items():
-        typer.secho(f"failed: {name} on {count} of {len(tried.scored)} completions", fg="red", err=True)
-    for scored in tried.scored:
-        if scored.error:
-            typer.secho(f"the first: {scored.error}", fg="red", err=True)
-            break
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"

@@ -15,6 +15,7 @@ def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
     port: int = typer.Option(8000, "--port", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
+    engine: str = typer.Option("gradus", "--engine", help="gradus, or vllm: its own server, where it is installed."),
     rows: int = typer.Option(32, "--rows", min=1, help="Requests that are computed at once; more wait."),
     keep_history: bool | None = KEEP_HISTORY,
     weights: Path | None = typer.Option(
@@ -29,16 +30,17 @@ def command(
     seed: int = typer.Option(0, "--seed", help="Seed of sampling where a request names none."),
 ) -> None:
     """Serve chat completions and completions, streaming or not, with token ids and log-probs."""
-    from gradus.interop.guard import hosts_for
-    from gradus.interop.serving.app import Access, make_app, serve
-    from gradus.interop.serving.listening import listen, url
-    from gradus.pipeline.policies import find_model
-    from gradus.policies.local.loading import load_model
+    from gradus import api
 
-    access = Access(hosts=hosts_for(host), token=token, weights=weights)
-    with listen(host, port) as listener:
-        loaded = load_model(str(find_model(model) or model), keep_history=keep_history)
-        name = Path(model).name or model
-        listener.listen()  # from here on clients wait instead of being refused
-        typer.echo(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops", err=True)
-        serve(make_app(loaded, name=name, rows=rows, seed=seed, access=access), listener)
+    api.serve(
+        model,
+        host=host,
+        port=port,
+        engine=engine,
+        rows=rows,
+        keep_history=keep_history,
+        weights=weights,
+        token=token,
+        seed=seed,
+        tell=lambda line: typer.echo(line, err=True),
+    )

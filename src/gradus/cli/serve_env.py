@@ -17,20 +17,6 @@ def command(
     ),
 ) -> None:
     """Serve an environment to OpenEnv clients, over WebSocket and HTTP."""
-    import uvicorn
+    from gradus import api
 
-    from gradus import environments
-    from gradus.interop.guard import hosts_for
-    from gradus.interop.openenv.server import create_app, server_config
-    from gradus.interop.serving.listening import listen, url
-
-    spec = environments.load(environment)
-    with listen(host, port) as listener:
-        config = server_config(
-            create_app(spec, sessions=sessions, threads=threads, hosts=hosts_for(host)), host=host, port=port
-        )
-        listener.listen()  # from here on clients wait instead of being refused
-        typer.echo(
-            f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)"
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+    api.serve_environment(environment, host=host, port=port, sessions=sessions, threads=threads, tell=typer.echo)

@@ -26,11 +26,13 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off."),
 ) -> None:
     """Supervised fine-tuning on the action tokens of stored episodes."""
-    from gradus.api.training import make_recipe
-    from gradus.pipeline.stages import sft_alone
+    from gradus import api
 
-    chosen = make_recipe(
+    best = api.sft(
         environment,
+        data,
+        out=out,
+        resume=resume,
         recipe=recipe,
         model=model,
         rewards=reward,
@@ -39,6 +41,5 @@ def command(
         trackers=tracker,
         preset=preset,
     )
-    best = sft_alone(chosen, data, out, resume=resume)
     typer.echo(f"model: {best}")
     next_command("grpo", environment, "--model", best)

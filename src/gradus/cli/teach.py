@@ -26,26 +26,11 @@ def command(
     out: Path = typer.Option(Path("teacher.jsonl"), "--out", "-o", help="Where the episodes go."),
 ) -> None:
     """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed."""
-    import gradus
-    from gradus.pipeline import load_recipe, make_policy, progress_bar, teach
-    from gradus.pipeline.policies import teacher_name
-    from gradus.training.data.tasks import reserved_ids
+    from gradus import api
 
-    spec = gradus.load_environment(environment, rewards=reward)
-    name = teacher_name(spec, policy)
     sampling = given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history)
-    with progress_bar(f"teach {name}", episodes, "episodes") as advance:
-        summary = teach(
-            spec,
-            make_policy(spec, name, **sampling),
-            episodes=episodes,
-            seed=seed,
-            grader=spec.grader(grader),
-            path=out,
-            workers=workers,
-            reserved=reserved_ids(spec, load_recipe(environment).grpo),
-            progress=advance,
-        )
+    options = {"episodes": episodes, "grader": grader, "rewards": reward, "workers": workers, "seed": seed}
+    summary = api.teach(environment, policy, out=out, **options, **sampling)
     typer.echo(summary.sentence(out))
     if summary.failed == summary.episodes:
         note(f"every episode failed; gradus show {out} says why")

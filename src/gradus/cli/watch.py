@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 __all__ = ["command"]
@@ -15,13 +13,6 @@ def command(
     port: int = typer.Option(8765, "--port", help="Port."),
 ) -> None:
     """Follow runs on a local page: curves, alerts, newest episodes, time left. It only reads; stop it with Ctrl-C."""
-    import uvicorn
+    from gradus import api
 
-    from gradus.pipeline.watch import watch_app
-
-    named = {
-        text.partition("=")[0] if "=" in text else Path(text).resolve().name: Path(text.partition("=")[2] or text)
-        for text in runs
-    }
-    typer.echo(f"watching {', '.join(named)} on http://{host}:{port}")
-    uvicorn.run(watch_app(named, host=host), host=host, port=port, log_level="warning")
+    api.watch(runs, host=host, port=port, tell=typer.echo)

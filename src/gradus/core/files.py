@@ -18,6 +18,7 @@ from gradus.core.errors import StorageError
 
 __all__ = [
     "JsonLines",
+    "parse_json_lines",
     "read_json",
     "read_json_lines",
     "read_text",
@@ -95,9 +96,16 @@ def read_json(path: Path) -> Any:
 class JsonLines:
     """What a JSON-lines file holds: its objects, and a sentence for each line that is none. ``cut``: the last line has no end."""
 
+    source: str
     records: list[dict[str, Any]]
     problems: list[str]
     cut: bool
+
+    def whole(self) -> list[dict[str, Any]]:
+        """The objects, if every line is one. Raises StorageError with the first problem."""
+        if self.problems or self.cut:
+            raise StorageError((*self.problems, f"the last line of {self.source} is not JSON")[0])
+        return self.records
 
 
 def read_text(path: Path) -> str:
@@ -113,7 +121,12 @@ def read_text(path: Path) -> str:
 
 def read_json_lines(path: Path) -> JsonLines:
     """The objects in a JSON-lines file. A last line that cannot be read is ``cut``: its writer was stopped, or is at work."""
-    lines = read_text(path).split("\n")
+    return parse_json_lines(read_text(path), str(path))
+
+
+def parse_json_lines(text: str, source: str) -> JsonLines:
+    """:func:`read_json_lines` for a text that is there already; ``source`` is named in what is said of it."""
+    lines = text.split("\n")
     records: list[dict[str, Any]] = []
     problems: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -123,11 +136,11 @@ def read_json_lines(path: Path) -> JsonLines:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines):
-                return JsonLines(records=records, problems=problems, cut=True)
-            problems.append(f"{path} line {number} is not JSON ({error})")
+                return JsonLines(source=source, records=records, problems=problems, cut=True)
+            problems.append(f"{source} line {number} is not JSON ({error})")
             continue
         if isinstance(record, dict):
             records.append(cast(dict[str, Any], record))
         else:
-            problems.append(f"{path} line {number}: expected a JSON object, got {type(record).__name__}")
-    return JsonLines(records=records, problems=problems, cut=False)
+            problems.append(f"{source} line {number}: expected a JSON object, got {type(record).__name__}")
+    return JsonLines(source=source, records=records, problems=problems, cut=False)

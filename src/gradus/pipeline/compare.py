@@ -42,7 +42,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     corrected (Holm) over conditions and pairs. Raises ConfigError if the runs share no environment, grader, policy or task.
     """
     from gradus.evaluation import compare
-    from gradus.pipeline.recipe import load_recipe  # it brings torch
+    from gradus.pipeline.recipe_files import load_recipe  # it brings torch
 
     stored = {name: read_json(folder / "results.json") for name, folder in runs.items()}
     environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")

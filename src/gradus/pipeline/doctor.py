@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ from gradus.core.documents import Diagnoses
 from gradus.core.files import read_json, write_json
 from gradus.core.metrics import read_metrics
 
-__all__ = ["diagnose_run", "diagnosis_of", "show_diagnoses"]
+__all__ = ["diagnose_run", "diagnoses_table", "diagnosis_of"]
 
 
 def diagnose_run(folder: Path, *, console: Console) -> None:
     """The doctor as a stage of a run: writes doctor.json."""
     document = diagnosis_of(folder)
     write_json(folder / "doctor.json", document)
-    show_diagnoses(document, console)
+    for each in diagnoses_table(document):
+        console.print(each, highlight=False)
 
 
 def diagnosis_of(run: Path) -> Diagnoses:
@@ -43,17 +43,16 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     ]
 
 
-def show_diagnoses(document: Mapping[str, Any], console: Console) -> None:
+def diagnoses_table(document: Diagnoses) -> list[Any]:
     """A table of the diagnoses, and the one line to act on."""
     from rich.table import Table
+    from rich.text import Text
 
-    diagnoses: Sequence[Mapping[str, Any]] = document["diagnoses"]
-    if diagnoses:
-        table = Table(box=None, pad_edge=False)
-        for column in ("diagnosis", "severity", "evidence", "remedy"):
-            table.add_column(column, overflow="fold")
-        for each in diagnoses:
-            table.add_row(each["rule"], each["severity"], each["evidence"], each["remedy"])
-        console.print(table)
+    table = Table(box=None, pad_edge=False)
+    for column in ("diagnosis", "severity", "evidence", "remedy"):
+        table.add_column(column, overflow="fold")
+    for each in document["diagnoses"]:
+        table.add_row(each["rule"], each["severity"], each["evidence"], each["remedy"])
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
-    console.print(f"[bold {style}]{document['status']}[/]  {document['summary']}", highlight=False)
+    line = Text.assemble((document["status"], f"bold {style}"), f"  {document['summary']}")
+    return [table, line] if document["diagnoses"] else [line]

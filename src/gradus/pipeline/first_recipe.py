@@ -13,8 +13,8 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
 from gradus.environments.verifiable.datasets import read_rows
-from gradus.pipeline.policies import find_model
 from gradus.pipeline.starter import starter
+from gradus.policies.local.folders import find_model
 
 __all__ = ["Columns", "find_columns", "write_first_recipe"]
 

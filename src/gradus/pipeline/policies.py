@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.naming import did_you_mean
-from gradus.policies.local.folders import RUN_MODELS, find_model
+from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name
 
 if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ModelShelf
 
-__all__ = ["existing_model", "find_model", "installed_policies", "is_hub_name", "make_policy", "teacher_name"]
+__all__ = ["existing_model", "installed_policies", "make_policy", "teacher_name"]
 
 
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
@@ -66,7 +66,7 @@ def make_policy(
             f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: it is none of {known}, not remote:MODEL, no folder with a model, and no "
             "hub name (owner/name)"
         )
-    from gradus.pipeline.recipe import sampling_of
+    from gradus.pipeline.recipe_files import sampling_of
     from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy
@@ -84,14 +84,6 @@ def make_policy(
         return policy(load())
     check_source(path)  # it should fail now, not behind the evaluation of others
     return ShelvedPolicy(shelf, path, load, policy, name=label or name)
-
-
-def is_hub_name(name: str) -> bool:
-    """Whether ``name`` has the form owner/name and is nothing on this disk."""
-    path = Path(name).expanduser()
-    return (
-        name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
-    )
 
 
 @cache

@@ -17,7 +17,7 @@ from gradus.rewards.functions import (
 from gradus.rewards.grading import grader_of, reweigh, tell_step
 from gradus.rewards.numbers import NumberReading, read_number
 from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, StepPlan, adapt
-from gradus.rewards.tryout import Tryout, parse_completions, read_completions, try_rewards
+from gradus.rewards.tryout import Tryout, read_completions, try_rewards
 
 __all__ = [
     "BUILT_IN",
@@ -45,7 +45,6 @@ __all__ = [
     "json_schema",
     "length",
     "load_rewards",
-    "parse_completions",
     "parse_reward",
     "read_answer",
     "read_completions",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
+from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.rewards.answers import read_answer
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
-__all__ = ["Tryout", "parse_completions", "read_completions", "try_rewards"]
+__all__ = ["Tryout", "read_completions", "try_rewards"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,31 +61,18 @@ def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
 
 
 def read_completions(path: str | Path) -> list[Completion]:
-    """Completions from a JSONL file, see :func:`parse_completions`."""
-    return parse_completions(Path(path).read_text(encoding="utf-8"), str(path))
-
-
-def parse_completions(text: str, source: str) -> list[Completion]:
     """Completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored one-turn episodes.
 
-    Raises StorageError that names ``source`` and the line.
+    ``-`` is standard input. Raises StorageError that names the file and the line.
     """
-    completions: list[Completion] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise StorageError(f"{source} line {number} is not JSON: {error}") from error
-        if not isinstance(record, dict):
-            raise StorageError(f"{source} line {number}: expected an object, got {type(record).__name__}")
-        if number == 1 and "environment" in record and "completion" not in record and "turns" not in record:
-            continue  # the header of an episode file
-        completions.append(_completion(record, f"{source} line {number}"))
-    if not completions:
-        raise StorageError(f"{source} holds no completions; expected one JSON object with a completion a line")
-    return completions
+    stdin = str(path) == "-"
+    lines = parse_json_lines(sys.stdin.read(), "standard input") if stdin else read_json_lines(Path(path))
+    records = lines.whole()
+    if records and "environment" in records[0] and "completion" not in records[0] and "turns" not in records[0]:
+        del records[0]  # the header of an episode file
+    if not records:
+        raise StorageError(f"{path} holds no completions; expected one JSON object with a completion a line")
+    return [_completion(record, f"completion {number} of {path}") for number, record in enumerate(records, 1)]
 
 
 def _completion(record: Mapping[str, Any], where: str) -> Completion:

@@ -11,7 +11,6 @@ system prompt. Without ``test`` a tenth of the rows is held out, chosen by their
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, StorageError
+from gradus.core.files import read_json_lines
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, read_messages, share_of
 
 __all__ = ["DataSource", "parse_source", "read_rows", "read_tasks", "split_items"]
@@ -166,7 +166,7 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
     """The rows of a JSONL or CSV file. Raises ConfigError if there are none, StorageError for a line that cannot be read."""
     if not path.exists():
         raise ConfigError(f"no file {path}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
-    rows = list(_csv_rows(path) if kind == "csv" else _jsonl_rows(path))
+    rows = list(_csv_rows(path)) if kind == "csv" else [*read_json_lines(path).whole()]
     if not rows:
         raise ConfigError(f"{path} has no rows")
     return rows
@@ -179,17 +179,3 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             if None in row:
                 raise StorageError(f"{path} line {reader.line_num} has more cells than the header has columns")
             yield {key: value for key, value in row.items() if value is not None}
-
-
-def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise StorageError(f"{path} line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise StorageError(f"{path} line {number}: expected an object with columns, got {type(row).__name__}")
-            yield row

@@ -19,7 +19,8 @@ from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, 
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
 from gradus.pipeline.checks.tasks import data, environment, gold
-from gradus.pipeline.recipe import Recipe, load_recipe, own_recipes
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.recipe_files import load_recipe, own_recipes
 
 __all__ = [
     "CHECKS",
@@ -67,7 +68,7 @@ def load_named(named: str, **options: Any) -> Recipe:
 def check_recipe(named: str, *, out: Path | None = None, online: bool = False, **options: Any) -> tuple[Finding, ...]:
     """All findings about a recipe: ``named`` is a TOML file, a recipe that comes with Gradus, or an environment.
 
-    ``options`` are those of :func:`~gradus.pipeline.recipe.load_recipe` (model, changes, quick, seed). Servers and hubs are
+    ``options`` are those of :func:`~gradus.pipeline.recipe_files.load_recipe` (model, changes, quick, seed). Servers and hubs are
     asked only with ``online``.
     """
     try:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
-from gradus.pipeline.stages import remaining
+from gradus.pipeline.run import remaining
 from gradus.policies.vllm.http_sampler import served_model
 from gradus.training.run.trackers import check_trackers
 

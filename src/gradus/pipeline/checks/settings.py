@@ -10,9 +10,10 @@ from gradus.core.files import read_json
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
 from gradus.pipeline.evaluate import parse_pair
-from gradus.pipeline.policies import find_model, installed_policies, teacher_name
+from gradus.pipeline.policies import installed_policies, teacher_name
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.stages import CHECKPOINTS
+from gradus.policies.local.folders import find_model
 
 __all__ = ["audited", "batches", "knobs", "names", "schedule"]
 

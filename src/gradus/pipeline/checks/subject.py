@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
-from gradus.pipeline.policies import find_model
 from gradus.pipeline.recipe import Recipe
+from gradus.policies.local.folders import find_model
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.rollouts import roll_out
 

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["RUN_MODELS", "find_model", "model_kind"]
+from gradus.core import ConfigError
+from gradus.core.checksums import check_checksums
+
+__all__ = ["RUN_MODELS", "check_model_source", "find_model", "is_hub_name", "model_kind"]
 
 RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
 
@@ -28,3 +31,39 @@ def find_model(name: str | Path) -> Path | None:
     """The model folder that a path means: itself, or the best checkpoint of a run folder."""
     path = Path(name).expanduser()
     return next((each for each in (path, *(path / each for each in RUN_MODELS)) if model_kind(each)), None)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether ``name`` has the form owner/name and is nothing on this disk."""
+    path = Path(name).expanduser()
+    return (
+        name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
+    )
+
+
+def check_model_source(name: str, *, asked: bool = True) -> str:
+    """Return ``name`` if it is a model's folder or a name on the hub, so that a mistyped folder is not looked up there.
+
+    ``asked`` False: a LoRA folder names it as its base, which may be a name without an owner. Raises ConfigError.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if model_kind(folder) == "model":
+            check_checksums(folder)
+            return name
+        if (folder / "config.json").is_file():
+            raise ConfigError(
+                f"the config.json in {name} is no model's (it names no model_type, or is not JSON); a run keeps its models in "
+                f"best and final, as in {folder / 'best'}"
+            )
+        hint = (
+            "give it as adapter= and its base model as the path" if (folder / "adapter_config.json").is_file() else ""
+        )
+        raise ConfigError(
+            f"{name} is a folder without config.json, so it holds no model; {hint or 'name a model folder'}"
+        )
+    if folder.exists():
+        raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
+    if is_hub_name(name) or (not asked and "/" not in name):
+        return name
+    raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")

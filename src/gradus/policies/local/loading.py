@@ -15,8 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from gradus.core import ConfigError
-from gradus.core.checksums import check_checksums
-from gradus.policies.local.folders import model_kind
+from gradus.policies.local.folders import check_model_source
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
 
@@ -74,7 +73,7 @@ def load_model(
     """
     name = os.fspath(path_or_name)
     base, adapter = _base_and_adapter(name, adapter)
-    _check_base(base)
+    check_model_source(base, asked=base == name)
     stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
     given = {"attention": attention, "keep_history": keep_history, "template_options": template_options}
     settings = stored.model_copy(update={key: value for key, value in given.items() if value is not None})
@@ -100,7 +99,9 @@ def load_model(
 
 def check_source(path_or_name: str | os.PathLike[str]) -> None:
     """Raise ConfigError for what cannot be a model, without loading one."""
-    _check_base(_base_and_adapter(os.fspath(path_or_name), None)[0])
+    name = os.fspath(path_or_name)
+    base, _ = _base_and_adapter(name, None)
+    check_model_source(base, asked=base == name)
 
 
 def context_length(config: Any) -> int | None:
@@ -149,30 +150,6 @@ def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tupl
     if not base:
         raise ConfigError(f"{file} names no base model; give the base as the path and {name} as adapter=")
     return base, name
-
-
-def _check_base(name: str) -> None:
-    """A folder must be a model's; anything else must look like ``owner/name`` or ``name``."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if model_kind(folder) == "model":
-            check_checksums(folder)
-            return
-        if (folder / "config.json").is_file():
-            raise ConfigError(
-                f"the config.json in {name} is no model's (it names no model_type, or is not JSON); a run keeps its models in "
-                f"best and final, as in {folder / 'best'}"
-            )
-        hint = (
-            "give it as adapter= and its base model as the path" if (folder / "adapter_config.json").is_file() else ""
-        )
-        raise ConfigError(
-            f"{name} is a folder without config.json, so it holds no model; {hint or 'name a model folder'}"
-        )
-    if folder.exists():
-        raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
-    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")
 
 
 def _load_parts(name: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, Any]:

@@ -1,0 +1,185 @@
+"""Stored episodes: looking at them, grading them again; and one that a person plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from math import fsum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradus import environments
+from gradus.api.environments import load_environment, with_rewards
+from gradus.api.shown import Shown
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Task
+
+if TYPE_CHECKING:
+    from gradus.rollouts.storage import EpisodeFile
+
+__all__ = ["Regraded", "StoredEpisodes", "play", "regrade", "show"]
+
+
+@dataclass(frozen=True, repr=False)
+class StoredEpisodes(Shown):
+    """Episodes of one file, by what they are worth looking at for. ``problems``: what could not be read."""
+
+    path: Path
+    episodes: Mapping[str, Episode]
+    count: int
+    problems: Sequence[str]
+    view: Any = None
+
+    def to_json(self) -> Any:
+        """The one episode that was asked for, or each by its name."""
+        from gradus.rollouts import encode
+
+        records = {name: encode(each) for name, each in self.episodes.items()}
+        return records.get("", records)
+
+    def tables(self) -> Sequence[Any]:
+        """What was seen, answered, rewarded and believed."""
+        from rich.rule import Rule
+
+        from gradus.reports import show_episode
+
+        parts: list[Any] = []
+        for name, each in self.episodes.items():
+            parts += [Rule(f"{name} of {self.path.name}", align="left")] if name else []
+            parts.append(show_episode(each, self.view(each) if self.view else None))
+        return parts
+
+
+def show(
+    file: str | Path, episode: int = 0, *, newest: bool = False, environment: str | EnvironmentSpec | None = None
+) -> StoredEpisodes:
+    """An episode of a file; with ``newest``, or for a run folder, the best, worst, a random and an invalid one of the newest step.
+
+    ``environment``: the one the episodes are of, if it is one's own code; a file's header never makes code run.
+    """
+    from gradus.core import GradusError
+    from gradus.pipeline.stored_episodes import newest_file, pick_episode, samples
+    from gradus.rollouts import read_episodes
+
+    file = Path(file)
+    path = newest_file(file) if newest or file.is_dir() else file
+    stored = read_episodes(path)
+    chosen = samples(stored.episodes) if path != file else {"": pick_episode(stored.episodes, episode, path)}
+    try:
+        view = _environment_of(stored, environment).presentation.view
+    except GradusError:  # its data may not be on this machine; the transcript still is
+        if environment is not None:
+            raise
+        view = None
+    return StoredEpisodes(path, chosen, len(stored.episodes), stored.problems, view)
+
+
+def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | None) -> EnvironmentSpec:
+    """The environment that was named, or the registered one that the file names."""
+    if given is not None:
+        return load_environment(given)
+    try:
+        return environments.load_registered(stored.environment)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; if the episodes are of your own environment, say which with --env") from error
+
+
+@dataclass(frozen=True, repr=False)
+class Regraded(Shown):
+    """Episodes under another grader, and under the one they were stored with (``before``)."""
+
+    spec: EnvironmentSpec
+    grader: str
+    before: Sequence[Episode]
+    episodes: Sequence[Episode]
+    problems: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The means before and after, and of each component."""
+        rewards = [
+            _mean(each.reward.value if each.reward else None for each in several)
+            for several in (self.before, self.episodes)
+        ]
+        components = {
+            name: _mean(each.reward.components.get(name) if each.reward else None for each in self.episodes)
+            for name in self.spec.grader(self.grader).weights
+        }
+        count = len(self.episodes)
+        return {
+            "grader": self.grader, "episodes": count, "reward": rewards[1], "before": rewards[0], "components": components,
+        }  # fmt: skip
+
+    def tables(self) -> Sequence[Any]:
+        """The means."""
+        from rich.table import Table
+
+        summary, weights = self.to_json(), self.spec.grader(self.grader).weights
+        names = sorted({each.reward.grader for each in self.before if each.reward})
+        table = Table(title=f"{len(self.episodes)} episodes of {self.spec.name}", box=None)
+        table.add_column("reward under")
+        table.add_column("mean", justify="right")
+        table.add_row(", ".join(names) or "no grader", _figure(summary["before"]))
+        table.add_row(self.grader, _figure(summary["reward"]), style="bold")
+        for name, value in summary["components"].items():
+            table.add_row(f"  {name} (weight {weights[name]:g})", _figure(value))
+        return [table]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the regraded episodes as JSON lines."""
+        from gradus.rollouts import write_episodes
+
+        write_episodes(Path(path), self.episodes, environment=self.spec.name, note=f"regraded with {self.grader}")
+        return Path(path)
+
+
+def regrade(
+    file: str | Path,
+    grader: str | None = None,
+    *,
+    rewards: Sequence[Any] = (),
+    environment: str | EnvironmentSpec | None = None,
+) -> Regraded:
+    """Grade stored episodes again, with another grader of the environment or with reward functions. Nothing is rolled out."""
+    from gradus.rollouts import read_episodes
+    from gradus.rollouts import regrade as grade_again
+
+    if (grader is None) == (not rewards):
+        raise ConfigError("give --grader NAME or --reward NAME=WEIGHT, one of them")
+    stored = read_episodes(Path(file))
+    spec = _environment_of(stored, environment)
+    spec = with_rewards(spec, rewards) if rewards else spec
+    chosen = spec.grader(grader)
+    return Regraded(spec, chosen.name, stored.episodes, grade_again(spec, stored.episodes, chosen), stored.problems)
+
+
+def play(environment: str | EnvironmentSpec, *, seed: int | None = None, condition: str | None = None) -> Episode:
+    """Play one episode in the terminal; what was hidden is shown at its end. A different task each day without ``seed``."""
+    from rich.console import Console
+
+    from gradus.pipeline.person import PersonPolicy
+    from gradus.reports import show_episode
+    from gradus.rollouts import roll_out
+
+    spec = load_environment(environment)
+    options = spec.tasks(condition, 1)[0].options if condition else {}
+    chosen = date.today().toordinal() if seed is None else seed
+    task = Task(environment=spec.name, seed=chosen, condition=condition or "play", options=options)
+    console = Console(highlight=False)
+    episode = roll_out(spec, PersonPolicy(console), [task], grader=spec.grader()).episodes[0]
+    console.rule("what you could not see")
+    console.print(show_episode(episode, spec.presentation.view(episode) if spec.presentation.view else None))
+    if episode.reward and episode.reward.value is not None:
+        console.print(f"reward ({episode.reward.grader}): [bold]{episode.reward.value:.3f}[/bold]")
+    if (true_reward := episode.metrics.get("true_reward")) is not None:
+        console.print(f"{spec.true_reward_name}: [bold]{true_reward:+.2f}[/bold]")
+    console.print(f"compare: gradus eval {spec.name} --policy {','.join(list(spec.policies)[:3])}")
+    return episode
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fsum(known) / len(known) if known else None
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

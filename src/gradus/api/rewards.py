@@ -1,0 +1,115 @@
+"""Reward functions on their own, before anything is trained on them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradus.api.shown import Shown
+
+if TYPE_CHECKING:
+    from gradus.rewards import Completion, Tryout
+
+__all__ = ["RewardList", "TriedRewards", "list_rewards", "try_rewards"]
+
+
+class RewardList(Shown, list[dict[str, str]]):
+    """The built-in reward functions: name, settings, and what it pays for."""
+
+    def tables(self) -> Sequence[Any]:
+        """One row a function."""
+        from rich.table import Table
+
+        table = Table(*self[0], box=None)
+        for row in self:
+            table.add_row(*row.values())
+        return [table]
+
+
+def list_rewards() -> RewardList:
+    """The built-in reward functions."""
+    from gradus.rewards import BUILT_IN
+
+    rows = RewardList()
+    for name, function in BUILT_IN.items():
+        parameters = inspect.signature(function).parameters
+        settings = "" if "prompts" in parameters else ", ".join(parameters)
+        rows.append(
+            {"name": name, "settings": settings, "what it pays": (inspect.getdoc(function) or "").split("\n")[0]}
+        )
+    return rows
+
+
+class TriedRewards(Shown):
+    """Scores of completions. ``tryout`` holds them; ``limit``: how many are shown."""
+
+    def __init__(self, tryout: Tryout, limit: int = 20) -> None:
+        self.tryout, self.limit = tryout, limit
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One record a completion."""
+        return self.tryout.rows()
+
+    def problems(self) -> list[str]:
+        """Which functions failed on how many completions, and the first error."""
+        tried = self.tryout
+        failed = [
+            f"failed: {name} on {count} of {len(tried.scored)} completions" for name, count in tried.errors.items()
+        ]
+        return failed + [f"the first: {each.error}" for each in tried.scored if each.error][:1]
+
+    def tables(self) -> Sequence[Any]:
+        """One row a completion, and the means."""
+        from rich.table import Table
+        from rich.text import Text
+
+        names = list(self.tryout.component_means())
+        table = Table(box=None)
+        table.add_column("completion", overflow="ellipsis", no_wrap=True, max_width=28)
+        table.add_column("answer read", overflow="ellipsis", no_wrap=True, max_width=16)
+        for name in [*names, "reward"]:  # long names are folded, so that narrow terminals show the figures whole
+            table.add_column(name.replace("_", " "), justify="right", min_width=7, overflow="fold")
+        for row in self.rows()[: self.limit]:
+            figures = [_figure(row["components"][name]) for name in names]
+            text = Text(" ".join(row["completion"].split()) or "(empty)")
+            table.add_row(text, Text(row["read"] or "–"), *figures, _figure(row["value"]))
+        means = [_figure(value) for value in self.tryout.component_means().values()]
+        scored = len(self.tryout.scored)
+        table.add_row(f"mean of {scored}", "", *means, _figure(self.tryout.mean), style="bold")
+        return [table]
+
+
+def try_rewards(
+    completions: str | Path | Sequence[str | Completion],
+    rewards: Sequence[Any],
+    *,
+    prompt: str = "",
+    answer: str | None = None,
+    messages: bool = False,
+    limit: int = 20,
+) -> TriedRewards:
+    """Score completions: a file (JSONL of completions, or stored episodes; ``-`` is standard input), or texts with a ``prompt`` and a gold ``answer``.
+
+    >>> from gradus import api
+    >>> api.try_rewards(["<answer> 2 </answer>"], ["correctness"], answer="2").rows()[0]["value"]
+    1.0
+    """
+    from gradus.api.environments import reward_entries
+    from gradus.rewards import Completion, load_rewards, read_completions
+    from gradus.rewards import try_rewards as score
+
+    if isinstance(completions, str | Path):
+        rows = read_completions(completions)
+    else:
+        columns = {} if answer is None else {"answer": answer}
+        rows = [
+            Completion(prompt=prompt, completion=each, columns=columns) if isinstance(each, str) else each
+            for each in completions
+        ]
+    return TriedRewards(score(load_rewards(reward_entries(rewards), messages=messages), rows), limit)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,62 @@
+"""Environments for OpenEnv clients, and the page that follows runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradus.api.environments import load_environment
+from gradus.core import EnvironmentSpec
+
+if TYPE_CHECKING:
+    from gradus.interop.openenv.package import PackageResult
+
+__all__ = ["package_environment", "serve_environment", "watch"]
+
+
+def serve_environment(
+    environment: str | EnvironmentSpec,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    sessions: int = 256,
+    threads: bool = False,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Serve an environment to OpenEnv clients until Ctrl-C; ``tell`` gets the address."""
+    import uvicorn
+
+    from gradus.interop.guard import hosts_for
+    from gradus.interop.openenv.server import create_app, server_config
+    from gradus.interop.serving.listening import listen, url
+
+    spec = load_environment(environment)
+    with listen(host, port) as listener:
+        app = create_app(spec, sessions=sessions, threads=threads, hosts=hosts_for(host))
+        listener.listen()  # from here on clients wait instead of being refused
+        tell(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
+        uvicorn.Server(server_config(app, host=host, port=port)).run(sockets=[listener])
+
+
+def package_environment(environment: str, folder: str | Path, *, sessions: int = 64) -> PackageResult:
+    """Write an environment that comes with Gradus as a package that ``openenv validate`` accepts."""
+    from gradus.interop.openenv.package import write_package
+
+    return write_package(environment, folder, sessions=sessions)
+
+
+def watch(
+    runs: Sequence[str | Path], *, host: str = "127.0.0.1", port: int = 8765, tell: Callable[[str], None] = print
+) -> None:
+    """Follow run folders (``PATH`` or ``NAME=PATH``) on a local page until Ctrl-C; ``tell`` gets its address."""
+    import uvicorn
+
+    from gradus.pipeline.watch import watch_app
+
+    named: dict[str, Path] = {}
+    for text in map(str, runs):
+        name, separator, path = text.partition("=")
+        named[name if separator else Path(text).resolve().name] = Path(path if separator else text)
+    tell(f"watching {', '.join(named)} on http://{host}:{port}")
+    uvicorn.run(watch_app(named, host=host), host=host, port=port, log_level="warning")

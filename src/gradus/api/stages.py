@@ -1,0 +1,115 @@
+"""The stages of a run one by one, and the recipe that a run begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradus.api.environments import load_environment
+from gradus.api.shown import Shown
+from gradus.api.training import make_recipe
+from gradus.core import EnvironmentSpec
+
+if TYPE_CHECKING:
+    from gradus.health import Diagnoses
+    from gradus.pipeline.teaching import TeachSummary
+
+__all__ = ["Diagnosis", "diagnose", "grpo", "init", "sft", "teach"]
+
+
+def init(source: str, out: str | Path, *, model: str | None = None, overwrite: bool = False) -> list[str]:
+    """Write a recipe that fits rows or an environment of one's own; returns what was seen and what is missing."""
+    from gradus.pipeline.first_recipe import write_first_recipe
+
+    return write_first_recipe(source, Path(out), model=model, overwrite=overwrite)
+
+
+def teach(
+    environment: str | EnvironmentSpec,
+    policy: str | None = None,
+    *,
+    out: str | Path,
+    episodes: int = 200,
+    grader: str | None = None,
+    rewards: Sequence[Any] = (),
+    workers: int = 1,
+    seed: int = 0,
+    **sampling: Any,
+) -> TeachSummary:
+    """Store a teacher's episodes on training tasks; those that are stored already are not rolled out again.
+
+    ``sampling`` as in :func:`gradus.evaluate`.
+    """
+    from gradus.pipeline.policies import make_policy, teacher_name
+    from gradus.pipeline.progress import progress_bar
+    from gradus.pipeline.recipe_files import load_recipe
+    from gradus.pipeline.teaching import teach as store_episodes
+    from gradus.training.data.tasks import reserved_ids
+
+    spec = load_environment(environment, rewards=rewards)
+    name = teacher_name(spec, policy)
+    judging = reserved_ids(spec, load_recipe(environment if isinstance(environment, str) else spec.name).grpo)
+    with progress_bar(f"teach {name}", episodes, "episodes") as advance:
+        return store_episodes(
+            spec,
+            make_policy(spec, name, **sampling),
+            episodes=episodes,
+            seed=seed,
+            grader=spec.grader(grader),
+            path=Path(out),
+            workers=workers,
+            reserved=judging,
+            progress=advance,
+        )
+
+
+def sft(data: Any, episodes: Sequence[str | Path], *, out: str | Path, resume: bool = False, **options: Any) -> Path:
+    """Warm-start a model on files of stored episodes; returns the best checkpoint. ``options`` as in :func:`gradus.run`."""
+    from gradus.pipeline.training_stages import sft_alone
+
+    return sft_alone(make_recipe(data, **options), [Path(each) for each in episodes], Path(out), resume=resume)
+
+
+def grpo(data: Any, model: str | Path, *, out: str | Path, resume: bool = False, **options: Any) -> Path:
+    """Train ``model`` with GRPO alone; returns the best checkpoint. ``options`` as in :func:`gradus.run`."""
+    from gradus.pipeline.training_stages import grpo_alone
+
+    return grpo_alone(make_recipe(data, model=model, **options), Path(out), resume=resume)
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Shown):
+    """What the doctor says of a run. ``status`` is ``healthy``, ``warn`` or ``stop``."""
+
+    document: Diagnoses
+
+    @property
+    def status(self) -> str:
+        """The worst of the diagnoses."""
+        return self.document["status"]
+
+    @property
+    def exit_code(self) -> int:
+        """0 healthy, 1 warnings, 2 stop."""
+        from gradus.health import exit_code
+
+        return exit_code(self.document["status"])
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``gradus doctor --json`` prints."""
+        return dict(self.document)
+
+    def tables(self) -> Sequence[Any]:
+        """The diagnoses, and the one line to act on."""
+        from gradus.pipeline.doctor import diagnoses_table
+
+        return diagnoses_table(self.document)
+
+
+def diagnose(run: str | Path) -> Diagnosis:
+    """Diagnose the metrics of a run folder, or of a metrics.jsonl."""
+    from gradus.pipeline.doctor import diagnosis_of
+
+    return Diagnosis(diagnosis_of(Path(run)))

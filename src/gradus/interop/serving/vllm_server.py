@@ -1,0 +1,31 @@
+"""vLLM's own OpenAI-compatible server with a model of ours, where vLLM is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from gradus.core import ConfigError
+from gradus.policies.local.folders import model_kind
+
+__all__ = ["serve_with_vllm"]
+
+
+def serve_with_vllm(model: str, *, name: str, host: str, port: int, rows: int, token: str | None, seed: int) -> None:
+    """Become ``vllm serve``; Ctrl-C ends it. The token goes by the environment, where other users cannot read it.
+
+    Raises ConfigError if vLLM is not installed, or if the model is an adapter without its base.
+    """
+    program = shutil.which("vllm")
+    if program is None:
+        raise ConfigError("vllm is not installed here; pip install 'gradus-rl[vllm]', or leave --engine out")
+    if model_kind(Path(model)) == "adapter":
+        raise ConfigError(
+            f"{model} holds adapters; write a whole model with gradus export {model} FOLDER, and serve that"
+        )
+    options = {"served-model-name": name, "host": host, "port": port, "max-num-seqs": rows, "seed": seed}
+    words = [program, "serve", model, *(f"--{key}={value}" for key, value in options.items())]
+    sys.stdout.flush()
+    os.execve(program, words, {**os.environ, **({} if token is None else {"VLLM_API_KEY": token})})

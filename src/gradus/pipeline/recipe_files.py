@@ -1,0 +1,245 @@
+"""From a TOML file, an environment or a name to a recipe, with changes.
+
+Later layers win: the environment's own recipe or the file that was given; with a model, its ``[lm]`` table, whose ``sft`` and
+``grpo`` take the place of those for a nano model, and settings by the model's size where nothing else is said; its ``[quick]`` table
+if asked for; a preset of a machine; then the command line's ``--seed``, ``--grader`` and every ``--set key=value``.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from gradus import environments
+from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.naming import did_you_mean
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.starter import beside, starter
+from gradus.planning.defaults import by_size
+from gradus.planning.forecast import read_shape
+from gradus.planning.hardware import PRESETS
+from gradus.policies.local.folders import find_model
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.sft import SftConfig
+
+__all__ = ["load_recipe", "own_recipes", "sampling_of"]
+
+
+def load_recipe(
+    environment: str | None,
+    *,
+    path: Path | None = None,
+    model: str | None = None,
+    changes: Mapping[str, Any] | Sequence[str] = (),
+    rewards: Sequence[Mapping[str, Any]] = (),
+    quick: bool = False,
+    seed: int | None = None,
+    grader: str | None = None,
+    trackers: Sequence[str] = (),
+    preset: str | None = None,
+) -> Recipe:
+    """The recipe of an environment or of a file, with changes.
+
+    ``changes``: dotted keys to values (None unsets a key), or ``key=value`` as typed (``key=`` unsets it). ``rewards`` take the
+    place of the grader and of all that the environment's own recipe says of it.
+    """
+    if environment is None and path is None:
+        raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
+    table, source = _table(environment, path)
+    edits = _changes(changes)
+    _for_language_model(table, model or edits.get("model.path") or table.get("model", {}).get("path"))
+    small = table.pop("quick", {})
+    if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
+        table["quick"], small = small, {}
+    if rewards:
+        _without_grader(table, small, whole=path is None)
+        table["rewards"] = [dict(each) for each in rewards]
+    if quick:
+        for key, value in small.items():
+            _set(table, key, value)
+        table["quick"] = True
+    if preset is not None:
+        _for_machine(table, preset)
+    named: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
+    named["trackers"] = list(trackers) or None
+    for key, value in named.items():
+        if value is not None:
+            _set(table, key, value)
+    for key, value in edits.items():
+        _set(table, key, value)
+    recipe = _validated(table, source)
+    recipe._edited = frozenset(edits)
+    return recipe
+
+
+def _for_language_model(table: dict[str, Any], model: str | None) -> None:
+    """Put the ``[lm]`` table in force if there is a model; without the table nothing of the recipe is for a nano model."""
+    layer = table.pop("lm", None)
+    if model is None or (layer is None and table.keys() & {"sft", "grpo"}):
+        return
+    for key, value in (layer or {}).items():
+        table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
+    for stage, settings in by_size(_parameters(model)).items():
+        table[stage] = {**settings, **(layer or {}).get(stage, {})}
+    table.pop("promises", None)  # they are about the nano model
+
+
+def _parameters(model: str) -> int | None:
+    """How many parameters a model has, by its config; None if that is not at hand."""
+    try:
+        return read_shape(find_model(model) or model, online=False).parameters
+    except ConfigError:
+        return None
+
+
+def _for_machine(table: dict[str, Any], preset: str) -> None:
+    """Put a preset's settings in force; SFT takes those that both stages have, but for the rate."""
+    if preset not in PRESETS:
+        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+    settings = PRESETS[preset].settings
+    table["grpo"] = {**table.get("grpo", {}), **settings}
+    both = {key: value for key, value in settings.items() if key in SftConfig.model_fields and key != "lr"}
+    table["sft"] = {**table.get("sft", {}), **both}
+
+
+def _changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Dotted keys to values. Raises ConfigError for a text that is not ``key=value``."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    changes: dict[str, Any] = {}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(
+                f"--set takes key=value, as in --set grpo.max_steps=20, or key= to unset it; got {text!r}"
+            )
+        changes[key.strip()] = _value(value.strip()) if value.strip() else None
+    return changes
+
+
+def _without_grader(table: dict[str, Any], small: dict[str, Any], *, whole: bool) -> None:
+    """Rewards replace the grader; what an environment's own recipe says of its own grader goes with it (``whole``)."""
+    for key in ("grader", "rewards", *(("stage", "adaptive", "promises") if whole else ())):
+        table.pop(key, None)
+    if whole:
+        table.get("eval", {}).pop("graders", None)
+        for key in [key for key in small if key.startswith("stage.")]:
+            del small[key]
+
+
+def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str]:
+    """The raw recipe and where it came from."""
+    if path is not None:
+        try:
+            shipped = _own(path)
+            table = tomllib.loads(shipped or path.read_text(encoding="utf-8"))
+            return (table if shipped else beside(table, path.parent)), str(path)
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"no recipe {path}{did_you_mean(str(path), own_recipes())}; it is a TOML file, or one of "
+                f"{', '.join(own_recipes())}"
+            ) from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    assert environment is not None
+    spec = environments.load(environment)
+    if spec.recipe is None:
+        return starter(environment, spec), f"the settings for {environment}"
+    text = resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8")
+    return tomllib.loads(text), f"the recipe of {environment}"
+
+
+def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
+    """How the environment's own recipe samples from a language model."""
+    table: dict[str, Any] = {}
+    if spec.recipe is not None:
+        table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
+    layer = table.get("lm", table)
+    return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
+
+
+def own_recipes() -> list[str]:
+    """Names of the recipes that come with Gradus, for ``--recipe``."""
+    return sorted(
+        file.name.removesuffix(".toml") for file in resources.files("gradus.recipes").iterdir() if ".toml" in file.name
+    )
+
+
+def _own(path: Path) -> str | None:
+    """The text of a recipe that comes with Gradus, if ``path`` is the bare name of one and no file."""
+    if path.exists() or str(path) not in own_recipes():
+        return None
+    return resources.files("gradus.recipes").joinpath(f"{path}.toml").read_text(encoding="utf-8")
+
+
+def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set ``a.b.c`` in nested tables, or unset it (None); a number is a place in a list, as in ``stage.0.steps``."""
+    *way, last = dotted.split(".")
+    inside: Any = table
+    for index, part in enumerate(way):
+        inside = inside[_place(inside, part, dotted)] if isinstance(inside, list) else inside.setdefault(part, {})
+        if not isinstance(inside, dict | list):
+            raise ConfigError(f"{dotted}: {'.'.join(way[: index + 1])} is a value, not a table")
+    key: Any = _place(inside, last, dotted) if isinstance(inside, list) else last
+    if value is not None:
+        inside[key] = value
+    elif isinstance(inside, list):
+        del inside[key]
+    else:
+        inside.pop(key, None)
+
+
+def _place(entries: Sequence[Any], part: str, dotted: str) -> int:
+    if not part.isdecimal() or int(part) >= len(entries):
+        raise ConfigError(f"{dotted}: {part} is no place in a list of {len(entries)}, counted from 0")
+    return int(part)
+
+
+def _value(text: str) -> Any:
+    """A value as TOML understands it; what is not TOML is a string, so that names need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _validated(table: Mapping[str, Any], source: str) -> Recipe:
+    try:
+        return Recipe.model_validate(_json_like(table))
+    except ValidationError as error:
+        lines = [_complaint(each) for each in error.errors()]
+        raise ConfigError(f"{source} cannot be used:\n  " + "\n  ".join(lines)) from error
+
+
+def _json_like(value: Any) -> Any:
+    """TOML lists become tuples where records want them; pydantic does it from JSON-like values."""
+    return json.loads(json.dumps(value))
+
+
+def _complaint(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = _known(error["loc"][:-1])
+        hint = did_you_mean(str(error["loc"][-1]), known)
+        section = ".".join(map(str, error["loc"][:-1])) or "a recipe"
+        return f"{where}: unknown key{hint}; {section} knows {', '.join(known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    given = error.get("input")
+    shown = "" if isinstance(given, Mapping) else f", got {given!r}"  # a whole section would hide the message
+    return f"{where}: {message}{shown}" if where else message
+
+
+def _known(way: Sequence[Any]) -> list[str]:
+    """The keys of the section at ``way``."""
+    kind: Any = Recipe
+    for part in way:
+        fields = getattr(kind, "model_fields", {})
+        kind = fields[part].annotation if part in fields else kind  # a place in a list is no field
+        kind = next((each for each in get_args(kind) if isinstance(each, type) and issubclass(each, BaseModel)), kind)
+    return list(getattr(kind, "model_fields", {}))

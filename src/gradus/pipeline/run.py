@@ -1,0 +1,81 @@
+"""`gradus run`: the stages of a recipe, one after another. What is there already is not done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from rich.console import Console
+
+from gradus.core.files import read_json, write_json, write_text
+from gradus.core.locks import FolderLock
+from gradus.core.verbosity import quiet
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.run_summary import show_costs, show_promises
+from gradus.pipeline.stages import RunContext
+from gradus.training.run.trackers import check_trackers
+
+__all__ = ["remaining", "run_recipe"]
+
+
+def run_recipe(
+    recipe: Recipe, *, out: Path | None = None, redo: bool = False, anyway: bool = False, console: Console | None = None
+) -> Path:
+    """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped.
+
+    A failed audit stops the run, unless ``anyway``.
+    """
+    folder = out or Path("runs") / recipe.environment.partition(":")[0]
+    check_trackers(recipe.trackers)
+    lock = FolderLock(folder)
+    try:
+        run = RunContext(recipe, folder, redo=redo, console=console or Console(quiet=quiet()))
+        run.anyway = anyway
+        _do_stages(run)
+        return _finish(run, console or Console())
+    finally:
+        lock.release()
+
+
+def _do_stages(run: RunContext) -> None:
+    recipe, folder = run.recipe, run.folder
+    settings = {name: select(run) for name, (_, select) in run.stages.items()}
+    for name, (do, _) in run.stages.items():
+        if run.state.done(name, settings[name]):
+            run.console.print(f"[dim]{name}: there already[/dim]")
+            continue
+        run.console.rule(f"[bold]{name}[/bold]", align="left")
+        with run.state.doing(name, settings[name]) as cost:
+            do(run, cost)
+        run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
+    write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
+
+
+def remaining(recipe: Recipe, folder: Path) -> list[str]:
+    """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
+    run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
+    return [name for name, (_, select) in run.stages.items() if not run.state.done(name, select(run))]
+
+
+def _finish(run: RunContext, console: Console) -> Path:
+    """Costs, the report with them, and the tables on screen."""
+    from gradus.reports import show_results, write_report
+
+    write_json(run.folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
+    report = write_report(run.folder)
+    results = read_json(run.folder / "results.json")
+    console.print(show_results(results, quick=run.recipe.quick))
+    show_promises(console, results.get("promises", []))
+    show_costs(console, run.state.costs())
+    console.print(f"report: [bold]{report}[/bold]", highlight=False)
+    return run.folder
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: what is unset is left out."""
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_none(each) for each in value]
+    return value

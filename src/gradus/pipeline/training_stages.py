@@ -1,0 +1,135 @@
+"""SFT and GRPO with what a recipe says: the model to train, its seed, trackers, and a server that samples."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from gradus.core import ConfigError, Episode, Grader
+from gradus.health import Monitor
+from gradus.pipeline.connections import served_sampler, track
+from gradus.pipeline.recipe import Recipe
+from gradus.planning.model_probe import check_model
+from gradus.policies.local.folders import find_model
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.nano.model import make_nano
+from gradus.rollouts import read_episodes
+from gradus.training.config import GrpoConfig
+from gradus.training.distributed.processes import barrier, world
+from gradus.training.engine.loss_step import TrainerConfig
+from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.sft import SftConfig, SftResult, train_sft
+
+__all__ = ["base_model", "begun", "grpo_alone", "grpo_stage", "make_nano_model", "sft_alone", "sft_stage"]
+
+C = TypeVar("C", SftConfig, GrpoConfig)
+
+
+def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
+    """`gradus sft`: warm-start a model (a nano model if none is named) on stored episodes; returns the best checkpoint."""
+    spec = recipe.spec()
+    episodes = []
+    for path in data:
+        stored = read_episodes(path)
+        if stored.environment != spec.name:
+            raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}")
+        episodes.extend(stored.episodes)
+    fresh = recipe.model.path is None and not begun(folder)
+    base = base_model(recipe, folder)
+    if fresh:
+        make_nano_model(recipe, folder / "model")
+    try:
+        return sft_stage(recipe, base, episodes, folder, resume=resume).best
+    finally:
+        if fresh and not begun(folder):  # it failed before it began: the next try may want another model
+            shutil.rmtree(folder / "model", ignore_errors=True)
+            with suppress(OSError):  # something else is in it
+                folder.rmdir()
+
+
+def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool) -> SftResult:
+    """SFT with what the recipe wants besides: trackers."""
+    config = _seeded(recipe.sft, recipe)
+    with track(recipe.trackers, folder, config) as trackers:
+        loaded = _model_to_train(recipe, model, config)
+        return train_sft(loaded, episodes, config, folder, resume=resume, on_record=trackers)
+
+
+def make_nano_model(recipe: Recipe, folder: Path) -> None:
+    """A nano model of the environment's words; one process makes it for all."""
+    spec = recipe.spec()
+    if spec.language.vocabulary is None:
+        raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
+    if world().main:
+        make_nano(folder, spec.language.vocabulary(), recipe.model.nano, seed=recipe.seed)
+    barrier()
+
+
+def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
+    """`gradus grpo`: train ``model.path`` on the recipe's environment; returns the best checkpoint."""
+    model = recipe.model.path or ""
+    grader = recipe.spec().grader(recipe.grader)
+    return grpo_stage(recipe, find_model(model) or model, folder, grader, resume=resume).best
+
+
+def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, *, resume: bool) -> GrpoResult:
+    """GRPO with what the recipe wants besides: trackers, and a server that samples."""
+    config = _seeded(recipe.grpo, recipe)
+    source, sampler, push_weights = served_sampler(_model_to_train(recipe, str(model), config), config, folder)
+    with track(recipe.trackers, folder, config) as trackers:
+        return train_grpo(
+            source,
+            recipe.spec(),
+            config,
+            folder,
+            grader=grader,
+            schedule=recipe.schedule(grader),
+            resume=resume,
+            monitor=Monitor(),
+            on_record=trackers,
+            sampler=sampler,
+            push_weights=push_weights,
+            sources=recipe.grpo_sources(),
+        )
+
+
+def _model_to_train(recipe: Recipe, model: str, config: TrainerConfig) -> LoadedModel:
+    """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
+    device = world().device or config.device if config.device == "auto" else config.device
+    dtype = "float32" if config.autocast else config.dtype
+    loaded = load_model(model, dtype=dtype, device=device, attention=config.attention, **recipe.template())
+    check_model(loaded)
+    return loaded.with_settings(
+        environment=recipe.environment, system_prompt=_system_prompt(recipe), sampling=recipe.grpo.sampling
+    )
+
+
+def _system_prompt(recipe: Recipe) -> str:
+    """What the environment says first in the first training task."""
+    spec = recipe.spec()
+    task = spec.train_task(recipe.grpo.first_task)
+    environment = spec.make()
+    try:
+        environment.reset(seed=task.seed, **task.options)
+        return environment.system_prompt
+    finally:
+        environment.close()
+
+
+def _seeded(config: C, recipe: Recipe) -> C:
+    """The stage's own seed if the recipe gives one, else the run's."""
+    return config if "seed" in config.model_fields_set else config.model_copy(update={"seed": recipe.seed})
+
+
+def begun(folder: Path) -> bool:
+    """Whether training in this folder has started."""
+    return (folder / "config.json").exists()
+
+
+def base_model(recipe: Recipe, folder: Path) -> str:
+    """The model before any training: the given one, or the nano model of this run folder."""
+    path = recipe.model.path
+    return str(folder / "model") if path is None else str(find_model(path) or path)
