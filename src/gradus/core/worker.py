@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -103,7 +104,7 @@ class Worker:
         atexit.register(self.close)
         try:
             self._reply(_START)
-        except WorkerError:
+        except BaseException:
             self._end()
             raise
         return self._process
@@ -137,5 +138,6 @@ class Worker:
                 process.wait()
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
-                    stream.close()
+                    with suppress(OSError):  # a fork may have closed what it did not need
+                        stream.close()
         atexit.unregister(self.close)
