@@ -264,3 +264,32 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
         ),
         audit=AuditHints(hidden=("number",)),
     )
+
+
+def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *, grader: str = "v3") -> dict[str, Any]:
+    """A whole results.json with one condition, ``main``: pairs -> measure -> mean, low and high."""
+    counts = {
+        "bca_low": None,
+        "bca_high": None,
+        "wins": 1,
+        "ties": 0,
+        "win_low": None,
+        "win_high": None,
+        "episodes": 2,
+        "p": None,
+    }
+    whole = {
+        pair: {"components": {}, **{name: {**mean, **counts} for name, mean in measures.items()}}
+        for pair, measures in (pairs or {}).items()
+    }
+    condition = {"episodes": 2, "summary": "", "clustered": False, "policies": {}, "pairs": whole}
+    return {
+        "schema": 2,
+        "environment": environment,
+        "grader": grader,
+        "checkpoint": None,
+        "true_reward_name": "true reward",
+        "level": 0.95,
+        "seeds": [0],
+        "conditions": {"main": condition},
+    }

@@ -16,6 +16,7 @@ from gradus.health import (
     status,
 )
 from gradus.pipeline.doctor import diagnosis_of
+from tests.fakes import results_document
 
 
 def _clipped(record, i):
@@ -161,7 +162,7 @@ def test_a_student_made_worse_is_not_healthy(tmp_path):
     _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 5))
     worse = {"mean": -0.05, "low": -0.08, "high": -0.02}
     pairs = {"grpo - sft": {"reward": worse, "true_reward": {"mean": 0.0, "low": -0.1, "high": 0.1}}}
-    (tmp_path / "results.json").write_text(json.dumps({"conditions": {"main": {"pairs": pairs}}}))
+    (tmp_path / "results.json").write_text(json.dumps(results_document("rhythm", pairs)))
     document = json.loads(json.dumps(diagnosis_of(tmp_path)))
     assert document["status"] == "warn"
     assert "grpo - sft on main" in document["diagnoses"][0]["evidence"]

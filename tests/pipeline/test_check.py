@@ -194,11 +194,14 @@ def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path)
     assert load_recipe(environment, model=str(qwen), quick=True).quick
 
 
+AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}
+
+
 def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     for verdict, status in (("pass", "pass"), ("fail", "fail")):
-        (folder / "audit.json").write_text(json.dumps({"grader": "composed", "verdict": verdict, "checks": []}))
+        (folder / "audit.json").write_text(json.dumps({**AUDIT, "verdict": verdict}))
         assert checked("arithmetic", tmp_path)["audit"][0][0] == status
 
 

@@ -13,6 +13,7 @@ import gradus
 from gradus.core import ConfigError
 from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
 from gradus.rollouts import roll_out, write_episodes
+from tests.fakes import results_document
 
 
 def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
@@ -21,7 +22,8 @@ def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
     groups = roll_out(spec, spec.policy(policy), tasks, grader=spec.grader("v3")).groups
     episodes = [replace(episode, policy="grpo") for group in groups for episode in group.episodes]
     write_episodes(folder / "eval" / "episodes.jsonl.gz", episodes, environment="rhythm")
-    results = {"environment": "rhythm", "grader": "v3", "conditions": {"in-distribution": {}}}
+    results = results_document("rhythm")
+    results["conditions"] = {"in-distribution": results["conditions"]["main"]}
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "recipe.toml").write_text(f'environment = "rhythm"\n[grpo]\nlr = {lr}\ngroups = 8\n')
     (folder / "grpo").mkdir()
@@ -73,6 +75,6 @@ def test_what_cannot_be_compared_is_refused(runs: dict[str, Path]) -> None:
         named_runs(["one/x", "two/x"])
     with pytest.raises(ConfigError, match="not evaluated in all"):
         compare_runs(runs, policy="sft")
-    (runs["high"] / "results.json").write_text('{"environment": "memory", "grader": "v3", "conditions": {}}')
+    (runs["high"] / "results.json").write_text(json.dumps(results_document("memory")))
     with pytest.raises(ConfigError, match="environment"):
         compare_runs(runs)

@@ -91,8 +91,8 @@ def test_broken_files_are_named_and_the_rest_is_shown(played: Any, tmp_path: Pat
     (tmp_path / "grpo" / "metrics.jsonl").write_text(f'{whole}\n{{"kind": "step", "st', encoding="utf-8")
     prepare_report(tmp_path, played.spec, played.groups)
     text = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "(audit.json): cannot be read" in text
-    assert "(costs.json): expected a JSON object, got list" in text
+    assert "audit.json cannot be read" in text
+    assert "costs.json is not what Gradus writes there: at the whole" in text
     assert "(grpo/metrics.jsonl): 1 lines could not be read" in text
     assert data_of(text)["curves"]["grpo"][0]["series"][0]["y"] == [0.5]
     assert len(data_of(text)["episodes"]) == len(played.groups)
@@ -121,9 +121,20 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         "evidence": "0.62 of the groups",
         "remedy": "a larger G",
     }
-    (tmp_path / "doctor.json").write_text(json.dumps({"status": "warn", "diagnoses": [diagnosis]}), encoding="utf-8")
-    checks = [{"name": "separation", "status": "fail", "evidence": {"random": 0.25, "heuristic": 0.24}}]
-    (tmp_path / "audit.json").write_text(json.dumps({"verdict": "fail", "checks": checks}), encoding="utf-8")
+    (tmp_path / "doctor.json").write_text(
+        json.dumps({"schema": 2, "status": "warn", "summary": "one warning", "diagnoses": [diagnosis]}),
+        encoding="utf-8",
+    )
+    checks = [{"name": "separation", "status": "fail", "evidence": "random 0.250 > heuristic 0.240"}]
+    audit = {
+        "schema": 2,
+        "environment": "rhythm",
+        "grader": "v3",
+        "verdict": "fail",
+        "summary": "it fails",
+        "checks": checks,
+    }
+    (tmp_path / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     text = write_report(tmp_path).read_text(encoding="utf-8")
     for words in (
         "3 min 20 s",
@@ -135,7 +146,7 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         "0.62 of the groups",
     ):
         assert words in text
-    assert "random: 0.250; heuristic: 0.240" in text
+    assert "random 0.250 &gt; heuristic 0.240" in text
 
 
 def test_a_promise_that_was_not_kept_says_so(played: Any, tmp_path: Path) -> None:

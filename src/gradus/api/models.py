@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
-from gradus.core.files import read_json
+from gradus.core.documents import Results, read_document
 
 if TYPE_CHECKING:
     from gradus.interop.push import PushPlan
@@ -38,7 +38,7 @@ def export(
     changed = temperature is not None or max_new_tokens is not None
     sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens) if changed else None
     results = Path(run) / "results.json"
-    document = read_json(results) if results.is_file() else None
+    document = read_document(results, Results) if results.is_file() else None
     return export_model(source, out, sampling=sampling, results=document, **options)
 
 

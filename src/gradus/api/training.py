@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradus.api.environments import as_name, reward_entries
 from gradus.api.shown import Shown
 from gradus.core import ConfigError
-from gradus.core.files import read_json
+from gradus.core.documents import Results, read_document
 
 if TYPE_CHECKING:
     from gradus.pipeline.recipe import Recipe
@@ -31,7 +31,7 @@ class Run(Shown):
     @cached_property
     def results(self) -> dict[str, Any]:
         """What the evaluation found (docs/evaluation.md describes it)."""
-        return read_json(self.folder / "results.json")
+        return dict(read_document(self.folder / "results.json", Results))
 
     @property
     def model(self) -> Path:

@@ -1,12 +1,41 @@
-"""The JSON documents that Gradus writes for machines, schema 2 (docs/evaluation.md, docs/doctor.md). An undefined figure is None."""
+"""The JSON documents that Gradus writes, schema 2 (docs/evaluation.md, docs/doctor.md), and the one place where they are read.
+
+An undefined figure is None. What is read is checked as the record that it should be, so that a damaged or foreign file ends in a sentence.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeVar, cast
 
-__all__ = ["SCHEMA", "Condition", "Diagnoses", "Mean", "PairedMean", "Results"]
+from typing_extensions import TypedDict
+
+from gradus.core.errors import StorageError
+from gradus.core.files import read_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = [
+    "SCHEMA",
+    "AuditRecord",
+    "Condition",
+    "Conditions",
+    "Costs",
+    "Description",
+    "Diagnoses",
+    "Mean",
+    "PairedMean",
+    "Results",
+    "Splits",
+    "Stages",
+    "checked",
+    "read_document",
+]
 
 SCHEMA = 2
+T = TypeVar("T")
 
 
 class Mean(TypedDict):
@@ -32,14 +61,60 @@ class PairedMean(Mean):
     episodes_needed: NotRequired[int | None]
 
 
+class Usage(TypedDict):
+    """Tokens and money of a policy's episodes."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+
+
+class PolicyFigures(TypedDict, extra_items=Mean):
+    """One policy under one condition: a mean per measure (reward, true_reward and the environment's own), and counts."""
+
+    components: dict[str, Mean]
+    curves: dict[str, list[Mean]]
+    episodes: int
+    failed: int
+    failures: dict[str, int]
+    ungraded: int
+    truncated: int
+    invalid_actions: float | None
+    usage: NotRequired[Usage]
+
+
+class PairFigures(TypedDict, extra_items=PairedMean):
+    """The difference of two policies under one condition: a paired mean per measure."""
+
+    components: dict[str, PairedMean]
+
+
 class Condition(TypedDict):
-    """Policies and pairs under one condition. Their records hold a figure per measure, ``components``, ``curves`` and counts."""
+    """Policies and pairs under one condition."""
 
     episodes: int
     summary: str
     clustered: bool
-    policies: dict[str, dict[str, Any]]
-    pairs: dict[str, dict[str, Any]]
+    policies: dict[str, PolicyFigures]
+    pairs: dict[str, PairFigures]
+
+
+class Conditions(TypedDict):
+    """The conditions as one grader sees them."""
+
+    conditions: dict[str, Condition]
+
+
+class Promise(TypedDict):
+    """What a recipe promised of a figure, and whether the figure came out so."""
+
+    text: str
+    condition: str
+    figure: str
+    value: float | None
+    direction: str
+    threshold: float
+    met: bool
 
 
 class Results(TypedDict):
@@ -54,10 +129,19 @@ class Results(TypedDict):
     seeds: list[int]
     conditions: dict[str, Condition]
     samples: NotRequired[int]
-    graders: NotRequired[dict[str, dict[str, Any]]]
+    graders: NotRequired[dict[str, Conditions]]
     power: NotRequired[dict[str, float]]
-    promises: NotRequired[list[dict[str, Any]]]
+    promises: NotRequired[list[Promise]]
     quick: NotRequired[bool]
+
+
+class Diagnosis(TypedDict, extra_items=Any):
+    """One finding of the doctor."""
+
+    rule: str
+    severity: str
+    evidence: str
+    remedy: str
 
 
 class Diagnoses(TypedDict):
@@ -66,4 +150,110 @@ class Diagnoses(TypedDict):
     schema: int
     status: Literal["healthy", "warn", "stop"]
     summary: str
-    diagnoses: list[dict[str, Any]]
+    diagnoses: list[Diagnosis]
+
+
+class Check(TypedDict, extra_items=Any):
+    """One check of an audit."""
+
+    name: str
+    status: Literal["pass", "fail", "unresolved", "skip"]
+    evidence: str
+
+
+class AuditRecord(TypedDict, extra_items=Any):
+    """``audit.json`` and what ``gradus audit --json`` writes."""
+
+    schema: int
+    environment: str
+    grader: str
+    verdict: Literal["pass", "fail", "unresolved"]
+    summary: str
+    checks: list[Check]
+
+
+class StageCost(TypedDict, extra_items=Any):
+    """What one stage of a run took."""
+
+    stage: str
+    seconds: float
+    episodes: NotRequired[int]
+    steps: NotRequired[int]
+    tokens: NotRequired[int]
+    prompt_tokens: NotRequired[int]
+    completion_tokens: NotRequired[int]
+    cost: NotRequired[float | None]
+
+
+class Costs(TypedDict):
+    """``costs.json``."""
+
+    schema: int
+    stages: list[StageCost]
+
+
+class GraderDescription(TypedDict):
+    """A grader as a report describes it."""
+
+    summary: str
+    weights: dict[str, float]
+    per_turn: bool
+
+
+class Description(TypedDict, extra_items=Any):
+    """``report/about.json``: the environment in words."""
+
+    environment: str
+    summary: str
+    true_reward: str
+    default_grader: str
+    graders: dict[str, GraderDescription]
+    conditions: dict[str, str]
+    reference: dict[str, Any]
+    run: NotRequired[dict[str, Any]]
+
+
+class StageState(TypedDict):
+    """One stage in ``state.json``."""
+
+    settings: dict[str, Any]
+    done: bool
+    cost: dict[str, Any]
+
+
+class Stages(TypedDict, extra_items=Any):
+    """``state.json``: which stages of a run are done."""
+
+    stages: dict[str, StageState]
+
+
+Splits = dict[str, list[str]]  # splits.json: role -> ids of its tasks
+
+
+def read_document(path: Path, kind: type[T]) -> T:
+    """The document in a file. Raises StorageError if it is not there, not JSON, or not a ``kind``."""
+    return checked(read_json(path), kind, str(path))
+
+
+def checked(value: Any, kind: type[T], name: str) -> T:
+    """``value`` as a ``kind``. Raises StorageError that names the first place that is something else."""
+    from pydantic import ValidationError
+
+    try:
+        _adapter(kind).validate_python(value, strict=True)
+        return cast(T, value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        got = repr(first["input"])
+        raise StorageError(
+            f"{name} is not what Gradus writes there: at {place}: {first['msg'].lower()}, got {got[:60]}; "
+            "it was damaged or comes from another program or version"
+        ) from error
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

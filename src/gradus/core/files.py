@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ __all__ = [
     "read_json",
     "read_json_lines",
     "read_text",
+    "read_toml",
     "replacing",
     "write_json",
     "write_lines",
@@ -88,7 +90,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StorageError(f"no file {path}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StorageError(f"{path} cannot be read as JSON: {error}") from error
 
 
@@ -117,6 +119,15 @@ def read_text(path: Path) -> str:
         raise StorageError(f"no file {path}") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise StorageError(f"could not read {path} as UTF-8 text: {error}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table in a TOML file. Raises StorageError if it is not there or not TOML."""
+    text = read_text(path)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{path} is not valid TOML: {error}") from error
 
 
 def read_json_lines(path: Path) -> JsonLines:

@@ -33,7 +33,7 @@ def import_object(name: str, kind: str) -> Any:
     The folder of a file is importable while it is imported, so that it can use the files beside it.
     """
     module_name, separator, attribute = name.rpartition(":")
-    if not separator or not module_name or not attribute:
+    if not separator or not module_name or not attribute or module_name.startswith(".") or "\0" in name:
         raise ConfigError(f"{kind} {name!r} should be module:attribute or FILE.py:NAME")
     module = _file(module_name, kind) if module_name.endswith(".py") else _module(module_name, kind)
     if not hasattr(module, attribute):

@@ -6,12 +6,13 @@ that looking one up costs nothing until it is used. Other packages add theirs by
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.naming import did_you_mean, import_object
 from gradus.policies.scripted import policy_factory
 
@@ -92,7 +93,16 @@ def is_registered_by_name(name: str) -> bool:
 def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
     """A spec, or what a function returns that makes one: of the text after the colon if it takes it, of nothing otherwise."""
     if callable(value) and not isinstance(value, EnvironmentSpec):
-        value = value(argument) if _takes_argument(value) else value()
+        try:
+            value = value(argument) if _takes_argument(value) else value()
+        except GradusError:
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                f"{name!r} was called for an EnvironmentSpec and raised {type(error).__name__}: {error} "
+                f"({place.filename}, line {place.lineno})"
+            ) from error
     if not isinstance(value, EnvironmentSpec):
         raise ConfigError(
             f"{name!r} is a {type(value).__name__}; expected an EnvironmentSpec or a function that returns one"

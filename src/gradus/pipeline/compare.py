@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gradus import environments
 from gradus.core import ConfigError, Episode
-from gradus.core.documents import Results
-from gradus.core.files import read_json
+from gradus.core.documents import Results, read_document
+from gradus.core.files import read_toml
 from gradus.reports import render_report
 from gradus.reports.run_files import RunRecord, read_run
 from gradus.rollouts import read_episodes
@@ -44,7 +43,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     from gradus.evaluation import compare
     from gradus.pipeline.recipe_files import load_recipe  # it brings torch
 
-    stored = {name: read_json(folder / "results.json") for name, folder in runs.items()}
+    stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
     environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
     grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
     files = {name: _episodes(folder) for name, folder in runs.items()}
@@ -74,7 +73,7 @@ def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
     flat: list[dict[str, str]] = []
     for folder in runs.values():
         recipe = folder / "recipe.toml"
-        flat.append(dict(_flattened(tomllib.loads(recipe.read_text(encoding="utf-8")))) if recipe.is_file() else {})
+        flat.append(dict(_flattened(read_toml(recipe))) if recipe.is_file() else {})
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]

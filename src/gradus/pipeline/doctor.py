@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from gradus.core.documents import Diagnoses
-from gradus.core.files import read_json, write_json
+from gradus.core.documents import Diagnoses, Results, read_document
+from gradus.core.files import write_json
 from gradus.core.metrics import read_metrics
 
 __all__ = ["diagnose_run", "diagnoses_table", "diagnosis_of"]
@@ -34,12 +34,12 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     path = run / "results.json"
     if not path.is_file():
         return []
-    conditions = read_json(path).get("conditions") or {}
+    conditions = read_document(path, Results)["conditions"]
     return [
         {"kind": "evaluation", "condition": condition, "pair": pair, **stored["pairs"][pair]}
         for condition, stored in list(conditions.items())[:1]
         for pair in ("grpo - sft", "grpo-greedy - sft-greedy", "grpo - base")
-        if pair in (stored.get("pairs") or {})
+        if pair in stored["pairs"]
     ]
 
 

@@ -53,7 +53,7 @@ def load_recipe(
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = _table(environment, path)
     edits = _changes(changes)
-    _for_language_model(table, model or edits.get("model.path") or table.get("model", {}).get("path"))
+    _for_language_model(table, _named_model(model, edits, table))
     small = table.pop("quick", {})
     if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
         table["quick"], small = small, {}
@@ -76,6 +76,13 @@ def load_recipe(
     recipe = _validated(table, source)
     recipe._edited = frozenset(edits)
     return recipe
+
+
+def _named_model(model: str | None, edits: Mapping[str, Any], table: Mapping[str, Any]) -> str | None:
+    """The model that is asked for; anything but a text is left to the recipe's own check."""
+    section = table.get("model", {})
+    named = model or edits.get("model.path") or (section.get("path") if isinstance(section, Mapping) else None)
+    return named if isinstance(named, str) else None
 
 
 def _for_language_model(table: dict[str, Any], model: str | None) -> None:
@@ -145,7 +152,7 @@ def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], 
                 f"no recipe {path}{did_you_mean(str(path), own_recipes())}; it is a TOML file, or one of "
                 f"{', '.join(own_recipes())}"
             ) from error
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
     assert environment is not None
     spec = environments.load(environment)
@@ -205,7 +212,7 @@ def _value(text: str) -> Any:
     """A value as TOML understands it; what is not TOML is a string, so that names need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -219,7 +226,7 @@ def _validated(table: Mapping[str, Any], source: str) -> Recipe:
 
 def _json_like(value: Any) -> Any:
     """TOML lists become tuples where records want them; pydantic does it from JSON-like values."""
-    return json.loads(json.dumps(value))
+    return json.loads(json.dumps(value, default=str))  # a date or a time is no setting: pydantic refuses its text
 
 
 def _complaint(error: Any) -> str:
@@ -231,8 +238,13 @@ def _complaint(error: Any) -> str:
         return f"{where}: unknown key{hint}; {section} knows {', '.join(known)}"
     message = error["msg"].removeprefix("Value error, ")
     given = error.get("input")
-    shown = "" if isinstance(given, Mapping) else f", got {given!r}"  # a whole section would hide the message
+    shown = "" if isinstance(given, Mapping) else f", got {_short(given)}"  # a whole section would hide the message
     return f"{where}: {message}{shown}" if where else message
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:60]}... ({len(shown):,} characters)"
 
 
 def _known(way: Sequence[Any]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 import tomli_w
 from rich.console import Console
 
-from gradus.core.files import read_json, write_json, write_text
+from gradus.core.documents import Results, read_document
+from gradus.core.files import write_json, write_text
 from gradus.core.locks import FolderLock
 from gradus.core.verbosity import quiet
 from gradus.pipeline.recipe import Recipe
@@ -64,7 +65,7 @@ def _finish(run: RunContext, console: Console) -> Path:
 
     write_json(run.folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
     report = write_report(run.folder)
-    results = read_json(run.folder / "results.json")
+    results = read_document(run.folder / "results.json", Results)
     console.print(show_results(results, quick=run.recipe.quick))
     show_promises(console, results.get("promises", []))
     show_costs(console, run.state.costs())

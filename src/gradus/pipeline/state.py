@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus.core.files import read_json, write_json
+from gradus.core.documents import Stages, read_document
+from gradus.core.files import write_json
 
 __all__ = ["UPSTREAM", "RunState"]
 
@@ -38,7 +39,7 @@ class RunState:
         self.folder = folder
         self.redo = redo
         self.path = folder / "state.json"
-        self._stages: dict[str, Any] = read_json(self.path)["stages"] if self.path.exists() else {}
+        self._stages: dict[str, Any] = read_document(self.path, Stages)["stages"] if self.path.exists() else {}
 
     def done(self, stage: str, settings: Mapping[str, Any]) -> bool:
         """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings and redo is off."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.core import GradusError, Group
-from gradus.core.files import read_json
+from gradus.core.documents import read_document
 from gradus.health import diagnose, report
 from gradus.pipeline.stored_episodes import newest_file
 from gradus.reports import page_context, render_report, shown_episodes
@@ -91,7 +91,7 @@ def _place(folder: Path) -> str:
         return f"SFT, step {record.sft[-1].get('step')}" if record.sft else "nothing was trained yet"
     last = steps[-1].get("step") or 0
     total = (
-        read_json(folder / "grpo" / "config.json").get("max_steps")
+        read_document(folder / "grpo" / "config.json", dict[str, Any]).get("max_steps")
         if (folder / "grpo" / "config.json").is_file()
         else None
     )

@@ -117,7 +117,7 @@ def _aim(record: RunRecord) -> str:
 def _recipe(text: str | None) -> Json:
     try:
         return tomllib.loads(text) if text else {}
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return {}
 
 

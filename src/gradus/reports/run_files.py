@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
-from gradus.core.files import read_json_lines
+from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
+from gradus.core.files import read_json_lines, read_text
 
-__all__ = ["RunRecord", "read_json", "read_lines", "read_run"]
+__all__ = ["RunRecord", "read_lines", "read_part", "read_run"]
 
 Json = dict[str, Any]
 
@@ -46,8 +46,8 @@ def read_run(folder: Path) -> RunRecord:
     """Read a run folder; see docs/report.md for its files."""
     missing: list[str] = []
 
-    def part(path: str, what: str) -> Json | None:
-        return read_json(folder / path, f"{what} ({path})", missing)
+    def part(path: str, what: str, kind: Any = Json) -> Json | None:
+        return read_part(folder / path, kind, f"{what} ({path})", missing)
 
     def lines(path: str, what: str) -> list[Json]:
         return read_lines(folder / path, f"{what} ({path})", missing)
@@ -55,33 +55,39 @@ def read_run(folder: Path) -> RunRecord:
     recipe = folder / "recipe.toml"
     return RunRecord(
         name=folder.name,
-        results=part("results.json", "the evaluation"),
-        about=part("report/about.json", "the environment's description"),
+        results=part("results.json", "the evaluation", Results),
+        about=part("report/about.json", "the environment's description", Description),
         episodes=part("report/episodes.json", "the episodes to browse"),
-        audit=part("audit.json", "the audit of the grader"),
-        doctor=part("doctor.json", "the doctor's diagnoses"),
-        costs=part("costs.json", "the costs"),
-        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+        audit=part("audit.json", "the audit of the grader", AuditRecord),
+        doctor=part("doctor.json", "the doctor's diagnoses", Diagnoses),
+        costs=part("costs.json", "the costs", Costs),
+        recipe=_text(recipe, "the recipe (recipe.toml)", missing),
         sft=lines("sft/metrics.jsonl", "the curves of supervised SFT"),
         grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
         missing=missing,
     )
 
 
-def read_json(path: Path, what: str, missing: list[str]) -> Json | None:
-    """The object in a JSON file, or None and a sentence."""
+def read_part(path: Path, kind: Any, what: str, missing: list[str]) -> Json | None:
+    """The document in a JSON file, or None and a sentence."""
     if not path.is_file():
         missing.append(f"{what}: not stored")
         return None
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        missing.append(f"{what}: cannot be read ({error})")
+        return dict(read_document(path, kind))
+    except StorageError as error:
+        missing.append(f"{what}: {error}")
         return None
-    if not isinstance(document, Mapping):
-        missing.append(f"{what}: expected a JSON object, got {type(document).__name__}")
+
+
+def _text(path: Path, what: str, missing: list[str]) -> str | None:
+    if not path.is_file():
         return None
-    return dict(document)
+    try:
+        return read_text(path)
+    except StorageError as error:
+        missing.append(f"{what}: {error}")
+        return None
 
 
 def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:

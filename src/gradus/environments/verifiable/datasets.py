@@ -54,7 +54,12 @@ def parse_source(kind: str, argument: str | None) -> DataSource:
         hub = ", or a hub name, as in gsm8k:openai/gsm8k, which downloads it" if kind == "gsm8k" else ""
         raise ConfigError(f"{kind} needs a path, as in {kind}:PATH{hub}")
     place, _, query = argument.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise ConfigError(
+            f"{kind}:{argument} should have options such as ?question=COLUMN&answer=COLUMN; {error}"
+        ) from error
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r} in {kind}:{argument}; known are {', '.join(_OPTIONS)}")

@@ -226,7 +226,10 @@ def load(argument: str | None) -> EnvironmentSpec:
 
 def _look(argument: str) -> tuple[Server, int | None]:
     """Read the address, ask the server for its schema and its name."""
-    parts = urlsplit(argument)
+    try:
+        parts = urlsplit(argument)
+    except ValueError as error:
+        raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}: {error}") from error
     if parts.scheme not in _SCHEMES or not parts.netloc:
         raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}")
     socket_scheme, page_scheme = _SCHEMES[parts.scheme]

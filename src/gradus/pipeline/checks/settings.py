@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradus.core import ConfigError, GradusError
-from gradus.core.files import read_json
+from gradus.core.documents import AuditRecord, read_document
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
 from gradus.pipeline.evaluate import parse_pair
@@ -165,9 +165,9 @@ def _for_nano(recipe: Recipe, rate: float, limit: float) -> list[Finding]:
 def audited(subject: Subject) -> list[Finding]:
     """The grader has passed its audit, or the run begins with one."""
     path, grader = subject.folder / "audit.json", subject.grader.name
-    document = read_json(path) if path.is_file() else {}
+    document = read_document(path, AuditRecord) if path.is_file() else None
     way = f"gradus audit {subject.recipe.environment} --grader {grader} says what is wrong"
-    if document.get("grader") == grader:
+    if document is not None and document["grader"] == grader:
         if document["verdict"] == "pass":
             return [passed(f"{grader} passed its audit")]
         if document["verdict"] == "unresolved":

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode
-from gradus.core.files import read_json, write_json
+from gradus.core.documents import Splits, read_document
+from gradus.core.files import write_json
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import reserved_ids, training_tasks, validation_tasks
 from gradus.training.run.folder import RunFolder
@@ -60,7 +61,7 @@ def check_splits(splits: Mapping[str, Iterable[str]]) -> None:
 def taught_ids(model: Path) -> frozenset[str]:
     """Ids of the tasks that a model folder inside a run was warm-started on; none for any other."""
     path = model.parent / SPLITS
-    return frozenset(read_json(path).get("teach", ())) if path.is_file() else frozenset()
+    return frozenset(read_document(path, Splits).get("teach", ())) if path.is_file() else frozenset()
 
 
 def task_id(episode: Episode) -> str:

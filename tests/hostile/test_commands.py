@@ -1,0 +1,39 @@
+"""Bad input for every command ends in a sentence and a code, never in a traceback. `make prove` runs all cases, a test run some."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradus.pipeline import load_recipe, run_recipe
+
+ROOT = Path(__file__).parents[2]
+TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "eval.episodes=4", "grpo.max_steps=2",
+        "sft.threads=1", "grpo.threads=1", "grpo.validation_every=2"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile") / "run"
+    return run_recipe(load_recipe("arithmetic", quick=True, changes=TINY), out=folder)
+
+
+def tried(run: Path, *words: str) -> str:
+    """The children are forked from a process without threads of its own."""
+    command = [sys.executable, "-m", "tests.hostile.commands", str(run), *words]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
+    return ended.stdout
+
+
+def test_some_cases(run: Path) -> None:
+    assert "cases" in tried(run, "--nodes", "4", "--every", "67")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_all_cases(run: Path) -> None:
+    assert "cases" in tried(run, "--nodes", "12")
