@@ -69,10 +69,17 @@ def sandbox_works() -> bool:
         return os.waitpid(child, 0)[1] == 0
 
 
-def run_python(code: str, *, stdin: str = "", seconds: float = 10.0, unsafe: bool = False) -> Finished:
+def run_python(
+    code: str,
+    *,
+    files: Mapping[str, str] | None = None,
+    stdin: str = "",
+    seconds: float = 10.0,
+    unsafe: bool = False,
+) -> Finished:
     """Run Python code as :func:`run_sandboxed` does, with this interpreter and the packages that are installed beside it."""
-    command = [sys.executable, "main.py"]
-    return run_sandboxed(command, files={"main.py": code}, stdin=stdin, seconds=seconds, unsafe=unsafe)
+    given = {**(files or {}), "main.py": code}
+    return run_sandboxed([sys.executable, "main.py"], files=given, stdin=stdin, seconds=seconds, unsafe=unsafe)
 
 
 def run_sandboxed(

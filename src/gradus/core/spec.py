@@ -39,7 +39,7 @@ class Grader:
     ``compute`` takes many episodes, because some graders batch, and returns one entry for each, in order: a plain number, None
     if there is none, or a Reward with terms per turn. ``weights``: component -> weight in the reward; one component with the
     grader's name if left out. ``per_turn``: the terms stand at the turns that earned them, so that turn credit works;
-    otherwise all stands at the last turn.
+    otherwise all stands at the last turn. ``remote``: it asks a server, which takes time and is out of reach of a sandbox.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Grader:
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     per_turn: bool = False
     range: tuple[float, float] | None = None
+    remote: bool = False
 
     def __post_init__(self) -> None:
         if not self.weights:

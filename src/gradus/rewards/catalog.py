@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gradus.core import ConfigError
 from gradus.core.naming import did_you_mean, import_object
 from gradus.rewards import functions
+from gradus.rewards.code import code_tests
 from gradus.rewards.compose import RewardFunction, Rewards, reward_name
+from gradus.rewards.judge import judge
 
 __all__ = ["BUILT_IN", "RewardConfig", "find_reward", "load_rewards", "parse_reward", "register_reward"]
 
@@ -24,9 +26,11 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "style": functions.style,
     "json_schema": functions.json_schema,
     "debug": functions.debug,
+    "code_tests": code_tests,
+    "judge": judge,
 }
 _GIVEN: dict[str, RewardFunction] = {}  # functions of a session that no file holds
-_FACTORIES = {"length", "repetition", "style", "json_schema"}
+_FACTORIES = {"length", "repetition", "style", "json_schema", "code_tests", "judge"}
 
 
 class RewardConfig(BaseModel):

@@ -2,7 +2,8 @@
 
 A reward function is ``f(prompts, completions, **columns) -> list[float | None]``, one number a completion, plain or async.
 Prompts and completions are strings, or lists of chat messages; ``answer=...`` and every other column of the data set come by
-name, as do ``completion_ids``, ``trainer_state``, ``log_extra`` and ``log_metric``. None means "does not apply here".
+name, as do ``completion_ids``, ``trainer_state``, ``log_extra`` and ``log_metric``. None means "does not apply here"; an exception in
+place of a number, which TRL does not know, means that this completion has none.
 Source of the convention: TRL 1.16, GRPOTrainer, "Using a custom reward function".
 """
 
@@ -97,6 +98,11 @@ class Rewards:
         self.extras: dict[str, list[Any]] = {}  # what functions gave to log_extra in the last call
         self.metrics: dict[str, list[float]] = {}  # and to log_metric
         self.trainer_state = SimpleNamespace(global_step=0, max_steps=0, epoch=0.0)
+
+    @property
+    def remote(self) -> bool:
+        """Whether one of the functions asks a server."""
+        return any(getattr(function, "remote", False) for function in self._functions.values())
 
     def with_weights(self, weights: Mapping[str, float]) -> Rewards:
         """The same functions under other weights; a component that is not named keeps its own."""
@@ -230,10 +236,11 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
     listed = list(values)
     if len(listed) != rows:
         raise ValueError(f"returned {len(listed)} rewards for {rows} completions; return one per completion")
-    numbers = [None if value is None else float(value) for value in listed]
+    failures = [_Outcome(error=f"failed: {value}") if isinstance(value, Exception) else None for value in listed]
+    numbers = [None if value is None or isinstance(value, Exception) else float(value) for value in listed]
     if any(number is not None and not math.isfinite(number) for number in numbers):
         raise ValueError("returned a reward that is not finite; return None where it does not apply")
-    return [_Outcome(value=number) for number in numbers]
+    return [failure or _Outcome(value=number) for failure, number in zip(failures, numbers, strict=True)]
 
 
 def _run(work: Callable[[], Any]) -> Any:

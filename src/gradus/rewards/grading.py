@@ -28,7 +28,13 @@ def grader_of(
     """
     compute = _RewardGrader(name, rewards)
     return Grader(
-        name=name, summary=summary, weights=dict(rewards.weights), compute=compute, per_turn=per_turn, range=range
+        name=name,
+        summary=summary,
+        weights=dict(rewards.weights),
+        compute=compute,
+        per_turn=per_turn,
+        range=range,
+        remote=rewards.remote,
     )
 
 

@@ -193,7 +193,7 @@ def _hostile(asked: Probes) -> Check:
     if asked.errors:
         first = asked.errors[0]
         problems.append(f"the grader fails on {first.answer[:40]!r}: {first.error}; return the least reward instead")
-    where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox here"
+    where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox for it"
     measured = {
         "executed": asked.executed,
         "errors": [{**shown(each), "error": each.error} for each in asked.errors[:5]],

@@ -173,8 +173,8 @@ def _probe(asked: Probes, name: str, task: TextTask, answer: str, score: Score) 
 
 
 def _ask_canaries(asked: Probes, scorer: Scorer, seed: int, unsafe: bool) -> None:
-    asked.confined = scorer.can_confine()
-    if not asked.confined and not unsafe:
+    asked.confined = scorer.can_confine() and not asked.subject.remote
+    if not asked.confined and (asked.subject.remote or not unsafe):
         return
     rows = [
         (name, task, make(task, asked.others, child_rng(seed, name)) or "")

@@ -43,7 +43,9 @@ def audit_text(
 
     The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
-    scorer = Scorer(subject, seconds=seconds, limit=limit, known={} if known is None else known)
+    scorer = Scorer(
+        subject, seconds=60.0 if subject.remote else seconds, limit=limit, known={} if known is None else known
+    )
     try:
         asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
         exploit = minimized(asked, scorer)

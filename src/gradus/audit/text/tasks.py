@@ -47,13 +47,17 @@ Judge = Callable[[TextTask, str], "float | None"]
 
 @dataclass(frozen=True, kw_only=True)
 class TextSubject:
-    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none."""
+    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
+
+    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox.
+    """
 
     name: str
     grader: str
     tasks: Sequence[TextTask]
     judge: Judge
     range: tuple[float, float] | None = None
+    remote: bool = False
 
 
 def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
@@ -86,7 +90,12 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
         return reward.value
 
     return TextSubject(
-        name=spec.name, grader=grader.name, tasks=[row for _, row in rows], judge=judge, range=grader.range
+        name=spec.name,
+        grader=grader.name,
+        tasks=[row for _, row in rows],
+        judge=judge,
+        range=grader.range,
+        remote=grader.remote,
     )
 
 

@@ -1,0 +1,118 @@
+"""A reward for programs: it runs the code of an answer in the sandbox and compares what comes of it, outside."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from gradus.core import ConfigError, GradingError
+from gradus.core.sandbox import run_python
+from gradus.rewards.compose import RewardFunction, completion_text
+
+__all__ = ["code_tests", "find_code"]
+
+_FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_THOUGHT = re.compile(r"<(think|reasoning)>.*?</\1>", re.DOTALL)
+# The calls are made inside, one a line; values come out as JSON on a file of their own, so that prints do not mix with them.
+_CALLS = """
+import json as _json, os as _os, sys as _sys
+_results = _os.fdopen(_os.dup(1), "w")
+_os.dup2(2, 1)
+_calls = _json.loads(_sys.stdin.readline())
+_names = {"__name__": "answer"}
+exec(compile(open("answer.py").read(), "answer.py", "exec"), _names)
+for _call in _calls:
+    try:
+        _line = _json.dumps({"value": eval(_call, _names)})
+    except Exception as _error:
+        _line = _json.dumps({"error": f"{type(_error).__name__}: {_error}"})
+    _results.write(_line + "\\n")
+    _results.flush()
+"""
+
+
+def code_tests(seconds: float = 10.0, unsafe: bool = False, workers: int = 2) -> RewardFunction:
+    """The share of a row's ``tests`` that the answer's code passes.
+
+    A test is ``{"call": "add(1, 2)", "expected": 3}``, or ``{"stdin": "1 2", "stdout": "3"}`` for a whole program. The code runs in the
+    sandbox, ``seconds`` a program; what it gives is compared outside, where it cannot reach. ``unsafe``: run it without a sandbox.
+    ``workers``: programs at once.
+    """
+    if seconds <= 0 or workers < 1:
+        raise ConfigError(f"code_tests needs seconds above 0 and workers of at least 1, got {seconds} and {workers}")
+
+    def reward(prompts: Sequence[Any], completions: Sequence[Any], tests: Sequence[Any], **columns: Any) -> list[Any]:
+        with ThreadPoolExecutor(workers) as pool:
+            score = partial(_score, seconds=seconds, unsafe=unsafe)
+            return list(pool.map(score, [completion_text(each) for each in completions], tests))
+
+    reward.component_name = "tests"  # pyright: ignore[reportFunctionMemberAccess]
+    return reward
+
+
+def find_code(text: str) -> str:
+    """The last fenced block outside the thoughts, or the whole text if there is none.
+
+    >>> find_code("Like this: ```python\\nprint(1)\\n```")
+    'print(1)\\n'
+    """
+    visible = _THOUGHT.sub("", text)
+    blocks: list[str] = _FENCED.findall(visible)
+    return blocks[-1] if blocks else visible
+
+
+def _score(text: str, tests: Any, *, seconds: float, unsafe: bool) -> float | Exception | None:
+    """None for a row without tests; an exception where no sandbox can be made or a test is none."""
+    given = json.loads(tests) if isinstance(tests, str) else tests
+    if not given:
+        return None
+    run: Callable[..., Any] = partial(run_python, seconds=seconds, unsafe=unsafe)
+    try:
+        return sum(_passed(find_code(text), list(given), run)) / len(given)
+    except (OSError, GradingError) as error:
+        return error
+
+
+def _passed(code: str, tests: Sequence[Mapping[str, Any]], run: Callable[..., Any]) -> list[bool]:
+    calls = [test for test in tests if "call" in test]
+    programs = [test for test in tests if "stdout" in test]
+    if len(calls) + len(programs) != len(tests):
+        raise GradingError(f"a test has call and expected, or stdin and stdout, got {list(tests[0])}")
+    passed = [_same_lines(run(code, stdin=str(test.get("stdin", ""))), str(test["stdout"])) for test in programs]
+    if calls:
+        given = json.dumps([test["call"] for test in calls]) + "\n"
+        lines = run(_CALLS, files={"answer.py": code}, stdin=given).stdout.splitlines()
+        lines += [""] * (len(calls) - len(lines))
+        passed += [_same_value(line, test.get("expected")) for line, test in zip(lines, calls, strict=False)]
+    return passed
+
+
+def _same_lines(result: Any, expected: str) -> bool:
+    """Whether a program ended well and wrote what it should, white space at the ends of lines aside."""
+    said = [line.rstrip() for line in result.stdout.rstrip().split("\n")]
+    return result.code == 0 and said == [line.rstrip() for line in expected.rstrip().split("\n")]
+
+
+def _same_value(line: str, expected: Any) -> bool:
+    """Whether a line holds the expected value; a tuple is a list here, numbers may differ in the ninth digit."""
+    try:
+        value = json.loads(line)["value"]
+        return bool(_equal(value, json.loads(json.dumps(expected))))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _equal(value: Any, expected: Any) -> bool:
+    if float in (type(value), type(expected)) and {type(value), type(expected)} <= {int, float}:
+        return abs(value - expected) <= 1e-9 * max(1.0, abs(expected))
+    if type(value) is not type(expected):
+        return False
+    if isinstance(value, list):
+        return len(value) == len(expected) and all(map(_equal, value, expected))
+    if isinstance(value, dict):
+        return value.keys() == expected.keys() and all(_equal(value[key], expected[key]) for key in value)
+    return value == expected

@@ -1,0 +1,89 @@
+"""Code as an action: programs of an answer are run in the sandbox, and judged where they cannot reach."""
+
+import pytest
+
+from gradus.core.sandbox import sandbox_works
+from gradus.environments.tools import ToolEnvironment, python_tool
+from gradus.rewards import Completion, load_rewards
+from gradus.rewards.code import find_code
+
+pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+
+CALLS = [
+    {"call": "add(1, 2)", "expected": 3},
+    {"call": "add('a', 'b')", "expected": "ab"},
+    {"call": "add([1], [2.5])", "expected": [1, 2.5]},
+    {"call": "add((1,), ())", "expected": (1,)},
+]
+ENDS_EARLY = "import os, sys\nprint(3)\nos._exit(0)"
+FORGES = (
+    "import sys, json\nout = sys._getframe(1).f_globals['_results']\n"
+    "class Same:\n    def __eq__(self, other): return True\n"
+    "for _ in range(4): print(json.dumps({'value': None}), file=out, flush=True)\ndef add(a, b): return Same()"
+)
+
+
+@pytest.fixture(scope="module")
+def score():
+    rewards = load_rewards([{"function": "code_tests", "settings": {"seconds": 2}}])
+
+    def of(text, tests):
+        return rewards([Completion(prompt="", completion=text, columns={"tests": tests})])[0]
+
+    return of
+
+
+def fenced(code):
+    return f"<think>```python\nraise SystemExit\n```</think> Here it is:\n```python\n{code}\n```\nDone."
+
+
+@pytest.mark.parametrize(
+    ("code", "share"),
+    [
+        ("def add(a, b):\n    print('noise')\n    return a + b", 1.0),
+        ("def add(a, b): return 3 if a == 1 else 1 / 0", 0.25),
+        (ENDS_EARLY, 0.0),
+        (FORGES, 0.0),
+        ("while True: pass", 0.0),
+        ("def add(a, b): return True", 0.0),
+    ],
+)
+def test_calls_are_compared_outside(score, code, share):
+    assert score(fenced(code), CALLS).value == share
+
+
+def test_whole_programs_are_judged_by_what_they_print(score):
+    tests = [{"stdin": "2 3", "stdout": "5\n"}, {"stdin": "1 1", "stdout": "3"}]
+    assert score("print(sum(map(int, input().split())))", tests).value == 0.5
+    assert score(fenced("print(5)\nraise ValueError"), tests).value == 0.0
+
+
+def test_a_row_without_tests_has_no_reward_and_a_broken_test_is_an_error(score):
+    assert score("x", []).components == {"tests": None}
+    broken = score("x", [{"expected": 3}])
+    assert broken.value is None
+    assert "a test has call and expected" in broken.error
+
+
+def test_code_is_the_last_fenced_block_that_is_no_thought():
+    assert find_code(fenced("a = 1")) == "a = 1\n"
+    assert find_code("a = 1") == "a = 1"
+
+
+def test_a_model_runs_code_as_a_tool():
+    class Sums:
+        tools = (python_tool(seconds=2),)
+
+        def reset(self, seed: int) -> str:
+            return "How much is 17 ** 9?"
+
+    environment = ToolEnvironment(Sums())
+    environment.reset(seed=0)
+    seen = environment.step('{"name": "python", "arguments": {"code": "print(17 ** 9)"}}')
+    assert (seen.text, seen.messages[0].role) == ("118587876497", "tool")
+    assert (
+        "NameError: name 'x' is not defined" in environment.step('{"name": "python", "arguments": {"code": "x"}}').text
+    )
+    flood = environment.step('{"name": "python", "arguments": {"code": "while True: print(1)"}}').text
+    assert flood.endswith("[ended by the limit on output]")
+    assert len(flood) < 5000
