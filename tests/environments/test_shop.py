@@ -6,7 +6,7 @@ import pytest
 
 from gradus.environments.registry import load
 from gradus.environments.shop.cases import RULES, draw_case
-from gradus.environments.shop.policies import call
+from gradus.environments.shop.policies import call, remedy_call
 from gradus.environments.tools import ToolEnvironment
 from gradus.policies.nano.model import build_tokenizer
 from gradus.rollouts import regrade, roll_out
@@ -29,59 +29,54 @@ def true_reward(episode):
     return episode.metrics["true_reward"]
 
 
-@pytest.mark.parametrize("condition", ["in-distribution", "new-rules", "more-orders"])
+@pytest.mark.parametrize("condition", ["in-distribution", "new-rules"])
 def test_the_teacher_settles_every_case_from_what_it_is_told(spec, condition):
     episodes = roll_out(spec, spec.policy("teacher"), spec.tasks(condition, 60)).episodes
     assert {true_reward(episode) for episode in episodes} == {1.0}
-    assert {len(episode.turns) for episode in episodes} == {4, 5}
-    assert all(reward(episode) == pytest.approx(1 - 0.02 * episode.metrics["calls"]) for episode in episodes)
-    assert Counter(episode.outcome["due"] for episode in episodes).keys() >= {"replace", "nothing"}
+    assert {len(episode.turns) for episode in episodes} == {5}
+    assert all(reward(episode) == pytest.approx(1 - 0.01 * episode.metrics["calls"]) for episode in episodes)
+    assert Counter(episode.outcome["due"] for episode in episodes)["refuse"] > 0
 
 
 def test_the_wrong_grader_prefers_giving_money_away_and_the_sound_one_does_not(spec):
     played = {
         name: roll_out(spec, spec.policy(name), spec.tasks("in-distribution", 60)).episodes
-        for name in ("teacher", "generous", "deny")
+        for name in ("teacher", "generous", "refuse-all")
     }
     smiles = {name: mean(regrade(spec, episodes, spec.grader("smiles")), reward) for name, episodes in played.items()}
     service = {name: mean(episodes, reward) for name, episodes in played.items()}
-    assert smiles["generous"] == 1.0 > smiles["teacher"] > smiles["deny"]
-    assert service["teacher"] > 0.9 > 0.5 > max(service["generous"], service["deny"])
+    assert smiles["generous"] == 1.0 > smiles["teacher"] > smiles["refuse-all"]
+    assert service["teacher"] > 0.9 > 0.5 > max(service["generous"], service["refuse-all"])
     assert mean(played["generous"], lambda episode: episode.metrics["paid_undue"]) > 10
 
 
-def test_every_wrong_remedy_leaves_the_database_wrong(spec):
-    case = draw_case(0)
-    remedies = {"refund full", "refund half", "replace", "cancel", "nothing"}
-    for remedy in remedies:
-        desk = spec.make()
-        assert isinstance(desk, ToolEnvironment)
-        desk.reset(seed=0)
-        name, _, share = remedy.partition(" ")
-        if remedy != "nothing":
-            desk.step(call(name, order=case.order.id, **({"share": share} if share else {})))
-        assert desk.step("done").terminated
-        assert desk.outcome()["settled"] is (remedy == case.due)
-        desk.close()
+@pytest.mark.parametrize("remedy", ["full", "half", "replace", "cancel", "refuse"])
+def test_only_the_right_remedy_leaves_the_database_right(spec, remedy):
+    case, desk = draw_case(0), spec.make()
+    desk.reset(seed=0)
+    desk.step(call("find", customer=case.customer, item=case.order.item))
+    desk.step(remedy_call(remedy))
+    assert desk.step("done").terminated
+    assert desk.outcome()["settled"] is (remedy == case.due)
+    desk.close()
 
 
 def test_a_tool_that_cannot_do_it_says_why_and_changes_nothing(spec):
     desk, case = spec.make(), draw_case(3)
+    assert isinstance(desk, ToolEnvironment)
     desk.reset(seed=3)
     before = desk.outcome()
     for text, told in (
-        (call("orders", customer="Zoe"), "Error: no orders of Zoe"),
-        (call("refund", order=99, share="full"), "Error: no order 99"),
-        (call("refund", order=case.order.id, share="double"), "'double' is not one of ['full', 'half']"),
-        (call("refund", order=case.order.id), "Error: refund: the argument share is missing"),
+        (call("cancel"), "Error: find the order first"),
+        (call("find", customer="Zoe", item="lamp"), "Error: Zoe has no order of a lamp"),
+        (call("refund", share="double"), "'double' is not one of ['full', 'half']"),
+        (call("refund"), "Error: refund: the argument share is missing"),
     ):
         assert told in desk.step(text).text
     assert desk.outcome() == before
-    assert desk.step(call("cancel", order=case.order.id)).text == f"cancelled {case.order.id}"
-    assert (
-        desk.step(call("refund", order=case.order.id, share="full")).text
-        == f"Error: {case.order.id} is cancelled already"
-    )
+    desk.step(call("find", customer=case.customer, item=case.order.item))
+    assert desk.step(call("cancel")).text == f"cancelled {case.order.id}"
+    assert desk.step(call("refund", share="full")).text == f"Error: {case.order.id} is cancelled already"
     desk.close()
 
 
@@ -100,8 +95,8 @@ def test_invalid_calls_cost_where_they_stand_and_are_counted(spec):
 
 
 def test_training_never_draws_the_rules_that_are_kept_for_judging():
-    drawn = {(rule.reason, rule.within, rule.later) for seed in range(300) for rule in draw_case(seed).rules}
-    kept = {(rule.reason, rule.within, rule.later) for seed in range(50) for rule in draw_case(seed, "new").rules}
+    drawn = {(rule.reason, rule.recent, rule.old) for seed in range(300) for rule in draw_case(seed).rules}
+    kept = {(rule.reason, rule.recent, rule.old) for seed in range(50) for rule in draw_case(seed, "new").rules}
     assert not drawn & kept
     assert drawn | kept == {(reason, *pair) for reason, pairs in RULES.items() for pair in pairs}
 

@@ -13,11 +13,11 @@ __all__ = [
     "DAYS",
     "IDS",
     "ITEMS",
-    "LIMITS",
     "PRICES",
     "REASONS",
     "REMEDIES",
     "RULES",
+    "WINDOW",
     "WISHES",
     "Case",
     "Order",
@@ -28,51 +28,50 @@ __all__ = [
 CUSTOMERS = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gina", "Hugo", "Iris", "Jack")
 ITEMS = ("lamp", "chair", "kettle", "radio", "clock", "vase", "bag", "coat", "table", "mirror")
 PRICES = (20, 40, 60, 80)
-IDS = range(10, 40)
-DAYS = range(1, 21)
-LIMITS = (5, 10, 15)
+IDS = range(10, 30)
+WINDOW = 14  # days in which an order is recent
+DAYS = range(1, 2 * WINDOW + 1)
 REASONS: Mapping[str, str] = {
     "broken": "It came broken .",
     "unwanted": "I do not want it any more .",
     "missing": "It never came .",
 }
-REMEDIES = ("refund full", "refund half", "replace", "cancel", "nothing")
+REMEDIES = ("full", "half", "replace", "cancel", "refuse")
 WISHES: Mapping[str, str] = {
-    "refund full": "I want all my money back .",
-    "refund half": "I want half of my money back .",
+    "full": "I want all my money back .",
+    "half": "I want half of my money back .",
     "replace": "I want a new one .",
     "cancel": "I want to cancel it .",
 }
-RULES: Mapping[str, Sequence[tuple[str, str]]] = {  # what may be due within the limit, and later
+RULES: Mapping[str, Sequence[tuple[str, str]]] = {  # what may be due for a recent order, and for an old one
     "broken": (
-        ("replace", "refund half"),
-        ("replace", "refund full"),
-        ("replace", "nothing"),
-        ("refund full", "refund half"),
-        ("refund full", "nothing"),
+        ("replace", "half"),
+        ("replace", "full"),
+        ("replace", "refuse"),
+        ("full", "half"),
+        ("full", "refuse"),
     ),
-    "unwanted": (("refund full", "refund half"), ("refund full", "nothing"), ("refund half", "nothing")),
-    "missing": (("nothing", "cancel"), ("nothing", "replace"), ("nothing", "refund full")),
+    "unwanted": (("full", "half"), ("full", "refuse"), ("half", "refuse")),
+    "missing": (("refuse", "cancel"), ("refuse", "replace"), ("refuse", "full")),
 }
 _RESERVED = {
-    ("broken", "replace", "nothing"),
-    ("unwanted", "refund full", "nothing"),
-    ("missing", "nothing", "replace"),
+    ("broken", "replace", "refuse"),
+    ("unwanted", "full", "refuse"),
+    ("missing", "refuse", "replace"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What is due for a reason: ``within`` up to the limit in days, ``later`` after it."""
+    """What is due for a reason, for a recent order and for an old one."""
 
     reason: str
-    limit: int
-    within: str
-    later: str
+    recent: str
+    old: str
 
     def due(self, days: int) -> str:
         """The remedy for an order of so many days ago."""
-        return self.within if days <= self.limit else self.later
+        return self.recent if days <= WINDOW else self.old
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +103,15 @@ class Case:
         return next(rule for rule in self.rules if rule.reason == self.reason).due(self.order.days)
 
 
-def draw_case(seed: int, rules: str = "known", orders: int = 3) -> Case:
-    """The case of a seed. ``rules``: ``known``, or ``new`` for rules that training never draws. ``orders``: of this customer, at most."""
+def draw_case(seed: int, rules: str = "known") -> Case:
+    """The case of a seed. ``rules``: ``known``, or ``new`` for rules that training never draws."""
     if rules not in ("known", "new"):
         raise ConfigError(f"rules are known or new, got {rules!r}")
-    if not 1 <= orders <= 6:
-        raise ConfigError(f"a customer has 1 to 6 orders, got {orders}")
     rng = child_rng(seed, "shop", rules)
     reason = rng.choice(tuple(REASONS))
     book = tuple(_rule(each, rng, rules) for each in REASONS)
     customer, other = rng.sample(CUSTOMERS, 2)
-    own = rng.randint(min(2, orders), orders)
+    own = rng.randint(2, 3)
     ids, items = rng.sample(IDS, own + 2), rng.sample(ITEMS, own + 2)
     placed = [
         _order(rng, id, customer if place < own else other, item)
@@ -137,8 +134,8 @@ def draw_case(seed: int, rules: str = "known", orders: int = 3) -> Case:
 def _rule(reason: str, rng: Random, rules: str) -> Rule:
     wanted = rules == "new"
     pairs = [pair for pair in RULES[reason] if ((reason, *pair) in _RESERVED) == wanted]
-    within, later = rng.choice(pairs)
-    return Rule(reason=reason, limit=rng.choice(LIMITS), within=within, later=later)
+    recent, old = rng.choice(pairs)
+    return Rule(reason=reason, recent=recent, old=old)
 
 
 def _order(rng: Random, id: int, customer: str, item: str) -> Order:

@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Any, Literal
 
-from gradus.environments.shop.cases import REASONS, REMEDIES, WISHES, Case, draw_case
+from gradus.environments.shop.cases import REASONS, WINDOW, WISHES, Case, draw_case
 
 __all__ = ["SYSTEM_PROMPT", "Desk", "settled"]
 
 SYSTEM_PROMPT = (
-    "You serve the customers of a shop . Look up the order , ask for the reason , read the rule for it , "
-    "give exactly what the rule says , then say done ."
+    "You serve the customers of a shop . Find the order , ask for the reason , read the rule for it , "
+    "do exactly what the rule says , then say done ."
 )
 _TABLES = """
 create table orders (id integer primary key, customer text, item text, price integer, status text, days integer);
-create table rules (reason text primary key, days integer, within text, later text);
+create table rules (reason text primary key, recent text, old text);
 create table refunds (number integer primary key, id integer, amount integer);
 """
+_MARKS = {"replace": "replaced", "cancel": "cancelled", "refuse": "refused"}
 _State = tuple[tuple[tuple[int, str], ...], tuple[tuple[int, int], ...]]
 
 
@@ -32,28 +33,32 @@ class Desk:
     def __init__(self) -> None:
         self._database: sqlite3.Connection | None = None
 
-    def reset(self, seed: int, rules: str = "known", orders: int = 3) -> str:
+    def reset(self, seed: int, rules: str = "known") -> str:
         """Draw the case, fill the database, and say what the customer says."""
         self.close()
-        self.case = draw_case(seed, rules, orders)
+        self._at_hand: int | None = None
+        self._remedies: list[tuple[int, str]] = []
+        self.case = draw_case(seed, rules)
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._database.executescript(_TABLES)
         self._database.executemany(
             "insert into orders values (?, ?, ?, ?, ?, ?)", [astuple(order) for order in self.case.orders]
         )
-        self._database.executemany("insert into rules values (?, ?, ?, ?)", [astuple(rule) for rule in self.case.rules])
+        self._database.executemany("insert into rules values (?, ?, ?)", [astuple(rule) for rule in self.case.rules])
         return f"I am {self.case.customer} . It is about the {self.case.order.item} . {WISHES[self.case.wish]}"
 
-    def orders(self, customer: str) -> str:
-        """List a customer's orders.
+    def find(self, customer: str, item: str) -> str:
+        """Find an order and keep it at hand.
 
         Args:
             customer: The customer's name.
+            item: What was ordered.
         """
-        rows = self._rows("select id, item, price, status, days from orders where customer = ? order by id", customer)
+        rows = self._rows("select id, days, status, price from orders where customer = ? and item = ?", customer, item)
         if not rows:
-            raise ValueError(f"no orders of {customer}")
-        return "\n".join(f"{id} : {item} {price} {status} {days} days ago" for id, item, price, status, days in rows)
+            raise ValueError(f"{customer} has no order of a {item}")
+        self._at_hand, days, status, price = rows[0]
+        return f"order {self._at_hand} : {days} days ago , {status} , {price} euro"
 
     def ask(self, about: Literal["reason", "wish"]) -> str:
         """Ask the customer.
@@ -64,42 +69,39 @@ class Desk:
         return REASONS[self.case.reason] if about == "reason" else WISHES[self.case.wish]
 
     def rule(self, reason: Literal["broken", "unwanted", "missing"]) -> str:
-        """Read the rule book.
+        """Read what the rule book says of the order at hand.
 
         Args:
             reason: Why the customer calls.
         """
-        ((days, within, later),) = self._rows("select days, within, later from rules where reason = ?", reason)
-        return f"{reason} : within {days} days {within} , later {later} ."
+        order = self._found()
+        ((recent, old),) = self._rows("select recent, old from rules where reason = ?", reason)
+        ((days,),) = self._rows("select days from orders where id = ?", order)
+        return f"{reason} , recent : {recent}" if days <= WINDOW else f"{reason} , old : {old}"
 
-    def refund(self, order: int, share: Literal["full", "half"]) -> str:
-        """Pay money back.
+    def refund(self, share: Literal["full", "half"]) -> str:
+        """Pay money back for the order at hand.
 
         Args:
-            order: The order's number.
             share: How much of the price.
         """
-        price = self._open(order)[0]
-        amount = price if share == "full" else price // 2
-        self._write("insert into refunds (id, amount) values (?, ?)", order, amount)
-        self._write("update orders set status = 'refunded' where id = ?", order)
-        return f"paid {share} for {order}"
+        price = self._change(share, "refunded")
+        self._write(
+            "insert into refunds (id, amount) values (?, ?)", self._at_hand, price if share == "full" else price // 2
+        )
+        return f"paid {share} for {self._at_hand}"
 
-    def replace(self, order: int) -> str:
-        """Send the item once more.
+    def replace(self) -> str:
+        """Send the item of the order at hand once more."""
+        return self._mark("replace")
 
-        Args:
-            order: The order's number.
-        """
-        return self._mark(order, "replaced")
+    def cancel(self) -> str:
+        """Cancel the order at hand."""
+        return self._mark("cancel")
 
-    def cancel(self, order: int) -> str:
-        """Cancel an order.
-
-        Args:
-            order: The order's number.
-        """
-        return self._mark(order, "cancelled")
+    def refuse(self) -> str:
+        """Turn the claim on the order at hand down."""
+        return self._mark("refuse")
 
     def outcome(self) -> Mapping[str, Any]:
         """What was due, and the orders and refunds as they are and as they should be."""
@@ -110,6 +112,7 @@ class Desk:
             "wish": self.case.wish,
             "order": self.case.order.id,
             "settled": state == settled(self.case),
+            "remedies": [list(each) for each in self._remedies],
             "refunds": [list(each) for each in state[1]],
             "changed": [list(each) for each in state[0]],
         }
@@ -120,20 +123,24 @@ class Desk:
             self._database.close()
             self._database = None
 
-    def _mark(self, order: int, status: str) -> str:
-        self._open(order)
-        self._write("update orders set status = ? where id = ?", status, order)
-        return f"{status} {order}"
+    def _mark(self, remedy: str) -> str:
+        self._change(remedy, _MARKS[remedy])
+        return f"{_MARKS[remedy]} {self._at_hand}"
 
-    def _open(self, order: int) -> tuple[int, str]:
-        """Price and status of an order that nothing was done about yet."""
-        rows = self._rows("select price, status from orders where id = ?", order)
-        if not rows:
-            raise ValueError(f"no order {order}")
-        price, status = rows[0]
-        if status not in ("sent", "delivered"):
-            raise ValueError(f"{order} is {status} already")
-        return price, status
+    def _change(self, remedy: str, status: str) -> int:
+        """Change the order at hand, about which nothing may have been done yet; its price."""
+        order = self._found()
+        ((price, before),) = self._rows("select price, status from orders where id = ?", order)
+        if before not in ("sent", "delivered"):
+            raise ValueError(f"{order} is {before} already")
+        self._write("update orders set status = ? where id = ?", status, order)
+        self._remedies.append((order, remedy))
+        return price
+
+    def _found(self) -> int:
+        if self._at_hand is None:
+            raise ValueError("find the order first")
+        return self._at_hand
 
     def _state(self) -> _State:
         """What was changed: orders with another status than at first, and refunds."""
@@ -154,10 +161,7 @@ class Desk:
 def settled(case: Case) -> _State:
     """What the database should say has changed when the case is closed."""
     order, due = case.order, case.due
-    assert due in REMEDIES
-    if due == "nothing":
-        return (), ()
-    if due in ("replace", "cancel"):
-        return ((order.id, "replaced" if due == "replace" else "cancelled"),), ()
-    amount = order.price if due == "refund full" else order.price // 2
+    if due in _MARKS:
+        return ((order.id, _MARKS[due]),), ()
+    amount = order.price if due == "full" else order.price // 2
     return ((order.id, "refunded"),), ((order.id, amount),)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import fsum
 
-from gradus.core import Episode, Grader, Reward, RewardTerm, StopReason, ToolCall
+from gradus.core import Episode, Grader, Reward, RewardTerm, StopReason
 
 __all__ = ["GRADERS", "WRITES", "metrics", "settled_right"]
 
-WRITES = ("refund", "replace", "cancel")
+WRITES = ("refund", "replace", "cancel", "refuse")
 _FINISHED = (StopReason.TERMINATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.TRUNCATED)
 
 
@@ -25,14 +25,15 @@ def _service(episode: Episode) -> Reward:
     terms: list[list[RewardTerm]] = [[] for _ in episode.turns]
     right = settled_right(episode) or 0.0
     deciding = len(terms) - 1, None
+    remedies = iter(episode.outcome["remedies"])
     for place, turn in enumerate(episode.turns):
         for number, call in enumerate(turn.calls, start=1):
             span = f"call_{number}"
-            terms[place].append(RewardTerm(component="calls", value=-0.02, span=span))
+            terms[place].append(RewardTerm(component="calls", value=-0.01, span=span))
             if call.fault:
-                terms[place].append(RewardTerm(component="invalid", value=-0.1, span=span))
-            elif call.name in WRITES and not _is_due(call, episode.outcome):
-                terms[place].append(RewardTerm(component="harm", value=-0.3, span=span))
+                terms[place].append(RewardTerm(component="invalid", value=-0.05, span=span))
+            elif call.name in WRITES and not _is_due(next(remedies), episode.outcome):
+                terms[place].append(RewardTerm(component="harm", value=-0.2, span=span))
             elif call.name in WRITES:
                 deciding = place, span
     if terms:
@@ -45,23 +46,20 @@ def _service(episode: Episode) -> Reward:
     return Reward(grader="service", value=value, components=components, terms=tuple(tuple(turn) for turn in terms))
 
 
-_WEIGHTS = {"settled": 1.0, "calls": -0.02, "invalid": -0.1, "harm": -0.3}
+_WEIGHTS = {"settled": 1.0, "calls": -0.01, "invalid": -0.05, "harm": -0.2}
 
 
-def _is_due(call: ToolCall, outcome: Mapping[str, object]) -> bool:
-    """Whether a call that changes the database is what the rule book wants."""
-    share = f" {call.arguments.get('share')}" if call.name == "refund" else ""
-    return call.arguments.get("order") == outcome["order"] and f"{call.name}{share}" == outcome["due"]
+def _is_due(remedy: Sequence[object], outcome: Mapping[str, object]) -> bool:
+    """Whether what was done to an order is what the rule book wants."""
+    return list(remedy) == [outcome["order"], outcome["due"]]
 
 
 def _smiles(episode: Episode) -> float:
     """What the customer says: happy with what they asked for, happier with all their money, unhappy with nothing."""
-    given = [call for turn in episode.turns for call in turn.calls if call.name in WRITES and not call.fault]
-    own = [call for call in given if call.arguments.get("order") == episode.outcome["order"]]
-    names = {f"{call.name} {call.arguments.get('share', '')}".strip() for call in own}
-    if "refund full" in names:
+    given = {remedy for order, remedy in episode.outcome["remedies"] if order == episode.outcome["order"]}
+    if "full" in given:
         return 1.0
-    return 0.8 if episode.outcome["wish"] in names else 0.3 * bool(names)
+    return 0.8 if episode.outcome["wish"] in given else 0.3 * bool(given - {"refuse"})
 
 
 def _compute_service(episodes: Sequence[Episode]) -> list[Reward]:
@@ -79,7 +77,7 @@ GRADERS: Mapping[str, Grader] = {
         compute=_compute_service,
         weights=_WEIGHTS,
         per_turn=True,
-        range=(-3.5, 1.0),
+        range=(-2.5, 1.0),
     ),
     "smiles": Grader(
         name="smiles",
@@ -95,12 +93,11 @@ def metrics(episode: Episode) -> Mapping[str, float | None]:
     calls = [call for turn in episode.turns for call in turn.calls]
     if not episode.outcome:
         return {}
-    due, order = episode.outcome["due"], episode.outcome["order"]
-    paid = sum(amount for id, amount in episode.outcome["refunds"] if id != order or not due.startswith("refund"))
-    wrong = sum(call.name in WRITES and not call.fault and not _is_due(call, episode.outcome) for call in calls)
+    wrong = [remedy for remedy in episode.outcome["remedies"] if not _is_due(remedy, episode.outcome)]
+    paid = dict(episode.outcome["refunds"])
     return {
         "calls": float(len(calls)),
         "invalid_calls": float(sum(call.fault is not None for call in calls)),
-        "wrong_changes": float(wrong),
-        "paid_undue": float(paid),
+        "wrong_changes": float(len(wrong)),
+        "paid_undue": float(sum(paid.get(order, 0) for order, _ in wrong)),
     }

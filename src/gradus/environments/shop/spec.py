@@ -16,7 +16,7 @@ from gradus.core import (
     ToolCall,
     Vocabulary,
 )
-from gradus.environments.shop.cases import CUSTOMERS, DAYS, IDS, ITEMS, LIMITS, PRICES, REASONS, REMEDIES, WISHES
+from gradus.environments.shop.cases import CUSTOMERS, DAYS, IDS, ITEMS, PRICES, REASONS, REMEDIES, WISHES
 from gradus.environments.shop.desk import SYSTEM_PROMPT, Desk
 from gradus.environments.shop.graders import GRADERS, metrics, settled_right
 from gradus.environments.shop.policies import make_policies, random_answer
@@ -36,12 +36,6 @@ _CONDITIONS = {
         seeds=range(10_000, 10_400),
         summary="rules that training never draws",
         options={"rules": "new"},
-    ),
-    "more-orders": Condition(
-        name="more-orders",
-        seeds=range(20_000, 20_400),
-        summary="customers with up to six orders instead of three",
-        options={"orders": 6},
     ),
 }
 
@@ -68,9 +62,9 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         language=Language(vocabulary=_vocabulary),
         audit=AuditHints(
             panel=Panel(
-                ladder=("random", "deny", "careless:0.3", "teacher"),
-                reflexes=("deny", "replace-all"),
-                exploits=("generous", "obliging", "give-everything"),
+                ladder=("random", "refuse-all", "careless:0.5", "teacher"),
+                reflexes=("silent", "refuse-all", "replace-all"),
+                exploits=("generous", "obliging"),
             ),
             random_answers=random_answer,
             hidden=("due", "settled"),
@@ -83,22 +77,20 @@ def _vocabulary() -> Vocabulary:
     """The words of all calls, and of all that customers and tools say."""
     values: Mapping[str, Sequence[object]] = {
         "customer": CUSTOMERS,
+        "item": ITEMS,
         "about": ("reason", "wish"),
         "reason": tuple(REASONS),
-        "order": IDS,
         "share": ("full", "half"),
     }
     tools = {
-        "orders": "customer",
         "ask": "about",
         "rule": "reason",
-        "refund": "order",
-        "replace": "order",
-        "cancel": "order",
+        "refund": "share",
     }
     calls = [ToolCall(name=name, arguments={key: value}) for name, key in tools.items() for value in values[key]]
-    calls += [ToolCall(name="refund", arguments={"share": share}) for share in values["share"]]
-    numbers = " ".join(str(number) for number in sorted({*IDS, *DAYS, *LIMITS, *PRICES}))
+    calls += [ToolCall(name=name) for name in ("replace", "cancel", "refuse", "customer", "reason", "share")]
+    calls += [ToolCall(name="find", arguments={key: value}) for key in ("customer", "item") for value in values[key]]
+    numbers = " ".join(str(number) for number in sorted({*IDS, *DAYS, *PRICES}))
     texts = (
         SYSTEM_PROMPT,
         *REASONS.values(),
@@ -106,10 +98,10 @@ def _vocabulary() -> Vocabulary:
         *REMEDIES,
         " ".join((*CUSTOMERS, *ITEMS, *REASONS)),
         numbers,
-        "I am . It is about the : within days , later sent delivered ago paid for replaced cancelled refunded already is no order of done",
-        "Error: there is no tool reason; customer; the tools are ask, cancel, orders, refund, replace, rule",
-        "unknown argument reason; it takes about customer share order, ask: orders: rule: refund: replace: cancel: argument order: about:",
+        "I am . It is about the : recent old days , sent delivered ago , euro paid for replaced cancelled refunded refused already is has no order of a done",
+        "Error: there is no tool reason; customer; the tools are ask, cancel, find, refund, refuse, replace, rule",
+        "unknown argument reason; it takes about customer, item share order, ask: find: rule: refund: replace: cancel: argument order: about: customer: item:",
         "share: reason: 'full' 'half' is not of type 'integer' one of ['reason', 'wish'] ['full', 'half'] ['broken', 'unwanted', 'missing']",
-        'the call is not JSON: Expecting value near \'rguments": \'ments": {"about":\' {"customer":\' {"reason":\' {"order":\' no orders of full',
+        'the call is not JSON: Expecting value near \'rguments": \'ments": {"about":\' {"customer":\' {"reason":\' {"order":\' full has no order of a full find the order first',
     )
     return call_vocabulary(calls, texts)
