@@ -114,7 +114,7 @@ class Promise(TypedDict):
     value: float | None
     direction: str
     threshold: float
-    met: bool
+    met: bool | None
 
 
 class Results(TypedDict):
