@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gradus.core import Action, ConfigError, Grader, Stepping, TemporaryFault, child_rng
-from gradus.rollouts import roll_out
+from gradus.core import Action, ConfigError, Grader, Stepping, Task, TemporaryFault, child_rng
+from gradus.core.waiting import wait_for
+from gradus.environments.registry import load
+from gradus.environments.rhythm.environment import RhythmEnvironment
+from gradus.rollouts import in_processes, roll_out
 
 
 def slowed(spec, delay, *, calls=None):
@@ -167,3 +170,47 @@ def test_an_action_that_fails_leaves_the_steps_of_others_alone(spec, scripted):
 
     episodes = roll_out(slowed(spec, random_delay("x")), Stumbling(), spec.tasks("main", 3)).episodes
     assert [bool(episode.failure) for episode in episodes] == [False, True, False]
+
+
+def test_environments_in_processes_give_the_same_episodes_and_their_errors_end_them_alone():
+    rhythm = load("rhythm")
+    elsewhere = replace(rhythm, make=in_processes(RhythmEnvironment, 2), stepping=Stepping(threads=True))
+    tasks = [*rhythm.tasks("in-distribution", 3), Task(environment="rhythm", seed=1, options={"persons": "nobody"})]
+    expected = roll_out(rhythm, rhythm.policy("heuristic"), tasks).episodes
+    came = roll_out(elsewhere, rhythm.policy("heuristic"), tasks).episodes
+    assert came[:3] == expected[:3]
+    assert (came[3].failure.stage, came[3].failure.type) == ("reset", "EnvironmentFault")
+    assert expected[3].failure.message in came[3].failure.message
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_an_environment_that_exits_ends_its_own_episode(spec, threads):
+    plain = type(spec.make())
+
+    class Leaving(plain):
+        async def later(self, action):
+            raise SystemExit("gone")
+
+        def step(self, action):
+            if threads:
+                raise SystemExit("gone")
+            return self.later(action)
+
+    leaving = replace(spec, make=Leaving, stepping=Stepping(threads=threads))
+    episodes = roll_out(leaving, spec.policy("bisect"), spec.tasks("main", 3)).episodes
+    assert {episode.failure.message for episode in episodes} == {"SystemExit: gone"}
+
+
+def test_waiting_for_the_own_loop_is_an_error_and_no_deadlock():
+    async def inner():
+        return 1
+
+    async def outer():
+        coroutine = inner()
+        try:
+            return wait_for(coroutine)
+        finally:
+            coroutine.close()
+
+    with pytest.raises(RuntimeError, match="expected an await"):
+        wait_for(outer())

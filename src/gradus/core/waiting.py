@@ -12,6 +12,7 @@ from typing import TypeVar
 __all__ = ["begin", "wait_for"]
 
 T = TypeVar("T")
+_NAME = "gradus-waiting"
 
 
 def begin(work: Awaitable[T]) -> Future[T]:
@@ -24,12 +25,14 @@ def begin(work: Awaitable[T]) -> Future[T]:
 
 
 def wait_for(work: Awaitable[T]) -> T:
-    """Run a coroutine to its end in the process's own loop, and return what it returns."""
+    """Run a coroutine to its end in the process's own loop, and return what it returns. Not for code that runs in that loop."""
+    if threading.current_thread().name == _NAME:
+        raise RuntimeError("expected an await: this code runs in the loop that it would wait for")
     return begin(work).result()
 
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="gradus-waiting", daemon=True).start()
+    threading.Thread(target=loop.run_forever, name=_NAME, daemon=True).start()
     return loop

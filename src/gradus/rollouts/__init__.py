@@ -1,6 +1,7 @@
 """Rolling out groups of episodes with a policy, grading them, storing and reading them. Never imports torch."""
 
 from gradus.rollouts.grading import grade_episodes, regrade
+from gradus.rollouts.processes import in_processes
 from gradus.rollouts.relabeling import relabel
 from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, roll_out
 from gradus.rollouts.storage import EpisodeFile, EpisodeWriter, decode, encode, read_episodes, write_episodes
@@ -13,6 +14,7 @@ __all__ = [
     "decode",
     "encode",
     "grade_episodes",
+    "in_processes",
     "read_episodes",
     "regrade",
     "relabel",

@@ -92,8 +92,8 @@ class Stepper:
         value, raised = None, None
         try:
             value = await self._within(row, call, first)
-        except Exception as error:
-            raised = error
+        except BaseException as error:  # an environment that exits or is canceled ends its own episode, not this loop
+            raised = error if isinstance(error, Exception) else EnvironmentFault(f"{type(error).__name__}: {error}")
         self._spent[row] = self._spent.get(row, 0.0) + time.monotonic() - started
         self._done.put((row, value, raised))
 
@@ -141,7 +141,7 @@ async def _in_thread(call: Call) -> Any:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
-    def settle(value: Any, error: BaseException | None) -> None:
+    def settle(value: Any, error: Exception | None) -> None:
         if future.cancelled():
             return
         future.set_result(value) if error is None else future.set_exception(error)
@@ -150,7 +150,10 @@ async def _in_thread(call: Call) -> Any:
         try:
             outcome = call(), None
         except BaseException as error:
-            outcome = None, error
+            outcome = (
+                None,
+                error if isinstance(error, Exception) else EnvironmentFault(f"{type(error).__name__}: {error}"),
+            )
         loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=work, daemon=True).start()

@@ -29,6 +29,7 @@ from gradus.core import (
     Policy,
     Reward,
     RewardTerm,
+    Stepping,
     Task,
 )
 from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads, read_observation
@@ -221,6 +222,7 @@ def load(argument: str | None) -> EnvironmentSpec:
         true_reward_name="return",
         max_turns=server.turns,
         max_sessions=sessions,
+        stepping=Stepping(threads=True),
     )
 
 
