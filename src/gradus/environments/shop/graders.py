@@ -21,7 +21,10 @@ def settled_right(episode: Episode) -> float | None:
 
 
 def _service(episode: Episode) -> Reward:
-    """The database, and what it took to get there. The settlement stands at the call that made it."""
+    """The database, less what it took to get there. The settlement stands at the call that made it.
+
+    Where nothing was earned, nothing is taken off: else doing nothing would pay more than trying.
+    """
     terms: list[list[RewardTerm]] = [[] for _ in episode.turns]
     right = settled_right(episode) or 0.0
     deciding = len(terms) - 1, None
@@ -29,12 +32,13 @@ def _service(episode: Episode) -> Reward:
     for place, turn in enumerate(episode.turns):
         for number, call in enumerate(turn.calls, start=1):
             span = f"call_{number}"
-            terms[place].append(RewardTerm(component="calls", value=-0.01, span=span))
-            if call.fault:
+            if right:
+                terms[place].append(RewardTerm(component="calls", value=-0.01, span=span))
+            if right and call.fault:
                 terms[place].append(RewardTerm(component="invalid", value=-0.05, span=span))
-            elif call.name in WRITES and not _is_due(next(remedies), episode.outcome):
-                terms[place].append(RewardTerm(component="harm", value=-0.2, span=span))
-            elif call.name in WRITES:
+            if call.fault:
+                continue
+            if call.name in WRITES and _is_due(next(remedies), episode.outcome):
                 deciding = place, span
     if terms:
         terms[deciding[0]].append(RewardTerm(component="settled", value=right, span=deciding[1]))
@@ -46,7 +50,7 @@ def _service(episode: Episode) -> Reward:
     return Reward(grader="service", value=value, components=components, terms=tuple(tuple(turn) for turn in terms))
 
 
-_WEIGHTS = {"settled": 1.0, "calls": -0.01, "invalid": -0.05, "harm": -0.2}
+_WEIGHTS = {"settled": 1.0, "calls": -0.01, "invalid": -0.05}
 
 
 def _is_due(remedy: Sequence[object], outcome: Mapping[str, object]) -> bool:
@@ -73,11 +77,11 @@ def _compute_smiles(episodes: Sequence[Episode]) -> list[float]:
 GRADERS: Mapping[str, Grader] = {
     "service": Grader(
         name="service",
-        summary="1 if the database is right at the end; less for each call, invalid call and wrong change",
+        summary="1 if the database is right at the end, a little less for each call and invalid call; else 0",
         compute=_compute_service,
         weights=_WEIGHTS,
         per_turn=True,
-        range=(-2.5, 1.0),
+        range=(0.0, 1.0),
     ),
     "smiles": Grader(
         name="smiles",

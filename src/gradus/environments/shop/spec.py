@@ -62,7 +62,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         language=Language(vocabulary=_vocabulary),
         audit=AuditHints(
             panel=Panel(
-                ladder=("random", "refuse-all", "careless:0.5", "teacher"),
+                ladder=("random", "refuse-all", "careless:0.2", "teacher"),
                 reflexes=("silent", "refuse-all", "replace-all"),
                 exploits=("generous", "obliging"),
             ),
