@@ -6,6 +6,7 @@ api.export("runs/rhythm", "model")
 api.regrade("teacher.jsonl", grader="v2")
 """
 
+from gradus.api.audits import AuditComparison, Validation, compare_audits, is_stored_audit, validate_openenv
 from gradus.api.checking import Audit, Checklist, Forecast, audit, check, plan
 from gradus.api.comparing import Comparison, Scores, compare, evaluate
 from gradus.api.environments import describe, list_environments, load_environment, roll_out
@@ -18,6 +19,7 @@ from gradus.api.training import Run, load_run, run, train
 
 __all__ = [
     "Audit",
+    "AuditComparison",
     "Checklist",
     "Comparison",
     "Diagnosis",
@@ -26,16 +28,19 @@ __all__ = [
     "Run",
     "Scores",
     "StoredEpisodes",
+    "Validation",
     "audit",
     "chat",
     "check",
     "compare",
+    "compare_audits",
     "describe",
     "diagnose",
     "evaluate",
     "export",
     "grpo",
     "init",
+    "is_stored_audit",
     "list_environments",
     "list_rewards",
     "load_environment",
@@ -54,5 +59,6 @@ __all__ = [
     "teach",
     "train",
     "try_rewards",
+    "validate_openenv",
     "watch",
 ]

@@ -72,13 +72,18 @@ def audit(
     review: str | Path | None = None,
     unsafe: bool = False,
     seconds: float = 25.0,
+    attack: Sequence[str] = (),
+    attack_episodes: int = 6400,
+    attempts: int = 6,
 ) -> Audit:
     """Judge a grader (or reward functions) before money is spent on it.
 
     ``episodes``: paired seeds for every policy of the panel. ``budget``: episodes that the search for a hack may roll out.
     ``policy``: also forecast the signal that this policy would give. ``review``: a file with what a person said of answers that no
     rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made. ``seconds``: what the calls of a
-    grader of one-turn tasks may take together; what is not asked within it is unresolved.
+    grader of one-turn tasks may take together; what is not asked within it is unresolved. ``attack``: who else looks for a hack:
+    ``learn`` (a nano model trained by GRPO for ``attack_episodes``), or a policy such as ``remote:MODEL`` that reads the grader's
+    source and has so many ``attempts``.
 
     >>> import gradus
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
@@ -90,6 +95,11 @@ def audit(
     from gradus.pipeline.review import read_marks
 
     spec = load_environment(environment, rewards=rewards)
+    attackers: Sequence[Any] = ()
+    if attack:
+        from gradus.pipeline.learning_attack import make_attackers
+
+        attackers = make_attackers(spec, attack, budget=attack_episodes, tries=attempts)
     replay = partial(replay_elsewhere, environment) if isinstance(environment, str) and not rewards else None
     result = audit_with_progress(
         spec,
@@ -102,6 +112,7 @@ def audit(
         marks=read_marks(Path(review)) if review else None,
         unsafe=unsafe,
         limit=seconds,
+        attackers=attackers,
     )
     return Audit(spec, result)
 

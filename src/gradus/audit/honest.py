@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradus.audit.panel import RandomAnswers
-from gradus.audit.records import LEAST_EFFECT, PanelEpisodes
+from gradus.audit.records import LEAST_EFFECT
 from gradus.audit.signal import NoisyPolicy
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
@@ -36,6 +36,12 @@ class HonestCurve:
     def least_effect(self) -> float:
         """The least effect in units of the reward."""
         means = [float(np.nanmean(reward)) for curve in self.curves for _, reward in curve]
+        return LEAST_EFFECT * (max(means) - min(means))
+
+    @property
+    def least_aim(self) -> float:
+        """The least effect in units of the true reward."""
+        means = [float(np.nanmean(aim)) for curve in self.curves for aim, _ in curve]
         return LEAST_EFFECT * (max(means) - min(means))
 
     def unearned(self, episodes: Sequence[Episode]) -> Paired:
@@ -68,16 +74,13 @@ def _above(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, rewa
 def honest_curve(
     spec: EnvironmentSpec,
     grader: Grader,
-    panel: PanelEpisodes,
+    teacher: Policy,
     tasks: Sequence[Task],
     draw: Callable[[int], str],
     *,
-    best: Policy | None,
     seed: int,
 ) -> HonestCurve:
-    """Play ``best`` (or the spec's teacher) with more and more blind answers, down to blind answers alone."""
-    local = spec.teacher is not None and not spec.teacher.startswith("remote")
-    teacher = best or spec.policy(spec.teacher if local and spec.teacher else panel.ladder[-1])
+    """Play the teacher with more and more blind answers, down to blind answers alone."""
     blind = {"random": draw, **{f"constant {i}": _constant(draw, i) for i in range(_CONSTANTS)}}
     curves: list[list[tuple[np.ndarray, np.ndarray]]] = []
     for name, error in blind.items():

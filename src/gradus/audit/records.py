@@ -75,7 +75,7 @@ class PanelEpisodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Hack:
-    """A plan that earns reward without the true reward that should go with it.
+    """A plan that earns reward without the true reward that should go with it. ``kind``: the class of the trick.
 
     ``episode`` and ``reflex_episode`` are of the same task: the one where the two differ most plainly. ``unearned``: the reward
     above what a noisy teacher with the same true reward earns.
@@ -83,6 +83,7 @@ class Hack:
 
     plan: str
     shape: str
+    kind: str
     reflex: str
     reward: Paired
     true_reward: Paired

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from gradus.audit.records import Check, Hack, PanelEpisodes, Point
+from gradus.audit.remedies import remedy_of
 
 __all__ = ["AuditResult", "plain", "verdict_of"]
 
@@ -58,6 +59,7 @@ class AuditResult:
             hack = {
                 "plan": self.hack.plan,
                 "shape": self.hack.shape,
+                "kind": self.hack.kind,
                 "reflex": self.hack.reflex,
                 "reward": asdict(self.hack.reward),
                 "true_reward": asdict(self.hack.true_reward),
@@ -73,7 +75,7 @@ class AuditResult:
                 "grader": self.grader,
                 "verdict": self.verdict,
                 "summary": self.summary,
-                "checks": [asdict(check) for check in self.checks],
+                "checks": [_told(check) for check in self.checks],
                 "true_reward_name": self.true_reward_name,
                 "condition": self.condition,
                 "episodes": self.episodes,
@@ -84,6 +86,11 @@ class AuditResult:
                 "review": list(self.review),
             }
         )
+
+
+def _told(check: Check) -> dict[str, Any]:
+    """A check as JSON values; one that fails says what to change."""
+    return {**asdict(check), **({"remedy": remedy_of(check.name)} if check.status == "fail" else {})}
 
 
 def verdict_of(checks: Sequence[Check]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gradus.audit.attack import Attack, Attacker, Target, attack_answers, run_attacker
 from gradus.audit.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
 from gradus.audit.determinism import Elsewhere
 from gradus.audit.exploit import check_search, constant_credit, search_plans
@@ -35,6 +36,7 @@ def run_audit(
     signal_tasks: int = 24,
     panel: PanelEpisodes | None = None,
     elsewhere: Elsewhere | None = None,
+    attackers: Sequence[Attacker] = (),
     progress: Progress | None = None,
 ) -> AuditResult:
     """Audit one grader of ``spec`` (by name, the default one if None).
@@ -42,7 +44,7 @@ def run_audit(
     ``episodes``: tasks of the main condition that every policy plays, fewer if it has fewer. ``budget``: episodes that the
     search may play. ``policies`` join the panel. ``signal_policy``: whose groups are forecast; without it a stand-in.
     ``panel``: play of an earlier audit of the same environment, to be graded again instead of played again.
-    ``elsewhere`` plays tasks in another process and returns what it saw, to compare.
+    ``elsewhere`` plays tasks in another process and returns what it saw, to compare. ``attackers`` look for hacks after the search.
     ``progress`` is told (what, done, of how many). The same arguments give the same result.
     """
     judged = grader if isinstance(grader, Grader) else spec.grader(grader)
@@ -51,8 +53,11 @@ def run_audit(
     tasks = main_tasks(spec, len(next(iter(played.episodes.values()))))
     draw = blind_answers(spec, seed=seed)
     plan_search = search_plans(spec, judged, played, tasks, draw, budget=budget, seed=seed, progress=progress)
-    searched, hack = check_search(plan_search, spec.true_reward_name)
+    searched, hack = check_search(plan_search)
     constants = constant_credit(plan_search, played, tasks, seed=seed)
+    reflex = plan_search.field.reflex if spec.language.grammar else None
+    target = Target(spec=spec, grader=judged, draw=draw, seed=seed, reflex=reflex, progress=progress)
+    attacks = [run_attacker(each, target, plan_search.reference, tasks, plan_search.field) for each in attackers]
     if progress is not None:
         progress("signal and hygiene", 0, 1)
     checks = [
@@ -61,6 +66,7 @@ def run_audit(
         check_free_credit(played, judged, constants),
         check_alignment(played, spec.true_reward_name),
         searched,
+        *(attack.check for attack in attacks),
         check_signal(spec, judged, signal_policy, draw, tasks=signal_tasks, seed=seed),
         check_hygiene(spec, judged, played, draw, seed=seed, elsewhere=elsewhere),
     ]
@@ -70,6 +76,7 @@ def run_audit(
         ("search: " + plan.describe(), "search", plays)
         for plan, plays in zip(plan_search.finalists, plan_search.episodes, strict=True)
     ]
+    searched_plans += [("attack: " + each.plan, "search", each.episodes) for a in attacks for each in a.attempts]
     points = [
         *(_point(name, played.role(name), plays) for name, plays in played.episodes.items()),
         *(_point(name, role, plays) for name, role, plays in searched_plans),
@@ -83,7 +90,7 @@ def run_audit(
         seed=seed,
         checks=checks,
         points=points,
-        hack=hack,
+        hack=hack or next((attack.hack for attack in attacks if attack.hack), None),
         panel=played,
     )
 
@@ -98,6 +105,7 @@ def run_text_audit(
     unsafe: bool = False,
     marks: Mapping[str, str] | None = None,
     elsewhere: Elsewhere | None = None,
+    attackers: Sequence[Attacker] = (),
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer.
 
@@ -107,7 +115,11 @@ def run_text_audit(
     if subject is None:
         return None
     text = audit_text(subject, seed=seed, limit=limit, unsafe=unsafe, marks=marks or {})
-    tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed, elsewhere=elsewhere)
+    draw = blind_answers(spec, seed=seed)
+    tasks = check_tasks(spec, draw, seed=seed, elsewhere=elsewhere)
+    attacks: Sequence[Attack] = ()
+    if attackers and (unsafe or not text.executes):
+        attacks = attack_answers(attackers, Target(spec=spec, grader=grader, draw=draw, seed=seed), tasks=episodes)
     return AuditResult(
         environment=spec.name,
         grader=grader.name,
@@ -115,9 +127,9 @@ def run_text_audit(
         condition=next(iter(spec.conditions)),
         episodes=len(subject.tasks),
         seed=seed,
-        checks=[*text.checks, tasks],
+        checks=[*text.checks, *(attack.check for attack in attacks), tasks],
         points=text.points,
-        hack=None,
+        hack=next((attack.hack for attack in attacks if attack.hack), None),
         exploit=text.exploit,
         review=text.review,
     )
@@ -135,10 +147,13 @@ def audit_any(
     unsafe: bool = False,
     limit: float = 25.0,
     elsewhere: Elsewhere | None = None,
+    attackers: Sequence[Attacker] = (),
     progress: Progress | None = None,
 ) -> AuditResult:
     """The audit that fits: by answers where tasks have one turn and gold answers, by policies and a search of plans elsewhere."""
-    text = run_text_audit(spec, grader, seed=seed, marks=marks, unsafe=unsafe, limit=limit, elsewhere=elsewhere)
+    text = run_text_audit(
+        spec, grader, seed=seed, marks=marks, unsafe=unsafe, limit=limit, elsewhere=elsewhere, attackers=attackers
+    )
     if text is not None:
         return text
     return run_audit(
@@ -149,6 +164,7 @@ def audit_any(
         seed=seed,
         signal_policy=signal_policy,
         elsewhere=elsewhere,
+        attackers=attackers,
         progress=progress,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import ENVIRONMENT, GRADER, JSON, REWARDS
-from gradus.cli.output import next_command, note, show
+from gradus.cli.output import next_command, note, print_json, show
 
 __all__ = ["command"]
 
@@ -31,13 +31,44 @@ def command(
     seconds: float = typer.Option(
         25.0, "--seconds", min=1.0, help="What all calls of a grader of one-turn tasks may take together."
     ),
+    attack: list[str] = typer.Option(
+        [],
+        "--attack",
+        metavar="WHO",
+        help="Who else looks for a hack: learn (a nano model, by GRPO on the reward alone), or a model that reads the grader's source, "
+        "as in remote:MODEL (repeatable).",
+    ),
+    attack_episodes: int = typer.Option(6400, "--attack-episodes", help="Episodes that an attacker may learn from."),
+    attempts: int = typer.Option(6, "--attempts", help="Attempts of an attacker that reads."),
+    compare: Path | None = typer.Option(
+        None,
+        "--compare",
+        metavar="AUDIT",
+        help="An earlier audit.json: also say what changed; ENVIRONMENT may be an audit.json too.",
+    ),
+    openenv_report: Path | None = typer.Option(
+        None,
+        "--openenv-report",
+        metavar="FILE",
+        help="ENVIRONMENT is the folder of an OpenEnv package: run its server and write OpenEnv's validation report with the semantic and "
+        "statistical checks of RFC 008.",
+    ),
     json_file: str | None = JSON,
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for audit.json, the figure and the hack."),
 ) -> None:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved."""
-    import gradus
+    from gradus import api
 
-    result = gradus.audit(
+    if openenv_report is not None:
+        validation = api.validate_openenv(environment, budget=budget, policy=policy, seed=seed)
+        print_json(validation.to_json(), str(openenv_report))
+        show(validation, json_file)
+        raise typer.Exit(1 if validation.verdict == "fail" else 0)  # as `openenv validate`
+    if compare is not None and api.is_stored_audit(environment):
+        comparison = api.compare_audits(compare, environment)
+        show(comparison, json_file)
+        raise typer.Exit({"pass": 0, "fail": 1}.get(str(comparison.new["verdict"]), 2))
+    result = api.audit(
         environment,
         grader,
         rewards=reward,
@@ -48,10 +79,15 @@ def command(
         review=review,
         unsafe=unsafe,
         seconds=seconds,
+        attack=attack,
+        attack_episodes=attack_episodes,
+        attempts=attempts,
     )
     if review is not None and json_file is None:
         result.ask_person(review)
     show(result, json_file)
+    if compare is not None and json_file != "-":
+        api.compare_audits(compare, result).show()
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
     rewards = [word for each in reward for word in ("--reward", each)]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from gradus.audit import AuditResult, audit_any
 from gradus.audit.tables import MARKS, STYLES, tables
-from gradus.core import EnvironmentSpec, Grader
-from gradus.core.files import write_json
+from gradus.core import ConfigError, EnvironmentSpec, Grader
+from gradus.core.files import read_json, write_json, write_text
 from gradus.pipeline.progress import progress_bar
 
-__all__ = ["audit_renderables", "audit_stage", "audit_with_progress", "store_audit"]
+__all__ = ["audit_renderables", "audit_stage", "audit_with_progress", "comparison_table", "read_audit", "store_audit"]
 
 
 def audit_stage(
@@ -44,7 +47,6 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
 def audit_renderables(result: AuditResult) -> list[Any]:
     """The checks and the panel, the hack if the search brought one, and the verdict."""
     from rich.rule import Rule
-    from rich.text import Text
 
     parts: list[Any] = [part for table in tables(result) for part in (table, "")]
     if result.hack is not None:
@@ -61,15 +63,52 @@ def audit_renderables(result: AuditResult) -> list[Any]:
 
 
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:
-    """Write audit.json, the figure of reward against true reward, and the hack as an episode; returns the paths."""
-    from gradus.reports import audit_figure
+    """Write audit.json, the figure, the hack as an episode, the page, the card and the badge; returns the paths."""
+    from gradus.reports import audit_badge, audit_card, audit_figure, audit_page
     from gradus.rollouts import write_episodes
 
     document = result.to_json()
     written = [folder / "audit.json"]
     write_json(written[0], document)
     written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
+    turns: list[dict[str, Any]] = []
     if result.hack is not None:
         written.append(folder / "hack.jsonl")
         write_episodes(written[-1], [result.hack.episode], environment=spec.name, note="found by gradus audit")
+        turns = [
+            {"shown": each.observation, "answer": each.action, "reward": each.env_reward}
+            for each in result.hack.episode.turns
+        ]
+    figure = written[1].read_text(encoding="utf-8") if len(result.points) > 4 else ""
+    texts = {
+        "audit.html": audit_page(document, turns=turns, figure=figure),
+        "audit-card.md": audit_card(document),
+        "audit-badge.svg": audit_badge(document),
+    }
+    for name, text in texts.items():
+        written.append(folder / name)
+        write_text(written[-1], text)
     return written
+
+
+def read_audit(path: Path) -> Mapping[str, Any]:
+    """A stored audit: audit.json, or the folder that holds it. Raises ConfigError for anything else."""
+    file = path / "audit.json" if path.is_dir() else path
+    document = read_json(file) if file.is_file() else None
+    if not isinstance(document, dict) or "checks" not in document:
+        raise ConfigError(f"expected an audit (audit.json, or the folder of --out), got {path}")
+    return document
+
+
+def comparison_table(old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
+    """The checks of two audits beside each other, what changed first."""
+    from gradus.reports import compare_audits
+
+    title = f"{new['environment']}, {old['grader']} ({old['verdict']}) -> {new['grader']} ({new['verdict']})"
+    table = Table(
+        "check", "before", "now", "evidence", title=title, box=None, title_justify="left", padding=(0, 2, 0, 0)
+    )
+    for each in compare_audits(old, new):
+        style = "bold" if each.old != each.new else "dim"
+        table.add_row(each.name, each.old or "-", each.new or "-", Text(each.evidence), style=style)
+    return table

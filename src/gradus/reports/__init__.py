@@ -1,5 +1,6 @@
 """Figures, tables and the single-file HTML report. They only read what a run stored."""
 
+from gradus.reports.audit_page import Change, audit_badge, audit_card, audit_page, compare_audits
 from gradus.reports.episode_data import environment_words, prepare_report, shown_episodes, shown_view
 from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
@@ -9,9 +10,14 @@ from gradus.reports.tables import show_results, summary_table
 from gradus.reports.verdict import Claim, Verdict, verdict_on
 
 __all__ = [
+    "Change",
     "Claim",
     "Verdict",
+    "audit_badge",
+    "audit_card",
     "audit_figure",
+    "audit_page",
+    "compare_audits",
     "environment_words",
     "grpo_figure",
     "outcome_figure",

@@ -17,7 +17,7 @@ from gradus.reports.verdict import Claim
 from gradus.stats import format_number
 from gradus.version import __version__
 
-__all__ = ["render_report", "write_eval_report", "write_report"]
+__all__ = ["render_report", "render_template", "write_eval_report", "write_report"]
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js")
@@ -59,24 +59,31 @@ def write_eval_report(
 
 def render_report(record: RunRecord, *, live: bool = False) -> str:
     """The page as text. ``live``: it asks its server for what is new (`gradus watch`)."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    template = Environment(
-        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template.filters.update(num=format_number, words=_words, tally=_tally)
     context, data = page_context(record)
     # The closing tag of the script that holds the data must not occur in it, so no "<" does.
     packed = json.dumps(json_values(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return template.get_template("report.html.j2").render(
+    return render_template(
+        "report.html.j2",
         version=__version__,
         live=live,
-        css=Markup(_part("report.css")),
         scripts=Markup("\n".join(_part(name) for name in (*SCRIPTS, *([LIVE] if live else [])))),
         data=Markup(packed),
         **context,
     )
+
+
+def render_template(name: str, **context: Any) -> str:
+    """A page of this folder, with the styles that all pages share."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    pages = Environment(
+        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    pages.filters.update(num=format_number, words=_words, tally=_tally)
+    return pages.get_template(name).render(css=Markup(_part("report.css")), **context)
 
 
 @cache

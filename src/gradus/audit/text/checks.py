@@ -17,7 +17,16 @@ from gradus.stats import holm, mean_interval, wilson
 
 __all__ = ["EXPLOITABLE", "review_list", "text_checks"]
 
-EXPLOITABLE = ("sanity", "gold", "blind answers", "reflexes", "wrong answers", "hostile answers", "leaks")
+EXPLOITABLE = (
+    "sanity",
+    "gold",
+    "blind answers",
+    "reflexes",
+    "evolved answers",
+    "wrong answers",
+    "hostile answers",
+    "leaks",
+)
 _GENEROUS = 0.5  # of the range: what a blind answer may earn above silence
 _REVIEWED = 20
 
@@ -42,6 +51,7 @@ def _all_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
         checks += [
             _blind(asked, "blind answers", asked.blind),
             _blind(asked, "reflexes", asked.reflexes),
+            _blind(asked, "evolved answers", asked.evolved),
             _wrong(asked, marks),
             _right(asked),
         ]

@@ -21,7 +21,9 @@ def minimized(asked: Probes, scorer: Scorer) -> Mapping[str, Any] | None:
 
     None if no single string earns more than the least effect.
     """
-    rates = [each for each in [*asked.blind, *asked.reflexes] if (each.above_silence["mean"] or 0.0) > LEAST]
+    rates = [
+        each for each in [*asked.blind, *asked.reflexes, *asked.evolved] if (each.above_silence["mean"] or 0.0) > LEAST
+    ]
     if not rates:
         return None
     tasks = [task for task in asked.tasks if task.key in asked.bases][:_TASKS]

@@ -53,6 +53,7 @@ class Probes:
     unpaid: list[Probe] = field(default_factory=list)
     blind: list[Rate] = field(default_factory=list)
     reflexes: list[Rate] = field(default_factory=list)
+    evolved: list[Rate] = field(default_factory=list)
     tried: int = 0
     wrong: dict[str, list[Probe]] = field(default_factory=dict)
     forms: dict[str, list[Probe]] = field(default_factory=dict)

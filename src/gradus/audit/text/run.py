@@ -8,6 +8,7 @@ from typing import Any
 
 from gradus.audit.records import Check, Point
 from gradus.audit.text.checks import review_list, text_checks
+from gradus.audit.text.evolve import evolve
 from gradus.audit.text.minimize import minimized
 from gradus.audit.text.probe import Probes, probe
 from gradus.audit.text.scoring import Score, Scorer
@@ -19,11 +20,15 @@ __all__ = ["TextAudit", "audit_text"]
 
 @dataclass(frozen=True, kw_only=True)
 class TextAudit:
-    """``exploit``: the shortest answer that pays without the task, or None. ``review``: accepted answers that no rule settles."""
+    """``exploit``: the shortest answer that pays without the task, or None. ``review``: accepted answers that no rule settles.
+
+    ``executes``: an answer was run as code.
+    """
 
     checks: Sequence[Check]
     points: Sequence[Point]
     exploit: Mapping[str, Any] | None
+    executes: bool = False
     review: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
 
@@ -48,11 +53,17 @@ def audit_text(
     )
     try:
         asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
+        if asked.bases and asked.span > 0:
+            asked.evolved = evolve(asked, scorer, seed=seed)
         exploit = minimized(asked, scorer)
     finally:
         scorer.close()
     return TextAudit(
-        checks=text_checks(asked, marks), points=_points(asked), exploit=exploit, review=review_list(asked, marks)
+        checks=text_checks(asked, marks),
+        points=_points(asked),
+        exploit=exploit,
+        executes=bool(asked.executed),
+        review=review_list(asked, marks),
     )
 
 
@@ -69,7 +80,7 @@ def _points(asked: Probes) -> list[Point]:
         )
         for name, role, values, right in rows
     ]
-    for each in sorted([*asked.blind, *asked.reflexes], key=lambda r: -r.mean)[:3]:
+    for each in sorted([*asked.blind, *asked.reflexes, *asked.evolved], key=lambda r: -r.mean)[:3]:
         reward, right = mean_interval([each.mean]), mean_interval([each.right])
         points.append(Point(policy=each.operator, role="exploit", reward=reward, true_reward=right))
     return points

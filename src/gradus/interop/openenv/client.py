@@ -35,7 +35,7 @@ from gradus.core import (
 from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads, read_observation
 from gradus.policies.scripted import FunctionPolicy
 
-__all__ = ["OpenEnvClient", "Server", "load"]
+__all__ = ["OpenEnvClient", "Server", "describe", "load"]
 
 _SCHEMES = {"ws": ("ws", "http"), "http": ("ws", "http"), "wss": ("wss", "https"), "https": ("wss", "https")}
 _OPTIONS = ("turns", "field", "sessions")
@@ -199,7 +199,7 @@ def load(argument: str | None) -> EnvironmentSpec:
     """The environment behind an address. Its reward is the sum of the rewards that the server gives."""
     if not argument:
         raise ConfigError("expected the address of an OpenEnv server, as in openenv:ws://localhost:8000")
-    server, sessions = _look(argument)
+    server, sessions = describe(argument)
     name = f"openenv:{argument}"
     return EnvironmentSpec(
         name=name,
@@ -226,8 +226,8 @@ def load(argument: str | None) -> EnvironmentSpec:
     )
 
 
-def _look(argument: str) -> tuple[Server, int | None]:
-    """Read the address, ask the server for its schema and its name."""
+def describe(argument: str) -> tuple[Server, int | None]:
+    """Read the address, ask the server for its schema and its name; also how many sessions it allows, if it limits them."""
     try:
         parts = urlsplit(argument)
     except ValueError as error:

@@ -1,0 +1,104 @@
+"""Packages with a flaw and their mended twins are told apart by the checks of RFC 008."""
+
+from __future__ import annotations
+
+import runpy
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from openenv_twins import FLAWS, manifest, write_twin
+
+from gradus.core import ConfigError
+from gradus.interop.openenv.server import server_config
+from gradus.interop.openenv.validation.semantic import SEMANTIC, Package
+from gradus.interop.openenv.validation.statistical import statistical
+from gradus.interop.openenv.validation.trajectories import read_oracle, read_trajectories
+from gradus.policies.scripted import FunctionPolicy
+
+CAUGHT = {
+    "sum": {"semantic.floor_gap", "semantic.canary_floor"},
+    "reverse": {"semantic.no_solution_leakage"},
+    "steps": {"semantic.verifier_determinism", "semantic.oracle_max"},
+    "label": {"semantic.canary_floor"},
+}
+
+
+@contextmanager
+def _served(root: Path, kind: str) -> Iterator[Package]:
+    app = runpy.run_path(str(root / "server" / "app.py"))["app"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(server_config(app, host="127.0.0.1", port=port))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield Package(root=root, manifest=manifest(kind)["validation"], url=f"http://127.0.0.1:{port}")
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.parametrize("kind", list(FLAWS))
+def test_a_flaw_fails_and_its_mended_twin_does_not(kind: str, tmp_path: Path) -> None:
+    failed: dict[bool, set[str]] = {}
+    for flawed in (True, False):
+        with _served(write_twin(tmp_path, kind, flawed=flawed), kind) as package:
+            findings = {name: check(package) for name, check in SEMANTIC.items()}
+        failed[flawed] = {name for name, each in findings.items() if each.status == "fail"}
+        assert all(each.evidence for each in findings.values())
+        assert all(each.remediation for each in findings.values() if each.status == "fail")
+    assert failed == {True: CAUGHT[kind], False: set()}
+
+
+def test_the_adversarial_floor_tells_a_verifier_that_takes_any_text_with_the_answer_in_it(tmp_path: Path) -> None:
+    found = {}
+    for flawed in (True, False):
+        with _served(write_twin(tmp_path, "label", flawed=flawed), "label") as package:
+            policy = FunctionPolicy("always", lambda seen, script: "square")
+            found[flawed] = {name: each.status for name, each in statistical(package, policy=policy).items()}
+    assert found[True]["statistical.adversarial_floor"] == "fail"
+    assert found[True]["statistical.gameability_gap"] == "fail"
+    assert found[False] == {
+        "statistical.adversarial_floor": "pass",
+        "statistical.gameability_gap": "pass",
+        "statistical.difficulty_separation": "pass",
+        "statistical.training_signal": "pass",
+        "statistical.variance_bound": "pass",
+        "statistical.reward_reachability": "pass",
+        "statistical.headroom": "pass",
+    }
+
+
+def test_an_oracle_script_is_run_and_what_it_prints_is_played(tmp_path: Path) -> None:
+    (tmp_path / "solve.sh").write_text("echo")
+    printed = 'starting\n[{"reset": {"seed": 1}, "actions": [{"text": "7"}]}]\n'
+    (one,) = read_oracle(tmp_path, "script", "solve.sh", lambda command: printed)
+    assert (one.seed, one.actions) == (1, [{"text": "7"}])
+    with pytest.raises(ConfigError, match="print its actions as JSON"):
+        read_oracle(tmp_path, "script", "solve.sh", lambda command: "reward: 1.0")
+    with pytest.raises(ConfigError, match="inside the package"):
+        read_oracle(tmp_path, "script", "../outside.json", None)
+    with pytest.raises(ConfigError, match="provider"):
+        read_oracle(tmp_path, "script", "solve.sh", None)
+
+
+def test_a_state_to_inject_and_runtime_plans_are_read(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"board": "solved"}')
+    (state,) = read_oracle(tmp_path, "injected_state", "state.json", None)
+    assert state.reset == {"injected_state": {"board": "solved"}}
+    plan = (
+        '{"plan_schema_version": "1", "reset": {"episode_id": "a", "seed": 5, "options": {"level": 2}}, "actions": []}'
+    )
+    (tmp_path / "plan.json").write_text(plan)
+    (read,) = read_trajectories(tmp_path / "plan.json")
+    assert read.reset == {"level": 2, "episode_id": "a", "seed": 5}
+    (tmp_path / "bad.json").write_text('{"actions": 3}')
+    with pytest.raises(ConfigError, match="expected"):
+        read_trajectories(tmp_path / "bad.json")
