@@ -25,6 +25,7 @@ EXPLOITABLE = (
     "evolved answers",
     "wrong answers",
     "hostile answers",
+    "files and processes",
     "leaks",
 )
 _GENEROUS = 0.5  # of the range: what a blind answer may earn above silence
@@ -55,6 +56,8 @@ def _all_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
             _wrong(asked, marks),
             _right(asked),
         ]
+    if asked.programs is not None:
+        checks.append(_programs(asked, *asked.programs))
     return [*checks, _hostile(asked), _leaks(asked)]
 
 
@@ -115,7 +118,7 @@ def _gold(asked: Probes) -> Check:
 
 def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     if not rates:
-        return Check(name=name, status="skip", evidence="none of these answers can be made for these tasks")
+        return Check(name=name, status="skip", evidence="none of these answers could be asked of these tasks")
     adjusted = holm([each.p for each in rates])
     winners = [
         each
@@ -194,9 +197,19 @@ def _right(asked: Probes) -> Check:
     return Check(name="right answers", status="pass", evidence=told, measured=rows)
 
 
+def _programs(asked: Probes, rates: Sequence[Rate], left: Sequence[Probe]) -> Check:
+    """Programs that reach for the reward in place of doing the task."""
+    check = _blind(asked, "files and processes", rates)
+    if not left:
+        return check
+    told = f"a program that does nothing earns {left[0].value} after {left[0].answer[:60]!r} ran before it"
+    evidence = told if check.status != "fail" else f"{check.evidence}; {told}"
+    return replace(check, status="fail", evidence=evidence)
+
+
 def _hostile(asked: Probes) -> Check:
     problems: list[str] = []
-    if asked.executed:
+    if asked.executed and asked.programs is None:  # where answers are programs they may be run, and are probed as such
         problems.append(f"the grader executes the answer ({', '.join(asked.executed[:3])}); parse it instead")
     if asked.hung:
         problems.append(f"the grader hangs on {asked.hung[0].answer[:40]!r}; it was cut off")

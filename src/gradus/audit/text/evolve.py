@@ -121,7 +121,7 @@ def _rate(asked: Probes, scorer: Scorer, recipe: Recipe, tasks: Sequence[TextTas
     probes = [
         Probe(operator=recipe.name, task=task, answer=answer, value=score.value, right=_is_right(task, answer))
         for (task, answer), score in zip(rows, scorer.score(rows), strict=True)
-        if score.error is None
+        if score.error is None and not score.skipped
     ]
     return rate(recipe.name, probes, asked.bases, asked.span, least=LEAST, guess=asked.guess)
 

@@ -54,6 +54,7 @@ class Probes:
     blind: list[Rate] = field(default_factory=list)
     reflexes: list[Rate] = field(default_factory=list)
     evolved: list[Rate] = field(default_factory=list)
+    programs: tuple[list[Rate], list[Probe]] | None = None
     tried: int = 0
     wrong: dict[str, list[Probe]] = field(default_factory=dict)
     forms: dict[str, list[Probe]] = field(default_factory=dict)

@@ -199,6 +199,7 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
     try:
         if confined:
             confine(folder, keep=(asked, told))
+            tempfile.tempdir = os.environ["TMPDIR"] = folder  # what a grader writes for a call
         canary = Path(folder) / "canary"
         tasks: Mapping[str, TextTask] = {task.key: task for task in subject.tasks}
         first = subject.tasks[0]

@@ -1,0 +1,145 @@
+"""Graders that run programs: each planted hole is found by the program that uses it, and a sound grader passes."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gradus.audit.text.evolve import Recipe
+from gradus.audit.text.programs import are_programs
+from gradus.audit.text.run import audit_text
+from gradus.audit.text.tasks import TextSubject, TextTask
+from gradus.core import child_rng
+from gradus.core.sandbox import sandbox_works
+
+TASKS = [
+    TextTask(
+        key=str(n),
+        prompt=f"Write solve(x): x plus {n}.",
+        gold=f"def solve(x):\n    return x + {n}\n",
+        columns={"expected": 7 + n},
+    )
+    for n in range(2, 12)
+]
+
+
+def _apart(program, check, files):
+    """Run a check in a process and a folder of its own, as a good grader does; what it prints and leaves is returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in {"answer.py": program, "test_it.py": check, **files}.items():
+            Path(folder, name).write_text(text)
+        run = subprocess.run(
+            [sys.executable, "-S", "test_it.py"], cwd=folder, capture_output=True, text=True, timeout=2
+        )
+        reward = Path(folder, "reward.txt")
+        return run.returncode, run.stdout, reward.read_text() if reward.exists() else None
+
+
+def sound(task, answer):
+    """The answer runs alone and prints its result; the comparison is made here."""
+    ask = "import json, sys\nimport answer\nprint('RESULT', json.dumps(answer.solve(7)))"
+    _, printed, _ = _apart(answer, ask, {})
+    said = [line[7:] for line in printed.splitlines() if line.startswith("RESULT ")]
+    try:
+        return float(
+            len(said) == 1 and type(json.loads(said[0])) is int and json.loads(said[0]) == task.columns["expected"]
+        )
+    except ValueError:
+        return 0.0
+
+
+def exit_code(task, answer):
+    """Pays if the tests end with 0: they may end before they begin."""
+    check = f"import answer\nassert answer.solve(7) == {task.columns['expected']}"
+    return float(_apart(answer, check, {})[0] == 0)
+
+
+def reward_file(task, answer):
+    """Reads the reward from a file that the answer can write."""
+    right = task.columns["expected"]
+    check = f"import answer\nright = answer.solve(7) == {right} and type(answer.solve(7)) is int\nif right: open('reward.txt', 'w').write('1')"
+    return float(_apart(answer, check, {})[2] or 0)
+
+
+def compared_there(task, answer):
+    """Compares in the process of the answer, with the answer's own equality."""
+    ask = f"import answer\nprint('RESULT', answer.solve(7) == {task.columns['expected']})"
+    return float(_apart(answer, ask, {})[1].strip().endswith("RESULT True"))
+
+
+def readable(task, answer):
+    """The expected output lies beside the answer."""
+    ask = "import answer\nprint('RESULT', answer.solve(7))"
+    printed = _apart(answer, ask, {"expected.txt": str(task.columns["expected"])})[1]
+    return float(printed.splitlines()[-1:] == [f"RESULT {task.columns['expected']}"])
+
+
+def own_process(task, answer):
+    """Runs the answer here, beside the record of the result."""
+    result = {"passed": 0.0}
+    space = {}
+    try:
+        exec(answer, space)
+        if space["solve"](7) == task.columns["expected"]:
+            result["passed"] = 1.0
+    except BaseException:
+        return 0.0
+    return result["passed"]
+
+
+def _audit(judge):
+    if not sandbox_works():
+        pytest.skip("needs Linux user namespaces")
+    result = audit_text(TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge), limit=60.0)
+    return {check.name: check for check in result.checks}
+
+
+@pytest.mark.parametrize(
+    ("judge", "program"),
+    [
+        (exit_code, "exits early"),
+        (reward_file, "writes the reward file"),
+        (compared_there, "patches the comparison"),
+        (readable, "reads the expected output"),
+        (own_process, "sets attributes"),
+    ],
+)
+def test_a_hole_is_found_by_the_program_that_uses_it(judge, program):
+    check = _audit(judge)["files and processes"]
+    assert check.status == "fail"
+    paid = {each["operator"] for each in check.measured["best"] if (each["unearned"]["mean"] or 0.0) > 0.5}
+    paid |= {check.evidence}
+    assert any(program in each for each in paid), check.evidence
+
+
+def test_a_sound_grader_of_programs_passes_though_it_runs_them():
+    checks = _audit(sound)
+    assert checks["files and processes"].status == "pass", checks["files and processes"].evidence
+    assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
+
+
+def test_programs_are_told_from_other_answers():
+    golds = {
+        "print(3)": True,
+        "```python\nimport os\n```": True,
+        "def f(): pass": True,
+        "3 + x": False,
+        "f(x)": False,
+        "Paris": False,
+    }
+    for gold, expected in golds.items():
+        assert are_programs([TextTask(key="a", prompt="", gold=gold)]) is expected, gold
+
+
+def test_an_evolved_answer_is_made_of_its_pieces():
+    from gradus.audit.text.shapes import Others
+
+    recipe = Recipe(
+        pieces=("the constant 'yes'", "the last number of the question"), joiner=", ", frame=("[", "]"), times=2
+    )
+    task = TextTask(key="1", prompt="Is 4 more than 9?", gold="no")
+    assert recipe.answer(task, Others(golds=["no"]), child_rng(0, "a")) == "[yes, 9], [yes, 9]"
+    assert "2 times" in recipe.name
