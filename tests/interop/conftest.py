@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -26,7 +28,12 @@ from gradus.core import (
     child_rng,
 )
 
-collect_ignore = ["stock_client.py", "two_processes.py"]  # scripts that other interpreters and launchers run
+sys.path.insert(0, str(Path(__file__).parent))  # the tests of this folder import openenv_twins
+collect_ignore = [
+    "stock_client.py",
+    "two_processes.py",
+    "openenv_validate_stock.py",
+]  # scripts that other interpreters and launchers run
 STEPS = 6
 
 

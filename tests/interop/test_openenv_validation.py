@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -102,3 +107,46 @@ def test_a_state_to_inject_and_runtime_plans_are_read(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"actions": 3}')
     with pytest.raises(ConfigError, match="expected"):
         read_trajectories(tmp_path / "bad.json")
+
+
+@pytest.fixture(scope="module")
+def stock() -> Path:
+    """A Python with stock openenv 0.10.0 and an installed gradus-rl; other packages come from this environment."""
+    folder = Path(tempfile.gettempdir()) / "gradus-openenv-0.10.0-validation"
+    python, done = folder / "bin" / "python", folder / "done"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        installed = subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "openenv==0.10.0"], capture_output=True, text=True
+        )
+        if installed.returncode != 0:
+            pytest.skip(f"needs openenv from a package registry: {installed.stderr[-300:]}")
+        places = subprocess.run(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        Path(places.stdout.strip(), "others.pth").write_text(sysconfig.get_path("purelib"))
+        done.touch()
+    root = Path(__file__).parents[2]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", root], check=True)
+    return python
+
+
+@pytest.mark.slow
+def test_stock_openenv_loads_the_graders_and_its_schema_takes_the_report(stock: Path, tmp_path: Path) -> None:
+    roots = [write_twin(tmp_path, kind, flawed=flawed) for kind in FLAWS for flawed in (True, False)]
+    script = Path(__file__).parent / "openenv_validate_stock.py"
+    ran = subprocess.run([stock, script, *roots], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    for kind, caught in CAUGHT.items():
+        for flawed in (True, False):
+            told = found[f"{kind}_{'broken' if flawed else 'mended'}"]
+            for results in told.values():
+                assert {n for n, status in results.items() if n.startswith("semantic") and status == "fail"} == (
+                    caught if flawed else set()
+                )
+            assert (told["report"]["verdict"] == "fail") is flawed
+    assert found["label_broken"]["report"]["statistical.adversarial_floor"] == "fail"

@@ -62,7 +62,7 @@ class _Text(HTMLParser):
 
 
 def test_the_page_says_what_pays_what_is_refused_and_what_to_change():
-    hack = {"kind": "bad start", "plan": "neglect then feed", "reflex": "feeder", "shape": "two stretches"}
+    hack = {"kind": "bad start", "plan": "neglect then feed", "reflex": "feeder", "shape": "two stretches", "seed": 7}
     hack |= {"reward": _INTERVAL, "true_reward": _INTERVAL, "unearned": _INTERVAL}
     turns = [{"shown": "day <1>" + "y" * 900, "answer": "5 neglect", "reward": -0.25}] * 50
     page = audit_page(_document(hack=hack), turns=turns)
