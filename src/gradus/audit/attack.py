@@ -33,7 +33,8 @@ _STRETCHES = (1, 2, 4)  # of the plans that a policy without a plan is described
 class Target:
     """What an attacker may use: the environment, its grader, training tasks and a seed. ``draw``: seed -> some legal answer.
 
-    ``reflex``: an honest policy without inference whose words may be bent, where answers have a grammar.
+    ``reflex``: an honest policy without inference whose words may be bent, where answers have a grammar; ``keeps``: at which places
+    it has any.
     """
 
     spec: EnvironmentSpec
@@ -41,6 +42,7 @@ class Target:
     draw: Callable[[int], str]
     seed: int
     reflex: Policy | None = None
+    keeps: Sequence[bool] = ()
     progress: Callable[[str, int, int], None] | None = None
 
     def play(self, policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
@@ -151,10 +153,10 @@ def _commonest(judged: Judged, field: Field, steps: int) -> Plan | None:
         return None
     bends = field.reflex.name if field.reflex is not None and _keeps(judged) else None
     name = "bent reflex" if bends else "constant" if steps == 1 else f"{steps} stretches"
-    shape = Shape(name=name, steps=steps, bends=bends, keeps=(True,) * len(field.space.places) if bends else ())
+    shape = Shape(name=name, steps=steps, bends=bends, keeps=field.keeps if bends else ())
     table = np.zeros((len(field.space.places), steps, 1), dtype=np.intp)
     for place, words in enumerate(field.space.places):
-        index = {word: i for i, word in enumerate((*words, KEEP) if bends else words)}
+        index = {word: i for i, word in enumerate((*words, KEEP) if bends and field.keeps[place] else words)}
         count = np.zeros((steps, len(index)))
         for turn in (turn for episode in judged.episodes for turn in episode.turns):
             said = turn.action.split() if len(field.space.places) > 1 else [turn.action]

@@ -55,9 +55,10 @@ def run_audit(
     plan_search = search_plans(spec, judged, played, tasks, draw, budget=budget, seed=seed, progress=progress)
     searched, hack = check_search(plan_search)
     constants = constant_credit(plan_search, played, tasks, seed=seed)
-    reflex = plan_search.field.reflex if spec.language.grammar else None
-    target = Target(spec=spec, grader=judged, draw=draw, seed=seed, reflex=reflex, progress=progress)
-    attacks = [run_attacker(each, target, plan_search.reference, tasks, plan_search.field) for each in attackers]
+    field = plan_search.field
+    bends = field.reflex if spec.language.grammar and any(field.keeps) else None
+    target = Target(spec=spec, grader=judged, draw=draw, seed=seed, reflex=bends, keeps=field.keeps, progress=progress)
+    attacks = [run_attacker(each, target, plan_search.reference, tasks, field) for each in attackers]
     if progress is not None:
         progress("signal and hygiene", 0, 1)
     checks = [

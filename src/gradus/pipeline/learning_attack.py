@@ -93,7 +93,7 @@ class LearningAttacker:
 
     def _warm_start(self, target: Target, model: Path, folder: Path) -> Path:
         """SFT on random answers, most words of them left to the reflex: they teach the form and nothing else."""
-        draw = _kept(target.draw) if target.reflex is not None else target.draw
+        draw = _kept(target.spec) if target.reflex is not None else target.draw
         episodes = target.play(RandomAnswers(draw), target.training(_FIRST_TASK, _SHOWN))
         config = SftConfig(
             lr=3e-3,
@@ -182,19 +182,21 @@ def _wrapped(target: Target, *, shown: bool) -> EnvironmentSpec:
     language, grammar = spec.language, spec.language.grammar
     space = AnswerSpace(places=tuple(map(tuple, grammar))) if grammar and reflex is not None else None
     if space is not None:
-        language = replace(language, grammar=[(*words, KEEP) for words in space.places])
+        kept = zip(space.places, target.keeps, strict=True)
+        language = replace(language, grammar=[(*words, KEEP) if keeps else words for words, keeps in kept])
     if spec.language.vocabulary is not None:
         known, more = spec.language.vocabulary(), [KEEP, *map(str, range(spec.max_turns + 1))]
         language = replace(language, vocabulary=lambda: Vocabulary(words=[*known.words, *more], pieces=known.pieces))
     return replace(spec, make=lambda: _Wrapped(spec.make(), space, reflex, shown), language=language)
 
 
-def _kept(draw: Callable[[int], str]) -> Callable[[int], str]:
-    """Random answers of which most words are left to the reflex."""
+def _kept(spec: EnvironmentSpec) -> Callable[[int], str]:
+    """Random words, of which most are left to the reflex where it has any."""
 
     def answer(seed: int) -> str:
         rng = child_rng(seed, "keep")
-        return " ".join(KEEP if rng.random() < _LEFT else word for word in draw(seed).split())
+        places = spec.language.grammar or ()
+        return " ".join(KEEP if KEEP in words and rng.random() < _LEFT else rng.choice(words) for words in places)
 
     return answer
 
