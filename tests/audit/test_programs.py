@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gradus.audit.text.checks import text_checks
 from gradus.audit.text.evolve import Recipe
-from gradus.audit.text.programs import are_programs
-from gradus.audit.text.run import audit_text
+from gradus.audit.text.probe import Probes
+from gradus.audit.text.programs import PROGRAMS, are_programs, ask_programs
+from gradus.audit.text.rates import Base
+from gradus.audit.text.scoring import Scorer
+from gradus.audit.text.shapes import Others
 from gradus.audit.text.tasks import TextSubject, TextTask
 from gradus.core import child_rng
 from gradus.core.sandbox import sandbox_works
@@ -22,7 +26,7 @@ TASKS = [
         gold=f"def solve(x):\n    return x + {n}\n",
         columns={"expected": 7 + n},
     )
-    for n in range(2, 12)
+    for n in range(2, 10)
 ]
 
 
@@ -90,33 +94,54 @@ def own_process(task, answer):
     return result["passed"]
 
 
-def _audit(judge):
+def _check(judge, programs):
+    """The check alone, with what the audit knows by then."""
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
-    result = audit_text(TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge), limit=60.0)
-    return {check.name: check for check in result.checks}
+    subject = TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge)
+    asked = Probes(subject=subject, tasks=TASKS, others=Others(golds=[task.gold for task in TASKS]), confined=True)
+    asked.bases = {task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in TASKS}
+    asked.span, asked.executed = 1.0, ["a statement"]
+    scorer = Scorer(subject)
+    try:
+        assert [score.value for score in scorer.score([(TASKS[0], TASKS[0].gold)])] == [1.0]
+        asked.programs = ask_programs(asked, scorer, {name: PROGRAMS[name] for name in programs})
+    finally:
+        scorer.close()
+    return {check.name: check for check in text_checks(asked, {})}
 
 
 @pytest.mark.parametrize(
     ("judge", "program"),
     [
-        (exit_code, "exits early"),
+        (exit_code, "exits early with success"),
         (reward_file, "writes the reward file"),
         (compared_there, "patches the comparison"),
         (readable, "reads the expected output"),
-        (own_process, "sets attributes"),
+        (own_process, "sets attributes of the grader"),
     ],
 )
 def test_a_hole_is_found_by_the_program_that_uses_it(judge, program):
-    check = _audit(judge)["files and processes"]
-    assert check.status == "fail"
-    paid = {each["operator"] for each in check.measured["best"] if (each["unearned"]["mean"] or 0.0) > 0.5}
-    paid |= {check.evidence}
-    assert any(program in each for each in paid), check.evidence
+    check = _check(judge, [program])["files and processes"]
+    assert check.status == "fail", check.evidence
+    assert program in check.evidence
+
+
+def test_a_process_that_is_patched_for_the_next_answer_is_found():
+    space = {"loads": json.loads}
+
+    def shared(task, answer):
+        try:
+            exec(answer, space)
+            return float(json.loads(json.dumps(space["solve"](7) == task.columns["expected"])))
+        except BaseException:
+            return 0.0
+
+    assert "ran before it" in _check(shared, ["does nothing"])["files and processes"].evidence
 
 
 def test_a_sound_grader_of_programs_passes_though_it_runs_them():
-    checks = _audit(sound)
+    checks = _check(sound, PROGRAMS)
     assert checks["files and processes"].status == "pass", checks["files and processes"].evidence
     assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
 
@@ -135,8 +160,6 @@ def test_programs_are_told_from_other_answers():
 
 
 def test_an_evolved_answer_is_made_of_its_pieces():
-    from gradus.audit.text.shapes import Others
-
     recipe = Recipe(
         pieces=("the constant 'yes'", "the last number of the question"), joiner=", ", frame=("[", "]"), times=2
     )

@@ -80,7 +80,7 @@ spec = EnvironmentSpec(
     train_task=lambda index: Task(environment="twin", seed=1000 + index),
     max_turns=3,
 )
-app = create_app(spec, sessions=16)
+app = create_app(spec, sessions=64)
 '''
 
 

@@ -27,7 +27,7 @@ from gradus.interop.openenv.validation.trajectories import read_oracle, read_tra
 from gradus.policies.scripted import FunctionPolicy
 
 CAUGHT = {
-    "sum": {"semantic.floor_gap", "semantic.canary_floor"},
+    "sum": {"semantic.floor_gap"},
     "reverse": {"semantic.no_solution_leakage"},
     "steps": {"semantic.verifier_determinism", "semantic.oracle_max"},
     "label": {"semantic.canary_floor"},

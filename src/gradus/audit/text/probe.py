@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gradus.audit.text.blind import BLIND, REFLEXES, Operator
 from gradus.audit.text.forms import DECLARED, in_best_form
 from gradus.audit.text.mutations import CANARIES, EQUIVALENT, HOSTILE, WRONG
+from gradus.audit.text.programs import are_programs, ask_programs
 from gradus.audit.text.rates import Base, Probe, Rate, rate
 from gradus.audit.text.scoring import Score, Scorer
 from gradus.audit.text.shapes import Others, states
@@ -27,6 +28,7 @@ _CALLS = 55  # that a task costs, about
 _UNTIL = {  # which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's
     "gold": 0.25,
     "hostile answers": 0.4,
+    "files and processes": 0.5,
     "blind answers": 0.6,
     "reflexes": 0.7,
     "wrong answers": 0.85,
@@ -88,6 +90,9 @@ def probe(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = Fal
         return asked
     _enter(asked, scorer, "hostile answers")
     _ask_each(asked, scorer, HOSTILE, tasks[:1], seed)
+    if are_programs(tasks) and (asked.confined or unsafe):
+        _enter(asked, scorer, "files and processes")
+        asked.programs = ask_programs(asked, scorer)
     first = _some(asked, _FIRST)
     rest = tasks[len(first) :]
     _enter(asked, scorer, "blind answers")

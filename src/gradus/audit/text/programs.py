@@ -8,11 +8,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gradus.audit.text.probe import LEAST, Probes
+from gradus.audit.records import LEAST_EFFECT
 from gradus.audit.text.rates import Probe, Rate, rate
 from gradus.audit.text.scoring import Scorer
 from gradus.audit.text.tasks import TextTask
+
+if TYPE_CHECKING:
+    from gradus.audit.text.probe import Probes
 
 __all__ = ["PROGRAMS", "are_programs", "ask_programs"]
 
@@ -89,7 +93,7 @@ for frame in list(_outer())[1:]:
                 RESULT = value
 for place in {_PLACES}:
     for path in sorted(place.glob('*')):
-        if RESULT is None and path.is_file() and any(word in path.name for word in ('expect', 'gold', 'answer', 'solution', 'output')):
+        if RESULT is None and path.is_file() and path.suffix != '.py' and any(word in path.name for word in ('expect', 'gold', 'answer', 'solution', 'output')):
             RESULT = path.read_text().strip()
 print(RESULT)
 STUBS""",
@@ -108,11 +112,13 @@ def are_programs(tasks: Sequence[TextTask]) -> bool:
     return bool(golds) and all(_statements(gold) for gold in golds)
 
 
-def ask_programs(asked: Probes, scorer: Scorer) -> tuple[list[Rate], list[Probe]]:
+def ask_programs(
+    asked: Probes, scorer: Scorer, programs: Mapping[str, str] = PROGRAMS
+) -> tuple[list[Rate], list[Probe]]:
     """Rates of all programs that do not do the task; and empty programs that earn more after one that patches the process."""
     tasks = [task for task in asked.tasks if task.key in asked.bases][:_TASKS]
     rates: list[Rate] = []
-    for name, text in PROGRAMS.items():
+    for name, text in programs.items():
         rows = [(task, task.whole(_program(task, text))) for task in tasks]
         scores = scorer.fresh(rows, confined=asked.confined)
         probes = [
@@ -120,15 +126,15 @@ def ask_programs(asked: Probes, scorer: Scorer) -> tuple[list[Rate], list[Probe]
             for (task, answer), score in zip(rows, scores, strict=True)
             if not score.skipped
         ]
-        each = rate(name, probes, asked.bases, asked.span, least=LEAST, guess=0.0)
+        each = rate(name, probes, asked.bases, asked.span, least=LEAST_EFFECT, guess=0.0)
         rates += [each] if each is not None else []
     left: list[Probe] = []
     for task in tasks[:2]:
         empty, patch = (task.whole(_program(task, text)) for text in (PROGRAMS["does nothing"], _LASTING))
         before, _, after = scorer.fresh([(task, empty), (task, patch), (task, empty)], confined=asked.confined)
-        if after.value is not None and after.value > (before.value or 0.0) + LEAST * asked.span:
+        if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * asked.span:
             left.append(Probe(operator="leaves something behind", task=task, answer=patch, value=after.value))
-    return rates, left
+    return sorted(rates, key=lambda each: -(each.unearned["mean"] or 0.0)), left
 
 
 def _statements(gold: str) -> list[ast.stmt]:

@@ -11,7 +11,6 @@ from gradus.audit.text.checks import review_list, text_checks
 from gradus.audit.text.evolve import evolve
 from gradus.audit.text.minimize import minimized
 from gradus.audit.text.probe import Probes, probe
-from gradus.audit.text.programs import are_programs, ask_programs
 from gradus.audit.text.scoring import Score, Scorer
 from gradus.audit.text.tasks import TextSubject
 from gradus.stats import mean_interval
@@ -59,8 +58,6 @@ def audit_text(
         if asked.bases and asked.span > 0 and asked.effort == 1.0:  # a slow grader's time is for the other checks
             scorer.allow(_EXTRA)
             asked.evolved = evolve(asked, scorer, seed=seed)
-        if asked.bases and asked.span > 0 and are_programs(asked.tasks) and (asked.confined or unsafe):
-            asked.programs = ask_programs(asked, scorer)
         scorer.allow(1.0)
         exploit = minimized(asked, scorer)
     finally:

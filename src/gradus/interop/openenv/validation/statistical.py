@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ _LEAST_TASKS = 8  # with fewer, an answer by heart is a good part of all answers
 _GENEROUS = 0.5  # of the way from the floor to the oracle: more may nobody earn who does not read
 _LEAST = 0.1
 _SIGNAL = 24  # tasks of the forecast
+_SESSIONS = 16  # at once: as many as a group of the forecast has members
 _CLOSE = "close what pays, and ship it as a canary"
 
 
@@ -57,8 +59,14 @@ def statistical(
     """Every statistical check. ``policy``: whose reach and headroom are measured. Without enough oracle episodes all are skipped."""
     try:
         spec = oracle_spec(package)
-    except ConfigError as error:
+        return _measured(package, spec, seed=seed, budget=budget, policy=policy)
+    except ConfigError as error:  # too few oracle episodes, or too few sessions at once
         return {name: Finding(status="skip", evidence=[str(error)]) for name in STATISTICAL}
+
+
+def _measured(
+    package: Package, spec: EnvironmentSpec, *, seed: int, budget: int, policy: Policy | None
+) -> dict[str, Finding]:
     grader = spec.grader()
     tasks = len(spec.tasks("oracle"))
     floor = max(package.floors, default=0.0)
@@ -105,6 +113,7 @@ def oracle_spec(package: Package) -> EnvironmentSpec:
         policies={**spec.policies, "oracle": lambda argument: _Oracle(by_seed)},
         teacher="oracle",
         max_turns=max(len(each) for each in answers),
+        max_sessions=min(spec.max_sessions or _SESSIONS, _SESSIONS),
         audit=AuditHints(gold="oracle", random_answers=lambda drawn: random.Random(drawn).choice(pool)),
     )
 
@@ -122,7 +131,7 @@ class _Fresh:
     """A session of its own for each episode, so that it also works in a forked process."""
 
     def __init__(self, server: Server) -> None:
-        self._server, self._client = server, OpenEnvClient(server)
+        self._server, self._client, self._process = server, OpenEnvClient(server), os.getpid()
 
     @property
     def system_prompt(self) -> str:
@@ -133,7 +142,9 @@ class _Fresh:
         return self._client.state
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        self._client = OpenEnvClient(self._server)
+        if self._process == os.getpid():  # the connection of another process is that process's to close
+            self._client.close()
+        self._client, self._process = OpenEnvClient(self._server), os.getpid()
         return self._client.reset(seed=seed, episode_id=episode_id, **options)
 
     def step(self, action: str) -> Observation:
