@@ -56,14 +56,15 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A policy that is meant to earn. ``told``: what it does, in words. ``before``: what it was before it learned, if it learned.
+    """A policy that is meant to earn. ``told``: what it does, in words. ``spec``: the environment as it sees it, if not as it is.
 
-    ``spec``: the environment as it sees it, if not as it is.
+    ``learned``: it was trained on the reward, and began as ``before``, or as what the audit holds attempts against if that is None.
     """
 
     told: str
     policy: Policy
     before: Policy | None = None
+    learned: bool = False
     spec: EnvironmentSpec | None = None
 
 
@@ -114,8 +115,7 @@ def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: 
         if attempt.before is not None:
             reference = replace(against, name="itself before", episodes=seen.play(attempt.before, tasks))
         episodes = seen.play(attempt.policy, tasks)
-        learned = attempt.before is not None
-        judged.append(judge(attempt.told, attempt.policy.name, episodes, reference, learned=learned))
+        judged.append(judge(attempt.told, attempt.policy.name, episodes, reference, learned=attempt.learned))
     name = f"attack: {attacker.name}"
     if not judged:
         evidence = f"{attacker.name} made no attempt that could be played"

@@ -31,7 +31,7 @@ class Reference:
 class Judged:
     """An attempt on the tasks of the audit: reward and true reward against the reference, and the unearned reward.
 
-    ``learned``: the reference is what it was before it learned.
+    ``learned``: it was trained on the reward, and the reference is what it began as.
     """
 
     plan: str

@@ -69,7 +69,7 @@ class LearningAttacker:
         return self.budget // (_GROUPS * _MEMBERS)
 
     def attempts(self, target: Target) -> Iterator[Attempt]:
-        """One attempt: what GRPO made of the model, beside what it was."""
+        """One attempt: what GRPO made of the model, beside what it was, or beside the reflex that it began with."""
         if not self.steps:
             raise ConfigError(f"learning needs a budget of {_GROUPS * _MEMBERS} episodes at least, got {self.budget}")
         played = target.play(RandomAnswers(target.draw), target.training(_FIRST_TASK, _SHOWN))
@@ -89,7 +89,8 @@ class LearningAttacker:
                 for path, name in ((begun, "before"), (final, "learned"))
             )
             told = f"a nano model after {self.steps} steps of GRPO on {target.grader.name} alone"
-            yield Attempt(told=told, policy=after, before=before, spec=spec)
+            begun_as = before if target.reflex is None else None
+            yield Attempt(told=told, policy=after, before=begun_as, learned=True, spec=spec)
 
     def _warm_start(self, target: Target, model: Path, folder: Path) -> Path:
         """SFT on random answers, most words of them left to the reflex: they teach the form and nothing else."""

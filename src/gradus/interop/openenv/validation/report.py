@@ -17,7 +17,7 @@ import httpx
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Policy
 
 if TYPE_CHECKING:
-    from openenv.validation import ValidationReportV2
+    from openenv.validation.report import ValidationReportV2
 
 __all__ = ["is_package", "serve_package", "validate_package"]
 
@@ -84,13 +84,13 @@ def validate_package(
         Lane,
         Level,
         ManifestError,
-        ValidationReportV2,
         apply_policy,
         detect_signature,
         load_policy,
     )
     from openenv.validation.graders.static import StaticManifestGrader
     from openenv.validation.parsers.openenv_yaml import OpenEnvYamlParser
+    from openenv.validation.report import ValidationReportV2
     from openenv.validation.runner import source_digest
 
     root, rules = Path(root), load_policy("v2")
