@@ -94,13 +94,13 @@ def own_process(task, answer):
     return result["passed"]
 
 
-def _check(judge, programs):
+def _check(judge, programs, tasks=TASKS):
     """The check alone, with what the audit knows by then."""
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
-    subject = TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge)
-    asked = Probes(subject=subject, tasks=TASKS, others=Others(golds=[task.gold for task in TASKS]), confined=True)
-    asked.bases = {task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in TASKS}
+    subject = TextSubject(name="code", grader=judge.__name__, tasks=tasks, judge=judge)
+    asked = Probes(subject=subject, tasks=tasks, others=Others(golds=[task.gold for task in tasks]), confined=True)
+    asked.bases = {task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in tasks}
     asked.span, asked.executed = 1.0, ["a statement"]
     scorer = Scorer(subject)
     try:
@@ -141,7 +141,7 @@ def test_a_process_that_is_patched_for_the_next_answer_is_found():
 
 
 def test_a_sound_grader_of_programs_passes_though_it_runs_them():
-    checks = _check(sound, PROGRAMS)
+    checks = _check(sound, PROGRAMS, TASKS[:3])
     assert checks["files and processes"].status == "pass", checks["files and processes"].evidence
     assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
 

@@ -69,7 +69,6 @@ def test_the_adversarial_floor_tells_a_verifier_that_takes_any_text_with_the_ans
             policy = FunctionPolicy("always", lambda seen, script: "square")
             found[flawed] = {name: each.status for name, each in statistical(package, policy=policy).items()}
     assert found[True]["statistical.adversarial_floor"] == "fail"
-    assert found[True]["statistical.gameability_gap"] == "fail"
     assert found[False] == {
         "statistical.adversarial_floor": "pass",
         "statistical.gameability_gap": "pass",

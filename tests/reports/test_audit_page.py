@@ -7,9 +7,11 @@ from html.parser import HTMLParser
 import pytest
 from typer.testing import CliRunner
 
-from gradus.cli import app
+from gradus.cli.app import app
+from gradus.cli.commands import attach
 from gradus.reports import audit_badge, audit_card, audit_page, compare_audits
 
+attach(app)
 _INTERVAL = {"mean": 0.2, "low": 0.1, "high": 0.3}
 
 

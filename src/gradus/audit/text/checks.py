@@ -134,19 +134,18 @@ def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     told = (
         f"{best.operator} earns {_between(best.unearned)} of the range more than a noisy teacher that is right as often"
     )
-    measured = {"tried": asked.tried, "best": [asdict(each) for each in rates[:4]]}
+    tried = len(rates) if name == "files and processes" else asked.tried
+    measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     if winners:
         if (best.unearned["low"] or 0.0) <= LEAST:
             told = f"{best.operator} earns {_between(best.above_silence)} of the range more than silence"
-        evidence = (
-            f"{told}, e.g. {best.example['answer']!r}; {len(winners)} of {asked.tried} answers without the task pay"
-        )
+        evidence = f"{told}, e.g. {best.example['answer']!r}; {len(winners)} of {tried} answers without the task pay"
         return Check(name=name, status="fail", evidence=evidence, measured=measured)
     if open_rates:
         return Check(
             name=name, status="unresolved", evidence=f"not known with {best.n} tasks: {told}", measured=measured
         )
-    return Check(name=name, status="pass", evidence=f"none of {asked.tried} pays; the best: {told}", measured=measured)
+    return Check(name=name, status="pass", evidence=f"none of {tried} pays; the best: {told}", measured=measured)
 
 
 def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:

@@ -99,8 +99,8 @@ print(RESULT)
 STUBS""",
 }
 _LASTING = """\
-import builtins, json, math
-builtins.isinstance = lambda *args: True
+import builtins, json, operator
+operator.eq = lambda *args: True
 json.loads = lambda *args, **kwargs: 1
 builtins.all = builtins.any = lambda *args: True
 STUBS"""

@@ -49,6 +49,7 @@ _LEAST_TASKS = 8  # with fewer, an answer by heart is a good part of all answers
 _GENEROUS = 0.5  # of the way from the floor to the oracle: more may nobody earn who does not read
 _LEAST = 0.1
 _SIGNAL = 24  # tasks of the forecast
+_SECONDS = 120.0  # of all answers that are asked of a server
 _SESSIONS = 16  # at once: as many as a group of the forecast has members
 _CLOSE = "close what pays, and ship it as a canary"
 
@@ -71,7 +72,7 @@ def _measured(
     tasks = len(spec.tasks("oracle"))
     floor = max(package.floors, default=0.0)
     top = min((each.last for each in package.solved if each.last is not None), default=package.top)
-    text = run_text_audit(spec, grader, episodes=tasks, seed=seed)
+    text = run_text_audit(spec, grader, episodes=tasks, seed=seed, limit=_SECONDS)
     if text is not None:
         ladder = next(check for check in text.checks if check.name == "gold")
         draw = blind_answers(spec, seed=seed)
