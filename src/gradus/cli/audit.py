@@ -54,7 +54,9 @@ def command(
         "statistical checks of RFC 008.",
     ),
     json_file: str | None = JSON,
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for audit.json, the figure and the hack."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Folder for audit.json, the page, the figure, the hack, a card and a badge."
+    ),
 ) -> None:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved."""
     from gradus import api

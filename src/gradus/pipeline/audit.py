@@ -15,7 +15,8 @@ from rich.text import Text
 from gradus.audit import AuditResult, audit_any
 from gradus.audit.tables import MARKS, STYLES, tables
 from gradus.core import ConfigError, EnvironmentSpec, Grader
-from gradus.core.files import read_json, write_json, write_text
+from gradus.core.documents import AuditRecord, read_document
+from gradus.core.files import write_json, write_text
 from gradus.pipeline.progress import progress_bar
 
 __all__ = ["audit_renderables", "audit_stage", "audit_with_progress", "comparison_table", "read_audit", "store_audit"]
@@ -91,13 +92,12 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     return written
 
 
-def read_audit(path: Path) -> Mapping[str, Any]:
-    """A stored audit: audit.json, or the folder that holds it. Raises ConfigError for anything else."""
+def read_audit(path: Path) -> AuditRecord:
+    """A stored audit: audit.json, or the folder that holds it. Raises ConfigError if there is none, StorageError for anything else."""
     file = path / "audit.json" if path.is_dir() else path
-    document = read_json(file) if file.is_file() else None
-    if not isinstance(document, dict) or "checks" not in document:
-        raise ConfigError(f"expected an audit (audit.json, or the folder of --out), got {path}")
-    return document
+    if not file.is_file():
+        raise ConfigError(f"expected an audit (audit.json, or the folder of --out), got {path}, which is not there")
+    return read_document(file, AuditRecord)
 
 
 def comparison_table(old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
