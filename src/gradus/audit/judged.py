@@ -16,6 +16,8 @@ from gradus.stats import Paired, mean_interval, paired_difference
 
 __all__ = ["Judged", "Reference", "judge"]
 
+_RECOVERED = 0.3  # of what the first half lost: a second half that loses less was set up by it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
@@ -70,7 +72,7 @@ class Judged:
     def kind(self) -> str:
         """The class of the finding, read off what changed."""
         halves = self.halves()
-        if halves is not None and halves[0] < 0 < halves[1] - halves[0] and (self.aim.mean or 0.0) < 0:
+        if halves is not None and halves[0] < 0 and halves[1] > _RECOVERED * halves[0] and (self.aim.mean or 0.0) < 0:
             return "bad start"
         if self.aim.mean is not None and (low_of(self.aim) or 0.0) <= 0 <= (high_of(self.aim) or 0.0):
             return "credit for words without effect"

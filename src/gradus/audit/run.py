@@ -11,7 +11,7 @@ from gradus.audit.determinism import Elsewhere
 from gradus.audit.exploit import check_search, constant_credit, search_plans
 from gradus.audit.hygiene import check_hygiene, check_tasks
 from gradus.audit.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
-from gradus.audit.records import PanelEpisodes, Point
+from gradus.audit.records import Hack, PanelEpisodes, Point
 from gradus.audit.result import AuditResult
 from gradus.audit.signal import check_signal
 from gradus.audit.text.run import audit_text
@@ -91,7 +91,7 @@ def run_audit(
         seed=seed,
         checks=checks,
         points=points,
-        hack=hack or next((attack.hack for attack in attacks if attack.hack), None),
+        hack=_dearest([hack, *(attack.hack for attack in attacks)]),
         panel=played,
     )
 
@@ -130,7 +130,7 @@ def run_text_audit(
         seed=seed,
         checks=[*text.checks, *(attack.check for attack in attacks), tasks],
         points=text.points,
-        hack=next((attack.hack for attack in attacks if attack.hack), None),
+        hack=_dearest([attack.hack for attack in attacks]),
         exploit=text.exploit,
         review=text.review,
     )
@@ -168,6 +168,11 @@ def audit_any(
         attackers=attackers,
         progress=progress,
     )
+
+
+def _dearest(hacks: Sequence[Hack | None]) -> Hack | None:
+    """The hack that is shown: the one that gains most reward."""
+    return max((each for each in hacks if each), key=lambda each: each.reward.mean or 0.0, default=None)
 
 
 def _point(name: str, role: str, episodes: Sequence[Any]) -> Point:
