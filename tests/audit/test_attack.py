@@ -124,7 +124,7 @@ def test_credit_for_words_without_effect_is_learned_untold():
 
 
 def test_an_honest_grader_is_learned_and_no_hack():
-    attack = _attacked(LearningAttacker(budget=640), HONEST)
+    attack = _attacked(LearningAttacker(budget=384), HONEST)
     assert attack.check.status == "pass", attack.check.evidence
 
 

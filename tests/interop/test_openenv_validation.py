@@ -63,15 +63,12 @@ def test_a_flaw_fails_and_its_mended_twin_does_not(kind: str, tmp_path: Path) ->
 
 
 def test_the_adversarial_floor_tells_a_verifier_that_takes_any_text_with_the_answer_in_it(tmp_path: Path) -> None:
-    found = {}
-    for flawed in (True, False):
-        with _served(write_twin(tmp_path, "label", flawed=flawed), "label") as package:
-            policy = FunctionPolicy("always", lambda seen, script: "square")
-            found[flawed] = {name: each.status for name, each in statistical(package, policy=policy).items()}
-    assert found[True]["statistical.adversarial_floor"] == "fail"
-    assert found[False] == {
-        "statistical.adversarial_floor": "pass",
-        "statistical.gameability_gap": "pass",
+    with _served(write_twin(tmp_path, "label", flawed=True), "label") as package:
+        policy = FunctionPolicy("always", lambda seen, script: "square")
+        found = {name: each.status for name, each in statistical(package, policy=policy).items()}
+    found.pop("statistical.gameability_gap")
+    assert found == {
+        "statistical.adversarial_floor": "fail",
         "statistical.difficulty_separation": "pass",
         "statistical.training_signal": "pass",
         "statistical.variance_bound": "pass",

@@ -12,7 +12,7 @@ from gradus.api.shown import Shown
 from gradus.core import ConfigError
 
 if TYPE_CHECKING:
-    from openenv.validation.report import ValidationReportV2
+    from openenv.validation.report import ValidationReportV2  # pyright: ignore[reportMissingImports] - an extra
 
 __all__ = ["AuditComparison", "Validation", "compare_audits", "is_stored_audit", "validate_openenv"]
 

@@ -17,7 +17,7 @@ import httpx
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Policy
 
 if TYPE_CHECKING:
-    from openenv.validation.report import ValidationReportV2
+    from openenv.validation.report import ValidationReportV2  # pyright: ignore[reportMissingImports] - an extra
 
 __all__ = ["is_package", "serve_package", "validate_package"]
 
@@ -78,7 +78,7 @@ def validate_package(
     """
     if find_spec("openenv") is None or find_spec("openenv.validation") is None:
         raise ConfigError("a report for OpenEnv needs openenv 0.10 or later; pip install 'gradus-rl[openenv]'")
-    from openenv.validation import (
+    from openenv.validation import (  # pyright: ignore[reportMissingImports] - an extra
         CheckResult,
         CheckStatus,
         Lane,
@@ -88,13 +88,15 @@ def validate_package(
         detect_signature,
         load_policy,
     )
-    from openenv.validation.graders.static import StaticManifestGrader
-    from openenv.validation.parsers.openenv_yaml import OpenEnvYamlParser
-    from openenv.validation.report import ValidationReportV2
-    from openenv.validation.runner import source_digest
+    from openenv.validation.graders.static import StaticManifestGrader  # pyright: ignore[reportMissingImports] - an extra
+    from openenv.validation.parsers.openenv_yaml import OpenEnvYamlParser  # pyright: ignore[reportMissingImports] - an extra
+    from openenv.validation.report import ValidationReportV2  # pyright: ignore[reportMissingImports] - an extra
+    from openenv.validation.runner import source_digest  # pyright: ignore[reportMissingImports] - an extra
 
     root, rules = Path(root), load_policy("v2")
-    manifest, results, levels = None, [], [Level.STATIC]
+    manifest: Any = None
+    results: list[Any] = []
+    levels = [Level.STATIC]
     try:
         manifest = OpenEnvYamlParser().parse(root)
     except ManifestError as error:

@@ -94,7 +94,7 @@ def _measured(
 
 def oracle_spec(package: Package) -> EnvironmentSpec:
     """The package's server as an environment whose tasks and teacher are the oracle's. Raises ConfigError for too few of them."""
-    known = {each.seed: each for each in package.oracle if each.seed is not None and each.actions}
+    known = {seed: each for each in package.oracle if (seed := each.seed) is not None and each.actions}
     if len(known) < _LEAST_TASKS:
         raise ConfigError(
             f"at least {_LEAST_TASKS} oracle episodes with seeds and actions are needed, got {len(known)}"
