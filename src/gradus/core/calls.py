@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradus.core.records import Message, ToolCall
@@ -194,10 +195,13 @@ def _read_xml(text: str) -> Iterator[ToolCall]:
 def _typed(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
     """A call whose values came as texts, read by the types of the tool's schema."""
     functions: list[Mapping[str, Any]] = [tool.get("function", tool) for tool in tools]
-    schema: Mapping[str, Any] = next((f.get("parameters") or {} for f in functions if f.get("name") == call.name), {})
-    types = {key: (entry or {}).get("type") for key, entry in (schema.get("properties") or {}).items()}
-    arguments = {key: _typed_value(value, types.get(key)) for key, value in call.arguments.items()}
-    return ToolCall(**{**vars(call), "arguments": arguments})
+    schemas: list[Mapping[str, Any]] = [f.get("parameters") or {} for f in functions if f.get("name") == call.name]
+    schema: Mapping[str, Any] = schemas[0] if schemas else {}
+    properties: Mapping[str, Mapping[str, Any] | None] = schema.get("properties") or {}
+    arguments = {
+        key: _typed_value(value, (properties.get(key) or {}).get("type")) for key, value in call.arguments.items()
+    }
+    return replace(call, arguments=arguments)
 
 
 def _typed_value(value: str, kind: Any) -> Any:

@@ -25,8 +25,10 @@ __all__ = [
     "Costs",
     "Description",
     "Diagnoses",
+    "DiagnosisRecord",
     "Mean",
     "PairedMean",
+    "PromiseOutcome",
     "Results",
     "Splits",
     "Stages",
@@ -105,7 +107,7 @@ class Conditions(TypedDict):
     conditions: dict[str, Condition]
 
 
-class Promise(TypedDict):
+class PromiseOutcome(TypedDict):
     """What a recipe promised of a figure, and whether the figure came out so."""
 
     text: str
@@ -131,11 +133,11 @@ class Results(TypedDict):
     samples: NotRequired[int]
     graders: NotRequired[dict[str, Conditions]]
     power: NotRequired[dict[str, float]]
-    promises: NotRequired[list[Promise]]
+    promises: NotRequired[list[PromiseOutcome]]
     quick: NotRequired[bool]
 
 
-class Diagnosis(TypedDict, extra_items=Any):
+class DiagnosisRecord(TypedDict, extra_items=Any):
     """One finding of the doctor."""
 
     rule: str
@@ -150,7 +152,7 @@ class Diagnoses(TypedDict):
     schema: int
     status: Literal["healthy", "warn", "stop"]
     summary: str
-    diagnoses: list[Diagnosis]
+    diagnoses: list[DiagnosisRecord]
 
 
 class Check(TypedDict, extra_items=Any):

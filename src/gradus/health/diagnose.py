@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from gradus.core.documents import SCHEMA, Diagnoses
+from gradus.core.documents import SCHEMA, Diagnoses, DiagnosisRecord
 from gradus.health.finding import SEVERITIES, Finding
 from gradus.health.history import History
 from gradus.health.rules import RULES, Rule
@@ -151,7 +151,7 @@ def report(diagnoses: Sequence[Diagnosis]) -> Diagnoses:
         "schema": SCHEMA,
         "status": status(diagnoses),
         "summary": advice(diagnoses),
-        "diagnoses": [asdict(each) for each in diagnoses],
+        "diagnoses": [cast(DiagnosisRecord, asdict(each)) for each in diagnoses],
     }
 
 

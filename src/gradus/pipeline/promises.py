@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from gradus.core.documents import PromiseOutcome
+
 __all__ = ["Promise", "check_promises"]
 
 
@@ -36,12 +38,12 @@ class Promise(BaseModel):
 
 def check_promises(
     promises: Sequence[Promise], results: Mapping[str, Mapping[str, Any]], main: str
-) -> list[dict[str, Any]]:
+) -> list[PromiseOutcome]:
     """Hold promises against results by grader (``main`` where a promise names none).
 
     Each answer has text, value, threshold, direction and met; met is None where the figure is not there.
     """
-    judged: list[dict[str, Any]] = []
+    judged: list[PromiseOutcome] = []
     for promise in promises:
         value = _value(promise, results.get(promise.grader or main, {}))
         met: bool | None = None
@@ -54,7 +56,7 @@ def check_promises(
                 "figure": f"{promise.policy or promise.pair}: {promise.grader or main} {promise.figure} {promise.bound}",
                 "value": value,
                 "direction": "above" if promise.above is not None else "at most",
-                "threshold": promise.above if promise.above is not None else promise.below,
+                "threshold": promise.above if promise.above is not None else promise.below or 0.0,
                 "met": met,
             }
         )

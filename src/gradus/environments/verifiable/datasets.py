@@ -171,7 +171,7 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
     """The rows of a JSONL or CSV file. Raises ConfigError if there are none, StorageError for a line that cannot be read."""
     if not path.exists():
         raise ConfigError(f"no file {path}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
-    rows = list(_csv_rows(path)) if kind == "csv" else [*read_json_lines(path).whole()]
+    rows: list[Mapping[str, Any]] = [*(_csv_rows(path) if kind == "csv" else read_json_lines(path).whole())]
     if not rows:
         raise ConfigError(f"{path} has no rows")
     return rows
