@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from gradus.core.records import Message, ToolCall
 from gradus.core.thoughts import blank_thoughts
@@ -92,13 +92,13 @@ def _call(value: Any, start: int, end: int) -> ToolCall:
     """A call out of a JSON object."""
     if not isinstance(value, dict):
         raise _Malformed(f"a call is an object with name and arguments, got {json.dumps(value)[:60]}", end)
-    record: dict[str, Any] = value
+    record = cast(dict[str, Any], value)
     name, arguments = record.get("name"), record.get("arguments", record.get("parameters", {}))
     if not isinstance(name, str) or not name:
         raise _Malformed(f"a call has the keys name and arguments, got {', '.join(record) or 'none'}", end)
     if not isinstance(arguments, dict):
         raise _Malformed(f"the arguments of {name} should be an object, got {json.dumps(arguments)[:60]}", end)
-    return ToolCall(name=name, arguments=arguments, id=str(record.get("id") or ""), start=start, end=end)
+    return ToolCall(name=name, arguments=cast(dict[str, Any], arguments), id=str(record.get("id") or ""), start=start, end=end)
 
 
 def _skip(text: str, at: int, characters: str = " \n\r\t") -> int:
@@ -141,7 +141,7 @@ def _is_call(text: str) -> bool:
             re.match(r"\{\s*\"?'?name\b", text) is not None
             or re.search(r"\"(arguments|parameters)\"", text) is not None
         )
-    return isinstance(value, dict) and bool({"arguments", "parameters"} & set(value))
+    return isinstance(value, dict) and bool({"arguments", "parameters"} & set(cast(dict[str, Any], value)))
 
 
 def _tagged(
