@@ -181,7 +181,7 @@ def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path)
     """`--model` kept Muon at 0.03, an SFT rate of 2e-3 and 8 tokens an answer, all meant for a nano model."""
     recipe = load_recipe(environment, model=str(qwen))
     assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
-    assert (recipe.sft.lr, recipe.grpo.lr) == (2e-4, 1e-5)  # by its size: all weights of a small model
+    assert (recipe.sft.lr, recipe.grpo.lr) == (1e-3, 5e-5)  # by its size: all weights of a small model
     assert recipe.grpo.sampling.max_new_tokens >= 128
     assert not recipe.promises
     assert load_recipe(environment, model="somebody/some-model").grpo.lora is not None, (
