@@ -98,7 +98,9 @@ def _call(value: Any, start: int, end: int) -> ToolCall:
         raise _Malformed(f"a call has the keys name and arguments, got {', '.join(record) or 'none'}", end)
     if not isinstance(arguments, dict):
         raise _Malformed(f"the arguments of {name} should be an object, got {json.dumps(arguments)[:60]}", end)
-    return ToolCall(name=name, arguments=cast(dict[str, Any], arguments), id=str(record.get("id") or ""), start=start, end=end)
+    return ToolCall(
+        name=name, arguments=cast(dict[str, Any], arguments), id=str(record.get("id") or ""), start=start, end=end
+    )
 
 
 def _skip(text: str, at: int, characters: str = " \n\r\t") -> int:
