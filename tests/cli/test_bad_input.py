@@ -163,7 +163,7 @@ def test_a_full_disk_while_training_keeps_what_was_there(gradus: Said, primed: P
         code, said = gradus("grpo", "rhythm", "-m", primed, "-o", out, settings=GRPO)
         assert (code, "could not write" in said) == (3, True), said
         code, said = gradus("run", "rhythm", "--quick", "-o", tmp_path / "run")
-        assert (code, "could not be written" in said) == (3, True), said
+        assert (code, "could not write" in said) == (3, True), said
     left = [file for file in out.rglob("*") if file.is_file()]
     assert {file.name for file in left} <= {"config.json", "metrics.jsonl", "resolved.json", "splits.json", ".lock"}
     assert not (tmp_path / "run").exists()

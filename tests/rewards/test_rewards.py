@@ -236,7 +236,7 @@ WEIGHT = st.one_of(st.just(0.0), st.floats(0.01, 3))
 def test_reweighing_equals_grading_under_those_weights(a: float, b: float, c: float, d: float) -> None:
     rewards = Rewards([(correctness, a), (strict_format, b)])
     changed = reweigh(grader_of(rewards, name="g"), {"correct": c, "format": d})
-    direct = grader_of(rewards.with_weights({"correct": c, "format": d}), name="g")
+    direct = grader_of(Rewards([(correctness, c), (strict_format, d)]), name="g")
     episodes = [episode(RIGHT), episode(WRONG), episode(BROKEN)]
     for one, other in zip(changed.compute(episodes), direct.compute(episodes), strict=True):
         assert one.value == pytest.approx(other.value)

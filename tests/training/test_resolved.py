@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from fakes import lamps
+from pydantic import BaseModel
 
 from gradus.core import ConfigError
+from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.grading import reweigh
@@ -83,3 +86,22 @@ def test_a_recipe_knows_what_was_typed() -> None:
     sources = recipe.grpo_sources()
     assert (sources["groups"], sources["sampling"], sources["credit"]) == ("command line", "command line", "recipe")
     assert "epochs" not in sources
+
+
+def test_every_key_of_a_recipe_says_what_it_does():
+    def keys(model, way=""):
+        for name, field in model.model_fields.items():
+            yield f"{way}{name}", field.description
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    yield from keys(kind, f"{way}{name}.")
+
+    described = dict(keys(Recipe))
+    assert len(described) > 120
+    sections = {"model", "audit", "teach", "sft", "grpo", "eval"}
+    assert [key for key, text in described.items() if not text and key not in sections] == []
+
+
+def test_an_unknown_schedule_of_sft_is_refused():
+    with pytest.raises(ConfigError, match=r"sft\.schedule: .*'constant', 'linear' or 'cosine', got 'cosin'"):
+        load_recipe("arithmetic", changes=["sft.schedule=cosin"])

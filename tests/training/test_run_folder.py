@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gradus.core import StorageError
+from gradus.core.files import write_folder, write_text
 from gradus.training.engine.optimizers import SCHEDULES, OptimizerConfig, lr_at
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
-from gradus.training.run.folder import RunFolder, write_folder, write_text
+from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information
 from gradus.training.sft import SftConfig

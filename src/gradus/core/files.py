@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import stat
 import tempfile
 import tomllib
 import zlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from gradus.core.checksums import write_checksums
 from gradus.core.errors import StorageError
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "read_text",
     "read_toml",
     "replacing",
+    "write_folder",
     "write_json",
     "write_lines",
     "write_text",
@@ -61,6 +64,44 @@ def replacing(path: Path) -> Generator[Path]:
     finally:
         if aside is not None:
             aside.unlink(missing_ok=True)
+
+
+def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let ``fill`` write into a folder aside, then put it in place of ``path``, synced and with checksums.
+
+    Raises StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is
+    cleared first.
+    """
+    aside, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        fill(aside)
+        write_checksums(aside)
+        for file in (*aside.rglob("*"), aside):
+            _sync(file)
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(aside, path)
+        _sync(path.parent)
+    except Exception as error:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        raise StorageError(
+            f"could not write {path}: {error}; nothing was changed there. Free some space or choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

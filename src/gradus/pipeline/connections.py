@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from gradus.core import Policy
+from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.merged import write_merged
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
@@ -16,7 +17,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.loss_step import prepare_model
-from gradus.training.run.folder import write_folder
 from gradus.training.run.trackers import Trackers, open_trackers
 
 __all__ = ["PushWeights", "served_sampler", "track", "weights_to_server"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core.documents import PromiseOutcome
 
@@ -13,19 +13,21 @@ __all__ = ["Promise", "check_promises"]
 
 
 class Promise(BaseModel):
-    """One promise: a bound of a figure of a policy or a pair, on a condition under a grader, above or below a number."""
+    """One promise about a figure of a policy or of a pair; exactly one of the two, and one of ``above`` and ``below``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    text: str
-    condition: str
-    policy: str | None = None
-    pair: str | None = None
-    grader: str | None = None
-    figure: str = "reward"
-    bound: Literal["mean", "low", "high"] = "mean"
-    above: float | None = None
-    below: float | None = None
+    text: str = Field(description="The promise in words.")
+    condition: str = Field(description="The condition it is about.")
+    policy: str | None = Field(default=None, description="The policy it is about.")
+    pair: str | None = Field(default=None, description="The pair it is about, as `a - b`.")
+    grader: str | None = Field(default=None, description="The grader that judges; the run's own by default.")
+    figure: str = Field(default="reward", description="The figure, as in `true_reward` or `components.correct`.")
+    bound: Literal["mean", "low", "high"] = Field(
+        default="mean", description="Its mean, or an end of its 95 % interval."
+    )
+    above: float | None = Field(default=None, description="It must be above this.")
+    below: float | None = Field(default=None, description="It must be at most this.")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Promise:

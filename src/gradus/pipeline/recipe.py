@@ -31,50 +31,58 @@ class _Section(BaseModel):
 
 
 class ModelSection(_Section):
-    """Which model: ``path`` is a folder or a hub name; without one a nano model is made from the environment's text.
+    """Which model. Without a path a nano model is made from the environment's words."""
 
-    ``keep_history``: keep earlier answers as they were sampled where the chat template would rewrite them (many drop earlier
-    reasoning). Where episodes have one turn nothing is ever rewritten, and it is not needed. ``template_options``: passed to the
-    template, as in ``{ enable_thinking = false }``.
-    """
-
-    path: str | None = None
-    keep_history: bool = False
-    template_options: dict[str, Any] = Field(default_factory=dict)
-    nano: NanoConfig = NanoConfig()
+    path: str | None = Field(default=None, description="A model folder, a run folder, or a name on the hub.")
+    keep_history: bool = Field(
+        default=False,
+        description="Keep earlier answers as sampled if the chat template would rewrite them (many drop earlier reasoning). Episodes of one turn need it not.",
+    )
+    template_options: dict[str, Any] = Field(
+        default_factory=dict, description="Passed to the chat template, as in `{ enable_thinking = false }`."
+    )
+    nano: NanoConfig = Field(default=NanoConfig(), description="Shape of the nano model.")
 
 
 class AuditSection(_Section):
-    """The grader's audit. ``budget`` is the number of episodes that the search for a hack may roll out, 0 for no search."""
+    """The grader's audit."""
 
-    enabled: bool = True
-    episodes: int = Field(default=40, ge=2)
-    budget: int = Field(default=4000, ge=0)
+    enabled: bool = Field(default=True, description="Whether the run begins with it.")
+    episodes: int = Field(default=40, ge=2, description="Paired seeds for every policy of the panel.")
+    budget: int = Field(
+        default=4000, ge=0, description="Episodes that the search for a hack may roll out; 0 for no search."
+    )
 
 
 class TeachSection(_Section):
-    """Whose episodes warm-start the model. ``enabled`` false leaves the teacher and SFT out: GRPO begins with the model as it is.
+    """Whose episodes warm-start the model."""
 
-    ``policy`` None is the environment's own teacher. ``workers``: processes that roll out, for an environment's own teachers;
-    they change no episode.
-    """
-
-    enabled: bool = True
-    policy: str | None = None
-    episodes: int = Field(default=200, ge=1)
-    workers: int = Field(default=1, ge=1)
+    enabled: bool = Field(
+        default=True, description="False leaves the teacher and SFT out: GRPO begins with the model as it is."
+    )
+    policy: str | None = Field(default=None, description="The teacher; the environment's own by default.")
+    episodes: int = Field(default=200, ge=1, description="How many training tasks it answers.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        description="Processes that roll out, for an environment's own teachers; they change no episode.",
+    )
 
 
 class EvalSection(_Section):
     """Who is compared with whom on what. ``grpo``, ``grpo-greedy``, ``sft`` and ``sft-greedy`` are the run's checkpoints."""
 
-    policies: tuple[str, ...] = ()
-    conditions: tuple[str, ...] = ()
-    graders: tuple[str, ...] = ()
-    episodes: int | None = None
+    policies: tuple[str, ...] = Field(
+        default=(), description="Names of policies; random, sft, grpo and grpo-greedy by default, and base in any case."
+    )
+    conditions: tuple[str, ...] = Field(default=(), description="Conditions; all by default.")
+    graders: tuple[str, ...] = Field(default=(), description="Further graders; the run's own comes first.")
+    episodes: int | None = Field(default=None, description="Seeds of each condition; all it has by default.")
     samples: int = Field(default=1, ge=1, description="episodes of each task")
     pass_k: tuple[int, ...] = Field(default=(), description="for each k, the chance that one of k samples passes")
-    pairs: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = Field(
+        default=(), description="Pairs to compare, as `a-b`; each policy minus those before it by default."
+    )
     shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
 
 
@@ -82,32 +90,33 @@ _OWN_GRADER = "rewards"
 
 
 class Recipe(_Section):
-    """A whole run.
-
-    ``rewards`` compose a grader of one's own, called ``rewards``, in place of ``grader``.
-    ``reward_messages``: the functions get prompts and completions as chat messages, as TRL gives them for chat data.
-    ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length. ``trackers``: where
-    metrics go besides metrics.jsonl (``tensorboard``, ``wandb``); it changes no stage.
-    """
+    """A whole run. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length."""
 
     _edited: frozenset[str] = PrivateAttr(default=frozenset())  # dotted keys that were set on the command line
 
-    environment: str
-    grader: str | None = None
-    seed: int = 0
-    quick: bool = False
-    trackers: tuple[str, ...] = ()
+    environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
+    grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
+    seed: int = Field(default=0, description="Seed of the whole run.")
+    quick: bool = Field(default=False, description="Whether the recipe is at toy size; `--quick` sets it.")
+    trackers: tuple[str, ...] = Field(
+        default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
+    )
     model: ModelSection = ModelSection()
     audit: AuditSection = AuditSection()
     teach: TeachSection = TeachSection()
     sft: SftConfig = SftConfig()
     grpo: GrpoConfig = GrpoConfig()
-    rewards: tuple[RewardConfig, ...] = ()
-    reward_messages: bool = False
-    stage: tuple[StageConfig, ...] = ()
-    adaptive: AdaptiveConfig | None = None
+    rewards: tuple[RewardConfig, ...] = Field(
+        default=(), description="Reward functions that compose a grader, called `rewards`, in place of `grader`."
+    )
+    reward_messages: bool = Field(
+        default=False,
+        description="The functions get prompts and completions as chat messages, as TRL gives them for chat data.",
+    )
+    stage: tuple[StageConfig, ...] = Field(default=(), description="The stages of the rewards' schedule.")
+    adaptive: AdaptiveConfig | None = Field(default=None, description="Weights that follow success.")
     eval: EvalSection = EvalSection()
-    promises: tuple[Promise, ...] = ()
+    promises: tuple[Promise, ...] = Field(default=(), description="What the run must show.")
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import ConfigError, StorageError
+from gradus.core import ConfigError
+from gradus.core.files import replacing
 from gradus.reports.curves import Curve, grpo_curves
 from gradus.reports.evaluation_charts import audit_points, outcome_curves
 from gradus.reports.results import figure, main_condition, measures_of, ranked
@@ -145,27 +146,21 @@ def grpo_figure(
 
 
 def _save(path: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> Path:
-    """Draw and write aside, then put it in place."""
+    """Draw and write."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
         raise ConfigError(f"a figure is written as .png or .svg, got {path.name!r}")
-    aside = path.with_name(f".{path.name}.part")
     style: Any = dict(STYLE)
     with mpl.rc_context(style):
         canvas = Figure(figsize=size, layout="constrained")
         draw(canvas)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Without a date the same data give the same bytes.
-            stamp: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        # Without a date the same data give the same bytes.
+        stamp: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        with replacing(path) as aside:
             canvas.savefig(aside, format=path.suffix[1:], dpi=160, metadata=stamp)
-            aside.replace(path)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise StorageError(f"could not write {path}: {error.strerror or error}") from error
     return path
 
 

@@ -34,16 +34,15 @@ _FACTORIES = {"length", "repetition", "style", "json_schema", "code_tests", "jud
 
 
 class RewardConfig(BaseModel):
-    """One line of a recipe's rewards. ``settings`` go to the built-in's maker (``length``: limit; ``style``: pattern).
-
-    It is made of a table, of a pair ``["correctness", 2.0]``, or of a text ``"correctness=2"``.
-    """
+    """One line of a recipe's rewards, made of a table, of a pair ``["correctness", 2.0]``, or of a text ``"correctness=2"``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    function: str
-    weight: float = 1.0
-    settings: dict[str, Any] = Field(default_factory=dict)
+    function: str = Field(description="A built-in, `module:function`, or `FILE.py:function`.")
+    weight: float = Field(default=1.0, description="What its values are multiplied by.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="What the built-in's maker gets (`length`: limit; `style`: pattern)."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -104,18 +104,6 @@ class Rewards:
         """Whether one of the functions asks a server."""
         return any(getattr(function, "remote", False) for function in self._functions.values())
 
-    def with_weights(self, weights: Mapping[str, float]) -> Rewards:
-        """The same functions under other weights; a component that is not named keeps its own."""
-        unknown = set(weights) - set(self.weights)
-        if unknown:
-            raise ConfigError(f"no reward component {sorted(unknown)[0]!r}; there are {', '.join(self.weights)}")
-        merged = {**self.weights, **weights}
-        return Rewards(
-            [(self._functions[name], merged[name]) for name in merged],
-            messages=self.messages,
-            time_limit=self.time_limit,
-        )
-
     def __call__(self, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """Score completions, in order."""
         if not completions:

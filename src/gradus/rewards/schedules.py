@@ -19,38 +19,38 @@ __all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt
 
 
 class StageConfig(BaseModel):
-    """One ``[[stage]]``. ``weights``: component -> weight, the others count for nothing; empty keeps the grader's own.
-
-    ``steps``: None for the last stage alone, which then lasts to the end of the run. ``lr``: the peak rate of the
-    stage, None for the run's; warm-up and decay go over the whole run. ``carry_optimizer``: whether the optimizer's moments
-    survive the beginning of this stage.
-    """
+    """One ``[[stage]]`` of the rewards' schedule. Warm-up and decay of the rate go over the whole run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1)
-    steps: int | None = Field(default=None, ge=1)
-    weights: dict[str, float] = Field(default_factory=dict)
-    lr: float | None = Field(default=None, gt=0)
-    carry_optimizer: bool = True
+    name: str = Field(min_length=1, description="What the stage is called.")
+    steps: int | None = Field(
+        default=None, ge=1, description="How long it lasts; the last stage alone may leave it out and lasts to the end."
+    )
+    weights: dict[str, float] = Field(
+        default_factory=dict,
+        description="Component to weight; the others count for nothing. Empty keeps the grader's own.",
+    )
+    lr: float | None = Field(default=None, gt=0, description="Peak rate of the stage; the run's by default.")
+    carry_optimizer: bool = Field(
+        default=True, description="Whether the optimizer's moments survive the beginning of this stage."
+    )
 
 
 class AdaptiveConfig(BaseModel):
-    """Weights that follow success: raised by ``up`` while a component's mean is below ``low``, lowered by ``down`` above ``high``.
-
-    ``components``: those that adapt; empty means all with a weight other than 0. A weight stays within ``least`` and ``most``
-    times its starting value.
-    """
+    """Weights that follow success."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    components: tuple[str, ...] = ()
-    low: float = 0.3
-    high: float = 0.8
-    up: float = Field(default=1.2, ge=1)
-    down: float = Field(default=0.8, gt=0, le=1)
-    least: float = Field(default=0.25, gt=0, le=1)
-    most: float = Field(default=4.0, ge=1)
+    components: tuple[str, ...] = Field(
+        default=(), description="Those that adapt; all with a weight other than 0 by default."
+    )
+    low: float = Field(default=0.3, description="A component whose mean is below is weighted more.")
+    high: float = Field(default=0.8, description="A component whose mean is above is weighted less.")
+    up: float = Field(default=1.2, ge=1, description="Factor of a raise.")
+    down: float = Field(default=0.8, gt=0, le=1, description="Factor of a cut.")
+    least: float = Field(default=0.25, gt=0, le=1, description="Smallest weight, as a multiple of the first.")
+    most: float = Field(default=4.0, ge=1, description="Largest weight, as a multiple of the first.")
 
     @model_validator(mode="after")
     def _ordered(self) -> AdaptiveConfig:

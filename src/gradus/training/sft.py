@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -46,30 +46,44 @@ FIGURES = {
 
 
 class SftConfig(TrainerConfig):
-    """Supervised fine-tuning.
+    """Supervised fine-tuning. Training ends after ``epochs`` or ``max_steps``, whichever comes first."""
 
-    ``batch_size``: episodes per optimizer step. Training ends after ``epochs`` or ``max_steps``, whichever comes first.
-    ``validation_share`` of the episodes is held out where no validation episodes are given. ``validation_every``: steps,
-    None for once an epoch. ``reasoning``: train ``<reasoning>`` too, or strip it. ``history_noise``: share of the tokens of earlier
-    answers that the model reads as other ones (what it learns to say stays the teacher's), so that it looks at what it was
-    shown instead of copying what it said before. ``short_turns``: ``short_turns_share`` of the steps use only so many turns of
-    each episode; where most is learned early they give more updates for the same time.
-    """
-
-    lr: float = Field(default=1e-3, gt=0)
-    schedule: Any = "cosine"
-    warmup: float = Field(default=0.05, ge=0, lt=1)
-    epochs: int = Field(default=1, ge=1)
-    max_steps: int | None = Field(default=None, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    validation_share: float = Field(default=0.05, ge=0, lt=1)
-    validation_every: int | None = Field(default=None, ge=0)
-    log_every: int = Field(default=1, ge=1)
-    reasoning: bool = True
-    history_noise: float = Field(default=0.0, ge=0, le=1)
-    short_turns: int | None = Field(default=None, ge=1)
-    short_turns_share: float = Field(default=0.7, gt=0, le=1)
-    checkpoint_every: int = Field(default=50, ge=1)
+    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="cosine", description="How the rate falls from its peak."
+    )
+    warmup: float = Field(
+        default=0.05, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
+    )
+    epochs: int = Field(default=1, ge=1, description="Passes over the episodes.")
+    max_steps: int | None = Field(default=None, ge=1, description="Most optimizer steps; no limit by default.")
+    batch_size: int = Field(default=32, ge=1, description="Episodes of an optimizer step.")
+    validation_share: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="Share of the episodes that is held out, if no validation episodes are given.",
+    )
+    validation_every: int | None = Field(
+        default=None, ge=0, description="Steps between validations; once an epoch by default, 0 for never."
+    )
+    log_every: int = Field(default=1, ge=1, description="Steps between two records of the metrics.")
+    reasoning: bool = Field(default=True, description="Train `<reasoning>` too, or leave it out.")
+    history_noise: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the tokens of earlier answers that the model reads as other ones, so that it looks at what it was shown and does not copy. What it learns to say stays the teacher's.",
+    )
+    short_turns: int | None = Field(
+        default=None,
+        ge=1,
+        description="Turns of each episode in the short steps: if most is learned early, they give more updates in the same time.",
+    )
+    short_turns_share: float = Field(default=0.7, gt=0, le=1, description="Share of the steps that are short.")
+    checkpoint_every: int = Field(
+        default=50, ge=1, description="Steps between checkpoints; the last step is always kept."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
-from gradus.interop.openenv import package_files
+from gradus.interop.openenv.package_files import package_files
 from gradus.interop.openenv.schema import schemas
 
 __all__ = ["PackageResult", "write_package"]
@@ -54,8 +54,18 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
         root = Path(aside) / "package"
         packages = _copy_gradus(modules, root)
         inside = _copy_argument(argument, root)
-        _write(root, _texts(head, inside, spec, sessions, packages, requirements))
-        locked = _lock(root, package_files.project_name(head))
+        texts = package_files(
+            head,
+            inside,
+            spec,
+            schemas(spec),
+            rewards=_reward_range(spec),
+            sessions=sessions,
+            requirements=[_OPENENV, *requirements],
+            packages=packages,
+        )
+        _write(root, texts)
+        locked = _lock(root, texts["uv.lock"])
         if folder.exists():
             folder.rmdir()
         shutil.move(root, folder)
@@ -123,31 +133,6 @@ def _copy_argument(argument: str, root: Path) -> str:
     return f"data/{target.name}"
 
 
-def _texts(
-    head: str,
-    argument: str,
-    spec: EnvironmentSpec,
-    sessions: int,
-    packages: Sequence[str],
-    requirements: Sequence[str],
-) -> dict[str, str]:
-    described = schemas(spec)
-    files = package_files
-    return {
-        "openenv.yaml": files.manifest(head, _reward_range(spec)),
-        "pyproject.toml": files.project(head, spec.summary, [_OPENENV, *requirements], packages),
-        "README.md": files.readme(head, spec, described),
-        "__init__.py": files.init(head),
-        "models.py": files.models(head, spec.summary, described),
-        "client.py": files.client(head),
-        "server/__init__.py": '"""The server of this environment."""\n',
-        "server/app.py": files.app(head, argument, sessions),
-        "server/Dockerfile": files.dockerfile(),
-        "Dockerfile": files.dockerfile(),
-        ".dockerignore": ".venv\n__pycache__\n",
-    }
-
-
 def _write(root: Path, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
         path = root / name
@@ -184,10 +169,12 @@ def _reward_range(spec: EnvironmentSpec) -> tuple[float, float]:
     return float(floor(low - width)), float(ceil(high + width))
 
 
-def _lock(root: Path, project: str) -> bool:
-    """Let uv pin what the package depends on; without uv, write the header, which uv completes at its first use."""
+def _lock(root: Path, header: str) -> bool:
+    """Let uv pin what the package depends on; without uv, leave the header, which uv completes at its first use."""
+    lock = root / "uv.lock"
+    lock.unlink()
     uv = shutil.which("uv")
     if uv and subprocess.run([uv, "lock", "--quiet"], cwd=root, capture_output=True, check=False).returncode == 0:
         return True
-    (root / "uv.lock").write_text(package_files.bare_lock(project), encoding="utf-8")
+    lock.write_text(header, encoding="utf-8")
     return False

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 
 import torch
 
-from gradus.core import ConfigError, PolicyError, StorageError
+from gradus.core import ConfigError, PolicyError
+from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.model_card import model_card
 from gradus.policies.local.sampling import SamplingConfig
@@ -161,36 +160,13 @@ def _own_tokenizer(source: Path) -> Any | None:
 
 
 def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            with quiet_transformers():
-                model.save_pretrained(aside)
-            tokenizer.save_pretrained(aside)
-            base = model.get_base_model() if hasattr(model, "get_base_model") else model
-            base.generation_config.save_pretrained(aside)
-            write_settings(aside, settings)
-            (aside / "README.md").write_text(card, encoding="utf-8")
-            aside.chmod(0o755)
-            _replace(aside, target)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise StorageError(f"the model could not be written to {target}: {error}") from error
+    def fill(aside: Path) -> None:
+        with quiet_transformers():
+            model.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        base.generation_config.save_pretrained(aside)
+        write_settings(aside, settings)
+        (aside / "README.md").write_text(card, encoding="utf-8")
 
-
-def _replace(aside: Path, target: Path) -> None:
-    """Put the new folder in the old one's place; the old one is away only once the new one is whole."""
-    if not target.exists():
-        os.replace(aside, target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-    os.replace(target, old / "old")
-    try:
-        os.replace(aside, target)
-    except OSError:
-        os.replace(old / "old", target)
-        raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    write_folder(target, fill)

@@ -21,20 +21,23 @@ NEVER = float("-inf")
 
 
 class SamplingConfig(BaseModel):
-    """How a policy draws its tokens.
-
-    ``top_k`` 0 and ``top_p`` 1 are off. ``grammar`` lets only legal tokens be drawn, where the environment names them.
-    ``greedy`` takes the likeliest token; its distribution is a single point, so its log-probs are 0.
-    """
+    """How a policy draws its tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    temperature: float = Field(default=1.0, gt=0)
-    top_k: int = Field(default=0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    max_new_tokens: int = Field(default=64, ge=1)
-    grammar: bool = False
-    greedy: bool = False
+    temperature: float = Field(default=1.0, gt=0, description="Divides the logits.")
+    top_k: int = Field(default=0, ge=0, description="Only the likeliest so many tokens may be drawn; 0 is off.")
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Only the likeliest tokens that hold this share of the probability may be drawn; 1 is off.",
+    )
+    max_new_tokens: int = Field(default=64, ge=1, description="Longest answer, in tokens.")
+    grammar: bool = Field(default=False, description="Only legal tokens may be drawn, if the environment names them.")
+    greedy: bool = Field(
+        default=False, description="Take the likeliest token; its log-prob is 0, for the distribution is one point."
+    )
 
     @model_validator(mode="after")
     def _no_silent_knobs(self) -> SamplingConfig:

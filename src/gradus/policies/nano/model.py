@@ -9,15 +9,13 @@ transformers 5 loads Qwen2's own byte-pair tokenizer for every folder that says 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from safetensors import SafetensorError
 
 from gradus.core import ConfigError, StorageError, Vocabulary, child_seed
+from gradus.core.files import write_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -42,26 +40,37 @@ SPACE = "▁"  # stands for the space that is implied before a word
 
 
 class NanoConfig(BaseModel):
-    """Shape of the nano model. ``context`` is the longest sequence in tokens.
+    """Shape of the nano model.
 
-    All heads share one head of keys and values by default (arXiv 1911.02150): decoding waits for the cache to be read, and
-    this quarters it. ``rope_theta``: base of the rotary positions; a small one tells near places apart more sharply. ``position_bias``:
-    queries and keys get a bias of this standard deviation, 0 for none: heads that look at places and not at words are there from
-    the first step. ``embedding_std``: spread of the embeddings; small ones are soon drowned by what the layers add, and what is to be
-    copied with them. A model that must learn to copy learns it in about half the time with 100, 0.5 and 0.1.
+    A model that must learn to copy learns it in about half the time with ``rope_theta`` 100, ``position_bias`` 0.5 and
+    ``embedding_std`` 0.1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hidden_size: int = Field(default=128, ge=8)
-    layers: int = Field(default=4, ge=1)
-    heads: int = Field(default=4, ge=1)
-    kv_heads: int = Field(default=1, ge=1)
-    intermediate_size: int = Field(default=384, ge=8)
-    context: int = Field(default=4096, ge=16)
-    rope_theta: float = Field(default=10_000.0, gt=1)
-    position_bias: float = Field(default=0.0, ge=0)
-    embedding_std: float = Field(default=0.02, gt=0)
+    hidden_size: int = Field(default=128, ge=8, description="Width of the model.")
+    layers: int = Field(default=4, ge=1, description="Blocks.")
+    heads: int = Field(default=4, ge=1, description="Attention heads.")
+    kv_heads: int = Field(
+        default=1,
+        ge=1,
+        description="Heads of keys and values, shared by the attention heads (arXiv 1911.02150): decoding waits for the cache to be read.",
+    )
+    intermediate_size: int = Field(default=384, ge=8, description="Width inside the MLP.")
+    context: int = Field(default=4096, ge=16, description="Longest sequence, in tokens.")
+    rope_theta: float = Field(
+        default=10_000.0,
+        gt=1,
+        description="Base of the rotary positions; a small one tells near places apart more sharply.",
+    )
+    position_bias: float = Field(
+        default=0.0,
+        ge=0,
+        description="Standard deviation of a bias of queries and keys, 0 for none: heads that look at places are there from the first step.",
+    )
+    embedding_std: float = Field(
+        default=0.02, gt=0, description="Spread of the embeddings; small ones are soon drowned by what the layers add."
+    )
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> NanoConfig:
@@ -146,19 +155,13 @@ def make_nano(
 
     tokenizer = build_tokenizer(vocabulary)
     model = _fresh_model(config or NanoConfig(), tokenizer, seed)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            with quiet_transformers():
-                model.save_pretrained(aside)
+
+    def fill(aside: Path) -> None:
+        with quiet_transformers():
+            model.save_pretrained(aside)
             tokenizer.save_pretrained(aside)
-            aside.chmod(0o755)
-            os.replace(aside, target)  # an empty folder may be replaced, a full one was refused above
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"the nano model could not be written to {target}: {error}") from error
+
+    write_folder(target, fill)
     return target
 
 

@@ -45,37 +45,48 @@ class TrainingError(GradusError):
 
 
 class LoraConfig(BaseModel):
-    """Low-rank adapters (arXiv 2106.09685), by peft. ``targets``: names of layers, or ``all-linear``."""
+    """Low-rank adapters (arXiv 2106.09685), by peft."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rank: int = Field(default=16, ge=1)
-    alpha: int = Field(default=32, gt=0)
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
+    alpha: int = Field(default=32, gt=0, description="The adapters are scaled by alpha / rank.")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear", description="Names of layers, or `all-linear`."
+    )
 
 
 class TrainerConfig(OptimizerConfig):
-    """Settings that SFT and GRPO share.
+    """Settings that SFT and GRPO share."""
 
-    ``token_budget``: tokens of one forward and backward pass; it bounds memory and changes no result. ``autocast``: compute in
-    bfloat16 around float32 weights. ``backward``: ``bfloat16`` takes the products of the backward pass in it (about half a
-    per cent of noise in the gradient, none in the log-probs); ``auto`` does so on a CPU that has instructions for it.
-    ``threads``: CPU threads, None leaves torch's own choice. ``keep_checkpoints``: how many of
-    the newest stay. ``checkpoint_every``: steps; the last step is always kept.
-    """
-
-    seed: int = 0
-    token_budget: int = Field(default=4096, ge=1)
-    dtype: str = "auto"
-    device: str = "auto"
-    attention: Literal["sdpa", "eager"] | None = None
-    autocast: bool = False
-    backward: Literal["float32", "bfloat16", "auto"] = "float32"
-    gradient_checkpointing: bool = False
-    threads: int | None = Field(default=None, ge=1)
-    lora: LoraConfig | None = None
-    checkpoint_every: int = Field(default=10, ge=1)
-    keep_checkpoints: int = Field(default=2, ge=1)
+    seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
+    token_budget: int = Field(
+        default=4096,
+        ge=1,
+        description="Tokens of one forward and backward pass; it bounds memory and changes no result.",
+    )
+    dtype: str = Field(
+        default="auto",
+        description="Of the weights: float32, bfloat16, or `auto`, float32 on a CPU and bfloat16 on a GPU.",
+    )
+    device: str = Field(default="auto", description="`auto` is the first GPU if there is one.")
+    attention: Literal["sdpa", "eager"] | None = Field(
+        default=None, description="The kernel; what the model was trained with, else sdpa if the architecture has it."
+    )
+    autocast: bool = Field(default=False, description="Compute in bfloat16 around float32 weights.")
+    backward: Literal["float32", "bfloat16", "auto"] = Field(
+        default="float32",
+        description="`bfloat16` takes the backward products in it: about half a per cent of noise in the gradient, none in the log-probs. `auto` does so on a CPU with instructions for it.",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations again in the backward pass: less memory, more time."
+    )
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
+    lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")
+    checkpoint_every: int = Field(
+        default=10, ge=1, description="Steps between checkpoints; the last step is always kept."
+    )
+    keep_checkpoints: int = Field(default=2, ge=1, description="How many of the newest checkpoints stay.")
 
 
 def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> LoadedModel:

@@ -19,30 +19,32 @@ __all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr_at", "make_opti
 
 
 class OptimizerConfig(BaseModel):
-    """The optimizer and its schedule.
-
-    ``optimizer``: ``adamw``, or ``muon``, which orthogonalizes the momentum of the matrices inside the blocks and leaves embeddings
-    and norms to AdamW: a small transformer that is trained from nothing learns in about half the steps. ``muon_lr`` is
-    Muon's peak rate and ``muon_momentum`` its momentum (Nesterov's where it is not 0); ``lr`` and ``betas`` stay
-    AdamW's.
-
-    ``lr`` is the peak. ``warmup`` is the share of all steps over which it rises linearly from 0. ``min_lr_ratio`` is the share
-    of the peak that a decaying schedule ends at. ``grad_clip`` bounds the norm of the whole gradient; 0 leaves it alone.
-    """
+    """The optimizer and its schedule."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    lr: float = Field(default=1e-3, gt=0)
-    muon_lr: float = Field(default=0.02, gt=0)
-    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup: float = Field(default=0.0, ge=0, lt=1)
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(default=1e-8, gt=0)
-    grad_clip: float = Field(default=1.0, ge=0)
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="`muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
+    )
+    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
+    muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's momentum, Nesterov's unless it is 0.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the rate falls from its peak."
+    )
+    warmup: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
+    )
+    min_lr_ratio: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the peak that a falling schedule ends at."
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="AdamW's decay rates of the two moments.")
+    eps: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
+    grad_clip: float = Field(
+        default=1.0, ge=0, description="Bound on the norm of the whole gradient; 0 leaves it alone."
+    )
 
 
 def _cosine(progress: float) -> float:

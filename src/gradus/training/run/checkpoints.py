@@ -8,7 +8,6 @@ are the same for any number of processes.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -22,12 +21,12 @@ from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.core.checksums import check_checksums
+from gradus.core.files import replacing, write_folder
 from gradus.policies.local.loading import quiet_transformers
 from gradus.policies.local.settings import ModelSettings, write_settings
 from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.optimizers import trainable
-from gradus.training.run.folder import write_folder
 
 __all__ = [
     "Checkpoint",
@@ -123,10 +122,8 @@ def save_weights(path: Path, model: nn.Module) -> None:
     """Write the trained weights to one file, whole or not at all. All processes must call this."""
     weights = _gather_weights(model)
     if world().main:
-        aside = path.with_name(f".{path.name}.tmp")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(weights, aside)
-        os.replace(aside, path)
+        with replacing(path) as aside:
+            save_file(weights, aside)
     barrier()
 
 

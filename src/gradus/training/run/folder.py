@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,61 +23,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradus.core import ConfigError, StorageError
-from gradus.core.checksums import write_checksums
 from gradus.core.files import read_json, read_json_lines, write_text
 from gradus.core.locks import FolderLock
 
-__all__ = ["RunFolder", "write_folder", "write_text"]
+__all__ = ["RunFolder"]
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 RESOLVED = "resolved.json"
-
-
-def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write into a folder aside, then put it in place of ``path``.
-
-    Raises StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is
-    cleared first.
-    """
-    aside = path.with_name(f".{path.name}.tmp")
-    old = path.with_name(f".{path.name}.old")
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        fill(aside)
-        write_checksums(aside)
-        for file in aside.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        _sync(aside)
-        shutil.rmtree(old, ignore_errors=True)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(aside, path)
-        _sync(path.parent)
-    except Exception as error:
-        if old.exists() and not path.exists():
-            os.replace(old, path)
-        raise _storage(path, error) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _storage(path: Path, error: Exception) -> StorageError:
-    return StorageError(
-        f"could not write {path}: {error}; nothing half-written was left there. Free some space, or choose another "
-        "folder, and go on with resume"
-    )
 
 
 class RunFolder:
@@ -147,7 +99,9 @@ class RunFolder:
                 file.write(line)
         except OSError as error:
             self.truncate(before)
-            raise _storage(self.metrics, error) from error
+            raise StorageError(
+                f"could not write {self.metrics}: {error}; free some space, and go on with resume"
+            ) from error
         if self.observer is not None:
             self.observer(record)
 
