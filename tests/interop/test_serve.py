@@ -72,7 +72,8 @@ def test_vllm_is_started_with_the_same_model(tmp_path, monkeypatch: pytest.Monke
     (tmp_path / "vllm").chmod(0o755)
     subprocess.run([sys.executable, "-m", "gradus", *words], check=True)
     assert told.read_text() == (
-        f"key serve {model} --served-model-name=tiny --host=127.0.0.1 --port=9 --max-num-seqs=2 --seed=0\n"
+        f"key serve {model} --served-model-name=tiny --host=127.0.0.1 --port=9 --max-num-seqs=2 --seed=0 "
+        "--logprobs-mode=processed_logprobs\n"
     )
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gradus.core import ConfigError
-from gradus.reports import audit_figure, grpo_figure, outcome_figure, scores_figure, view_figure
+from gradus.reports import audit_figure, scores_figure
 
 
 def texts(path: Path) -> str:
@@ -25,26 +25,12 @@ def test_scores_name_every_policy_and_condition(played: Any, tmp_path: Path) -> 
     assert texts(scores_figure(played.results, tmp_path / "b.svg")) == first
 
 
-def test_belief_error_by_day_stands_against_the_constant(played: Any, tmp_path: Path) -> None:
-    drawn = texts(outcome_figure(played.results, tmp_path / "a.svg"))
-    assert "<!-- heuristic+constant -->" in drawn
-    assert "<!-- constant -->" in drawn
-
-
-def test_an_episode_is_drawn_with_its_panels(played: Any, tmp_path: Path) -> None:
-    view = played.episodes["entries"][-1]["members"][0]["view"]
-    drawn = texts(view_figure(view, tmp_path / "a.svg"))
-    for panel in view["panels"]:
-        assert f"<!-- {panel['title']} -->" in drawn
-
-
-def test_audits_and_training_runs_are_drawn(tmp_path: Path) -> None:
+def test_audits_are_drawn(tmp_path: Path) -> None:
     good = {"policy": "good", "role": "ladder", "reward": {"mean": 0.6}, "true_reward": {"mean": 2.0}}
     cheat = {"policy": "cheat", "role": "exploit", "reward": {"mean": 0.9}, "true_reward": {"mean": -1.0}}
     assert "<!-- cheat -->" in texts(audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "a.svg"))
-    lines = [{"kind": "step", "step": number, "reward_mean": 0.1 * number, "kl": 0.0} for number in range(30)]
-    assert "<!-- Reward -->" in texts(grpo_figure(lines, tmp_path / "b.svg"))
-    assert grpo_figure(lines, tmp_path / "c.png", titles=["KL"]).read_bytes().startswith(b"\x89PNG")
+    file = audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "c.png")
+    assert file.read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_cannot_be_drawn_is_said(played: Any, tmp_path: Path) -> None:
@@ -52,7 +38,5 @@ def test_what_cannot_be_drawn_is_said(played: Any, tmp_path: Path) -> None:
         scores_figure(played.results, tmp_path / "a.gif")
     with pytest.raises(ConfigError, match="unknown figure 'joy'"):
         scores_figure(played.results, tmp_path / "a.png", measure="joy")
-    with pytest.raises(ConfigError, match="no such curves"):
-        grpo_figure([], tmp_path / "a.png")
     with pytest.raises(ConfigError, match="no policies"):
         audit_figure({}, tmp_path / "a.png")

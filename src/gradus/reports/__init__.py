@@ -4,7 +4,7 @@ from gradus.reports.audit_page import Change, audit_badge, audit_card, audit_pag
 from gradus.reports.episode_data import environment_words, prepare_report, shown_episodes, shown_view
 from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
-from gradus.reports.pictures import audit_figure, grpo_figure, outcome_figure, scores_figure, view_figure
+from gradus.reports.pictures import audit_figure, scores_figure
 from gradus.reports.show import show_episode
 from gradus.reports.tables import show_results, summary_table
 from gradus.reports.verdict import Claim, Verdict, verdict_on
@@ -19,8 +19,6 @@ __all__ = [
     "audit_page",
     "compare_audits",
     "environment_words",
-    "grpo_figure",
-    "outcome_figure",
     "page_context",
     "prepare_report",
     "render_report",
@@ -31,7 +29,6 @@ __all__ = [
     "shown_view",
     "summary_table",
     "verdict_on",
-    "view_figure",
     "write_eval_report",
     "write_report",
 ]

@@ -108,30 +108,15 @@ def train_grpo(
     loop.sync_weights(loop.state.step)
     started = time.perf_counter()
     watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
-    figures = {**FIGURES, **watched}
-    screen = Screen(
-        f"grpo {spec.name}", steps=config.max_steps, figures=figures, done=loop.state.step, live=live and world().main
-    )
+    steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
+    screen = Screen(f"grpo {spec.name}", steps=steps, figures=figures, done=done, live=live and world().main)
     screen.note(resolved.text())
     try:
-        with screen, Interrupt() as interrupt:
-            for record in loop.train(screen, interrupt):
-                screen.step(record)
-                if on_step is not None:
-                    on_step(record)
+        loop.run(screen, on_step)
     except GradusError:
         run_folder.forget_beginning()
         raise
-    loop.finish()
-    return GrpoResult(
-        steps=loop.state.step,
-        best=run_folder.path / "best",
-        final=run_folder.path / "final",
-        best_step=loop.state.best_step,
-        best_reward=loop.state.best_reward,
-        stopped=loop.alerts.stopped,
-        seconds=time.perf_counter() - started,
-    )
+    return loop.result(time.perf_counter() - started)
 
 
 class GrpoLoop:
@@ -180,6 +165,27 @@ class GrpoLoop:
         self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
         self.state = GrpoState()
         self.records: list[Mapping[str, Any]] = []
+
+    def run(self, screen: Screen, on_step: Callable[[Mapping[str, Any]], None] | None) -> None:
+        """Take the remaining steps, show each one, and write the final model."""
+        with screen, Interrupt() as interrupt:
+            for record in self.train(screen, interrupt):
+                screen.step(record)
+                if on_step is not None:
+                    on_step(record)
+        self.finish()
+
+    def result(self, seconds: float) -> GrpoResult:
+        """What the run came to."""
+        return GrpoResult(
+            steps=self.state.step,
+            best=self.folder.path / "best",
+            final=self.folder.path / "final",
+            best_step=self.state.best_step,
+            best_reward=self.state.best_reward,
+            stopped=self.alerts.stopped,
+            seconds=seconds,
+        )
 
     def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[dict[str, Any]]:
         """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt after a checkpoint."""

@@ -26,6 +26,9 @@ def serve_with_vllm(model: str, *, name: str, host: str, port: int, rows: int, t
             f"{model} holds adapters; write a whole model with gradus export {model} FOLDER, and serve that"
         )
     options = {"served-model-name": name, "host": host, "port": port, "max-num-seqs": rows, "seed": seed}
+    options["logprobs-mode"] = (
+        "processed_logprobs"  # those of the distribution that was drawn from, as training needs them
+    )
     words = [program, "serve", model, *(f"--{key}={value}" for key, value in options.items())]
     sys.stdout.flush()
     os.execve(program, words, {**os.environ, **({} if token is None else {"VLLM_API_KEY": token})})
