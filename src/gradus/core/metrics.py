@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from gradus.core.errors import StorageError
 from gradus.core.files import JsonLines, read_json_lines
@@ -23,7 +23,7 @@ METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
 _KINDS = ("step", "validation", "alert", "sft")
 
 
-class StepRecord(TypedDict, total=False):
+class StepRecord(TypedDict):
     """One optimizer step of GRPO. A figure that is undefined is None."""
 
     kind: Literal["step"]
@@ -50,19 +50,27 @@ class StepRecord(TypedDict, total=False):
     entropy: float | None
     clip_fraction: float | None
     ratio_max: float | None
+    logp_diff_mean: float | None
+    logp_diff_p99: float | None
     logp_diff_max: float | None
+    logp_diff_limits: Mapping[str, float | None]
     grad_norm: float | None
+    skipped_updates: int
     lr: float
     action_tokens: int
     trained_tokens: int
     tokens: int
     seconds: Mapping[str, float]
     tokens_per_second: float | None
-    stage: str | None
-    weights: Mapping[str, float]
+    matmul_peak_share: float | None
+    mismatch_fraction: NotRequired[float | None]
+    mismatch_ratio_max: NotRequired[float | None]
+    mismatch_kl: NotRequired[float | None]
+    stage: NotRequired[str | None]
+    weights: NotRequired[Mapping[str, float]]
 
 
-class ValidationRecord(TypedDict, total=False):
+class ValidationRecord(TypedDict):
     """One pass over the held-out tasks; ``rewards`` and ``true_rewards`` have one value a task, in the same order every time."""
 
     kind: Literal["validation"]
@@ -79,7 +87,7 @@ class ValidationRecord(TypedDict, total=False):
     best: bool
 
 
-class AlertRecord(TypedDict, total=False):
+class AlertRecord(TypedDict):
     """A rule of the doctor that fired while the run went on, and what ``on_alert`` did."""
 
     kind: Literal["alert"]
@@ -91,7 +99,7 @@ class AlertRecord(TypedDict, total=False):
     action: str
 
 
-class SftRecord(TypedDict, total=False):
+class SftRecord(TypedDict):
     """One logged step of SFT; losses in nats per action token."""
 
     kind: Literal["sft"]
@@ -99,8 +107,8 @@ class SftRecord(TypedDict, total=False):
     epoch: int
     loss: float | None
     accuracy: float | None
-    validation_loss: float | None
-    validation_accuracy: float | None
+    validation_loss: NotRequired[float]
+    validation_accuracy: NotRequired[float]
     grad_norm: float | None
     lr: float
     tokens: int

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, GradusError, Group, Policy, Task
+from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
@@ -187,7 +188,7 @@ class GrpoLoop:
             seconds=seconds,
         )
 
-    def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[dict[str, Any]]:
+    def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[StepRecord]:
         """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt after a checkpoint."""
         config, state = self.config, self.state
         self.splits.store(self.folder, state.next_task)
@@ -208,7 +209,7 @@ class GrpoLoop:
             if interrupted and not last:
                 raise KeyboardInterrupt
 
-    def step(self, screen: Screen) -> dict[str, Any]:
+    def step(self, screen: Screen) -> StepRecord:
         """Roll out, credit and update once; returns the step's record."""
         started = time.perf_counter()
         config, step = self.config, self.state.step + 1
@@ -265,7 +266,7 @@ class GrpoLoop:
             groups = penalize_length(groups, limit=limit, buffer=self.config.overlong_buffer)
         return credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=self.step_grader.weights)
 
-    def observe(self, step: int, record: dict[str, Any]) -> dict[str, Any]:
+    def observe(self, step: int, record: StepRecord) -> StepRecord:
         """Add the weights in force to a step's record and let the schedule see what came of them."""
         if self.schedule is None:
             return record
@@ -290,14 +291,15 @@ class GrpoLoop:
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, step
             self.book.save_best(step)
-            records = [{**record, "best": True} for record in records]
+            for record in records:
+                record["best"] = True
             screen.note(f"best so far at step {step}: validation reward {reward:.4f}")
         if self.config.validation_condition is not None:
             records += self._validated(self.spec.tasks(self.config.validation_condition), step)
         for record in records:
             self.write(record)
 
-    def _validated(self, tasks: Sequence[Task], step: int) -> list[dict[str, Any]]:
+    def _validated(self, tasks: Sequence[Task], step: int) -> list[ValidationRecord]:
         return from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
 
     def handle_alerts(self, screen: Screen) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from gradus.core import ConfigError, Episode, StopReason, child_rng, child_seed
+from gradus.core.metrics import SftRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
@@ -202,13 +203,14 @@ class _Trainer:
         share = share_prefixes(self.loaded.model)
         return microbatches(sequences, budget=self.config.token_budget, share=share) if sequences else []
 
-    def train(self, interrupt: Interrupt) -> Iterator[dict[str, Any]]:
+    def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
         """Take the remaining steps; yields one metrics record a logged step. Raises KeyboardInterrupt behind a checkpoint."""
         while self.run.step < self.steps:
             record = self._step(self.run.step + 1)
+            figures: Mapping[str, Any] = record
             self.run.step += 1
             self.run.last |= {
-                key: record[key] for key in ("loss", "validation_loss", "validation_accuracy") if key in record
+                key: figures[key] for key in ("loss", "validation_loss", "validation_accuracy") if key in figures
             }
             logged = (
                 self.run.step % self.config.log_every == 0 or self.run.step == self.steps or "validation_loss" in record
@@ -224,7 +226,7 @@ class _Trainer:
             if logged:
                 yield record
 
-    def _step(self, step: int) -> dict[str, Any]:
+    def _step(self, step: int) -> SftRecord:
         started = time.perf_counter()
         epoch, batch = divmod(step - 1, self._batches_per_epoch)
         sequences = self._batch(epoch, batch)
@@ -247,7 +249,7 @@ class _Trainer:
         totals["loss"], totals["right"], tokens = total(
             (totals["loss"], totals["right"], sum(microbatch.tokens for microbatch in batches))
         )
-        record: dict[str, Any] = {
+        record: SftRecord = {
             "kind": "sft",
             "step": step,
             "epoch": epoch + 1,
@@ -262,7 +264,7 @@ class _Trainer:
         every = self.config.validation_every
         every = self._batches_per_epoch if every is None else every
         if self._checks and every and (step % every == 0 or step == self.steps):
-            record |= self._validate()
+            record["validation_loss"], record["validation_accuracy"] = self._validate()
         return record
 
     def _batch(self, epoch: int, batch: int) -> list[TrainingSample]:
@@ -287,7 +289,7 @@ class _Trainer:
         return with_history_noise(sequence, self.config.history_noise, self._pools, rng)
 
     @torch.no_grad()
-    def _validate(self) -> dict[str, Any]:
+    def _validate(self) -> tuple[float, float]:
         loss = right = tokens = 0.0
         with precision(self.loaded, self.config):
             for batch in self._checks:
@@ -300,7 +302,7 @@ class _Trainer:
         if self.run.best is None or mean_loss < self.run.best:
             self.run.best = mean_loss
             self.save("best")
-        return {"validation_loss": mean_loss, "validation_accuracy": right / tokens}
+        return mean_loss, right / tokens
 
     def checkpoint(self) -> None:
         """Write down where the run stands."""

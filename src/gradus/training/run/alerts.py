@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from gradus.core.metrics import AlertRecord
 from gradus.training.config import OnAlert
 
 __all__ = ["AlertHandler", "Monitor", "spike_limit"]
@@ -45,7 +46,7 @@ class AlertHandler:
         """The gradient norm above which an update is skipped; None for never."""
         return spike_limit(records) if self._on_alert == "adjust" else None
 
-    def handle(self, step: int, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def handle(self, step: int, records: Sequence[Mapping[str, Any]]) -> list[AlertRecord]:
         """React to the new alerts of a step; returns them as records of docs/metrics.md."""
         if self._monitor is None:
             return []
@@ -56,7 +57,10 @@ class AlertHandler:
             {
                 "kind": "alert",
                 "step": step,
-                **{name: alert.get(name) for name in ("rule", "severity", "evidence", "remedy")},
+                "rule": alert["rule"],
+                "severity": alert["severity"],
+                "evidence": alert["evidence"],
+                "remedy": alert["remedy"],
                 "action": self._react(alert, records[-1]),
             }
             for alert in fresh

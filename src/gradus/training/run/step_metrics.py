@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from gradus.core import Episode, Group, StopReason
+from gradus.core.metrics import StepRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.throughput import matmul_peak, training_flops
 from gradus.training.engine.update import UpdateResult
@@ -57,14 +58,14 @@ def step_record(
     lr: float,
     loaded: LoadedModel,
     autocast: bool,
-) -> dict[str, Any]:
+) -> StepRecord:
     """One line of docs/metrics.md."""
     turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
     sampled = sum(len(tokens.action_ids) for tokens in turns)
     read = sum(len(tokens.context_ids) for tokens in turns)
     peak = matmul_peak(loaded.device.type, torch.bfloat16 if autocast else loaded.dtype)
     flops = training_flops(loaded.model, update.passes)
-    return {
+    record: dict[str, Any] = {
         "kind": "step",
         "step": step,
         **episode_metrics(groups),
@@ -79,6 +80,7 @@ def step_record(
         "tokens_per_second": (sampled + read) / seconds["total"],
         "matmul_peak_share": flops / (peak * seconds["train"]) if update.passes else None,
     }
+    return cast(StepRecord, record)
 
 
 def has_zero_variance(group: Group) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gradus.core import EnvironmentSpec, Grader, StopReason, Task, child_seed
+from gradus.core.metrics import ValidationRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import MAX_CONCURRENT, roll_out
@@ -17,9 +17,9 @@ __all__ = ["chosen_reward", "validate"]
 
 def validate(
     loaded: LoadedModel, spec: EnvironmentSpec, tasks: Sequence[Task], config: GrpoConfig, grader: Grader, *, step: int
-) -> list[dict[str, Any]]:
+) -> list[ValidationRecord]:
     """One record of docs/metrics.md per decoding. Every validation of a run meets the same tasks and the same noise."""
-    records: list[dict[str, Any]] = []
+    records: list[ValidationRecord] = []
     for decoding, sampling in (("sampled", config.sampling), ("greedy", config.sampling.as_greedy())):
         policy = LocalPolicy(
             loaded,
@@ -45,7 +45,7 @@ def validate(
             {
                 "kind": "validation",
                 "step": step,
-                "decoding": decoding,
+                "decoding": "greedy" if decoding == "greedy" else "sampled",
                 "condition": tasks[0].condition,
                 "reward_mean": figures["reward_mean"],
                 "true_reward_mean": figures["true_reward_mean"],
@@ -64,7 +64,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def chosen_reward(records: Sequence[dict[str, Any]], best_by: str) -> float | None:
+def chosen_reward(records: Sequence[ValidationRecord], best_by: str) -> float | None:
     """The figure that the best checkpoint is chosen by; None if it could not be computed."""
     rewards = {record["decoding"]: record["reward_mean"] for record in records}
     wanted = list(rewards) if best_by == "both" else [best_by]
