@@ -89,7 +89,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         if old.exists() and not path.exists():
             os.replace(old, path)
         raise StorageError(
-            f"could not write {path}: {error}; nothing was changed there. Free some space or choose another folder"
+            f"could not write {path}: {error}; nothing half-written was left there. Free some space or choose another folder"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
