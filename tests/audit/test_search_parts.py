@@ -140,7 +140,7 @@ def test_only_a_bent_reflex_may_keep_words():
     assert kept.ravel().tolist() == [1, 3]
 
 
-def test_dead_groups_are_counted_exactly():
+def test_zero_variance_groups_are_counted_exactly():
     alive, dead = np.arange(16.0), np.zeros(16)
     half = np.repeat([0.0, 1.0], 8)
     found = forecast(np.stack([alive, dead, half, half]))

@@ -54,7 +54,7 @@ def lessons(gradus: Said, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def primed(gradus: Said, lessons: Path) -> Path:
+def warm_started(gradus: Said, lessons: Path) -> Path:
     run = lessons.parent / "sft"
     assert gradus("sft", "rhythm", "-d", lessons, "-o", run, settings=[*TINY, *SFT])[0] == 0
     return run / "best"
@@ -78,48 +78,48 @@ def test_a_missing_model_folder(gradus: Said, tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()  # so that the same folder takes the corrected command
 
 
-def test_a_run_folder_means_its_best_model(gradus: Said, primed: Path, lessons: Path) -> None:
+def test_a_run_folder_means_its_best_model(gradus: Said, warm_started: Path, lessons: Path) -> None:
     out = lessons.parent / "more"
     code, said = gradus(
-        "sft", "rhythm", "-d", lessons, "-m", primed.parent, "-o", out, settings=["sft.threads=1", *SFT]
+        "sft", "rhythm", "-d", lessons, "-m", warm_started.parent, "-o", out, settings=["sft.threads=1", *SFT]
     )
     assert code == 0, said
-    assert json.loads((out / "config.json").read_text())["model"] == str(primed)
+    assert json.loads((out / "config.json").read_text())["model"] == str(warm_started)
 
 
-def test_damaged_models(gradus: Said, primed: Path, tmp_path: Path) -> None:
-    weights, whole = primed / "model.safetensors", load_file(primed / "model.safetensors")
+def test_damaged_models(gradus: Said, warm_started: Path, tmp_path: Path) -> None:
+    weights, whole = warm_started / "model.safetensors", load_file(warm_started / "model.safetensors")
 
     def refused() -> str:
-        code, said = gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "out", settings=GRPO)
+        code, said = gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "out", settings=GRPO)
         assert code == 3, said
         assert not (tmp_path / "out").exists()
         return said
 
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")  # one byte
     assert "model.safetensors is not what was written" in refused()
-    (primed / "SHA256SUMS").unlink()  # from here on it is somebody's own folder
+    (warm_started / "SHA256SUMS").unlink()  # from here on it is somebody's own folder
     save_file({name: value for name, value in whole.items() if "down_proj" not in name}, weights, {"format": "pt"})
     assert "lack 1 tensors" in refused()  # transformers would begin with random ones
     weights.write_bytes(b"\x10\x00")
     assert "could not be loaded" in refused()
-    (primed / "config.json").write_text("{")
+    (warm_started / "config.json").write_text("{")
     assert "not JSON" in refused()
 
 
-def test_a_tokenizer_that_cannot_end_an_answer(gradus: Said, primed: Path, lessons: Path) -> None:
-    (primed / "chat_template.jinja").unlink()
-    (primed / "SHA256SUMS").unlink()
-    config = json.loads((primed / "tokenizer_config.json").read_text())
-    (primed / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": None}))
+def test_a_tokenizer_that_cannot_end_an_answer(gradus: Said, warm_started: Path, lessons: Path) -> None:
+    (warm_started / "chat_template.jinja").unlink()
+    (warm_started / "SHA256SUMS").unlink()
+    config = json.loads((warm_started / "tokenizer_config.json").read_text())
+    (warm_started / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": None}))
     out = lessons.parent / "out"
     for words in (["sft", "rhythm", "-d", lessons], ["grpo", "rhythm"]):
-        code, said = gradus(*words, "-m", primed, "-o", out)
+        code, said = gradus(*words, "-m", warm_started, "-o", out)
         assert (code, "neither a chat template nor an end-of-sequence token" in said) == (3, True), said
         assert not out.exists()
 
 
-def test_a_prompt_longer_than_the_context(gradus: Said, primed: Path, lessons: Path, tmp_path: Path) -> None:
+def test_a_prompt_longer_than_the_context(gradus: Said, warm_started: Path, lessons: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     short = [*TINY, *SFT, "model.nano.context=64"]
     code, said = gradus("sft", "rhythm", "-d", lessons, "-o", out, settings=short)
@@ -130,10 +130,10 @@ def test_a_prompt_longer_than_the_context(gradus: Said, primed: Path, lessons: P
     )  # with the context asked for now
     assert json.loads((out / "model" / "config.json").read_text())["max_position_embeddings"] > 64
 
-    config = json.loads((primed / "config.json").read_text())
-    (primed / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
-    (primed / "SHA256SUMS").unlink()
-    code, said = gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "g", settings=GRPO)
+    config = json.loads((warm_started / "config.json").read_text())
+    (warm_started / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    (warm_started / "SHA256SUMS").unlink()
+    code, said = gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "g", settings=GRPO)
     assert (code, "the model's context holds 40" in said) == (3, True), said
     assert not (tmp_path / "g").exists()
 
@@ -157,17 +157,17 @@ def test_a_full_disk_while_teaching_keeps_what_was_there(gradus: Said, lessons: 
     assert len(read_episodes(lessons).episodes) == 6
 
 
-def test_a_full_disk_while_training_keeps_what_was_there(gradus: Said, primed: Path, tmp_path: Path) -> None:
+def test_a_full_disk_while_training_keeps_what_was_there(gradus: Said, warm_started: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with largest_file(50_000):  # enough for metrics, too little for weights
-        code, said = gradus("grpo", "rhythm", "-m", primed, "-o", out, settings=GRPO)
+        code, said = gradus("grpo", "rhythm", "-m", warm_started, "-o", out, settings=GRPO)
         assert (code, "could not write" in said) == (3, True), said
         code, said = gradus("run", "rhythm", "--quick", "-o", tmp_path / "run")
         assert (code, "could not write" in said) == (3, True), said
     left = [file for file in out.rglob("*") if file.is_file()]
     assert {file.name for file in left} <= {"config.json", "metrics.jsonl", "resolved.json", "splits.json", ".lock"}
     assert not (tmp_path / "run").exists()
-    assert gradus("grpo", "rhythm", "-m", primed, "-o", out, "--resume", settings=GRPO)[0] == 0
+    assert gradus("grpo", "rhythm", "-m", warm_started, "-o", out, "--resume", settings=GRPO)[0] == 0
 
 
 def test_an_unreachable_teacher(gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

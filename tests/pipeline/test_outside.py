@@ -51,8 +51,8 @@ def changes() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def primed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("primed")
+def warm_started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("warm_started")
     gradus("teach", "rhythm", "-n", 4, "-o", folder / "t.jsonl")
     gradus("sft", "rhythm", "-d", folder / "t.jsonl", "-o", folder / "sft", "--tracker", "tensorboard", *changes())
     return folder / "sft"
@@ -68,11 +68,11 @@ def scalars(folder: Path) -> dict[str, list[int]]:
     return {tag: [event.step for event in result.Scalars(tag)] for tag in result.Tags()["scalars"]}
 
 
-def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(primed: Path, tmp_path: Path) -> None:
-    sft = scalars(primed / "tensorboard")
+def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(warm_started: Path, tmp_path: Path) -> None:
+    sft = scalars(warm_started / "tensorboard")
     assert sft["sft/loss"] == [1, 2, 3]
     assert sft["sft/validation_loss"] == [3]
-    gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "run", "--tracker", "tensorboard", *changes())
+    gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "run", "--tracker", "tensorboard", *changes())
     grpo = scalars(tmp_path / "run" / "tensorboard")
     assert grpo["step/reward_mean"] == [1, 2]
     assert grpo["validation/sampled/reward_mean"] == [0, 2]  # steps, validations and alerts, as in metrics.jsonl
@@ -80,8 +80,8 @@ def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(p
     assert sum(record["kind"] == "step" for record in records) == 2
 
 
-def test_without_a_tracker_none_is_written(primed: Path, tmp_path: Path) -> None:
-    gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "run", *changes())
+def test_without_a_tracker_none_is_written(warm_started: Path, tmp_path: Path) -> None:
+    gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "run", *changes())
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
@@ -120,9 +120,9 @@ def test_a_sampler_needs_its_settings_and_no_others(change: list[str], says: str
         load_recipe("rhythm", changes=change)
 
 
-def test_a_sampler_that_is_not_there_is_said_at_once(primed: Path, tmp_path: Path) -> None:
+def test_a_sampler_that_is_not_there_is_said_at_once(warm_started: Path, tmp_path: Path) -> None:
     served = ["grpo.sampler=http", "grpo.sampler_url=http://127.0.0.1:1/v1", "grpo.correction=truncate"]
     words = [word for change in served for word in ("--set", change)]
     with pytest.raises(ConfigError, match=r"does not list models.*gradus serve"):
-        gradus("grpo", "rhythm", "-m", primed, "-o", tmp_path / "run", *changes(), *words)
+        gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "run", *changes(), *words)
     assert not (tmp_path / "run").exists()

@@ -144,9 +144,9 @@ class Judge:
 
     def _read(self, text: str) -> float | None:
         """The score of the last object that has one; None if there is none within the range."""
-        for found in reversed(_OBJECT.findall(text)):
+        for written in reversed(_OBJECT.findall(text)):
             try:
-                value = json.loads(found).get("score")
+                value = json.loads(written).get("score")
             except ValueError:
                 continue
             if isinstance(value, int | float) and not isinstance(value, bool):
