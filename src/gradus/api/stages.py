@@ -13,7 +13,7 @@ from gradus.api.training import make_recipe
 from gradus.core import EnvironmentSpec
 
 if TYPE_CHECKING:
-    from gradus.health import Diagnoses
+    from gradus.core.documents import Diagnoses
     from gradus.pipeline.teaching import TeachSummary
 
 __all__ = ["Diagnosis", "diagnose", "grpo", "init", "sft", "teach"]
