@@ -68,7 +68,9 @@ def scalars(folder: Path) -> dict[str, list[int]]:
     return {tag: [event.step for event in result.Scalars(tag)] for tag in result.Tags()["scalars"]}
 
 
-def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(warm_started: Path, tmp_path: Path) -> None:
+def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(
+    warm_started: Path, tmp_path: Path
+) -> None:
     sft = scalars(warm_started / "tensorboard")
     assert sft["sft/loss"] == [1, 2, 3]
     assert sft["sft/validation_loss"] == [3]
