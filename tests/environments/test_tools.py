@@ -10,6 +10,8 @@ from gradus import FunctionPolicy, environments
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, StopReason, ToolCall
 from gradus.core.calls import write_calls
 from gradus.environments.tools import Tool, ToolEnvironment, tool_environment
+from gradus.pipeline.first_recipe import write_first_recipe
+from gradus.pipeline.recipe import load_recipe
 from gradus.rollouts import roll_out
 from gradus.rollouts.storage import read_episodes, write_episodes
 
@@ -39,6 +41,14 @@ def test_the_environment_of_the_page_runs_is_graded_and_is_stored(pantry, tmp_pa
     assert episode.tools[0]["function"]["parameters"]["required"] == ["item"]
     write_episodes(tmp_path / "e.jsonl", episodes, environment="pantry")
     assert list(read_episodes(tmp_path / "e.jsonl").episodes) == episodes
+
+
+def test_a_recipe_is_written_for_it(pantry, tmp_path):
+    said = write_first_recipe(f"{tmp_path / 'pantry.py'}:spec", tmp_path / "recipe.toml", model=None, overwrite=False)
+    assert not [line for line in said if "vocabulary" in line or "teacher" in line]
+    recipe = load_recipe(None, path=tmp_path / "recipe.toml")
+    assert recipe.spec().name == "pantry"
+    assert recipe.model.tool_calls == "auto"
 
 
 class Desk:
@@ -101,7 +111,7 @@ def test_every_kind_of_answer():
     assert "not JSON" in broken.messages[0].content
     assert desk.outcome()["log"] == ["a", "a"], "no call of an answer that cannot be read is carried out"
 
-    assert desk.step("I am done.").text == "Really?"
+    assert desk.step("<think>bye?</think>I am done.").text == "Really?"
     ids = [each.id for seen in (both, wrong, broken) for each in seen.action_calls]
     assert len(set(ids)) == len(ids)
     assert {len(each) for each in ids} == {9}

@@ -38,6 +38,14 @@ FAULTS = {
     ),
     "template collapse": (lambda r, i: {"answer_information": r["answer_information"] * 0.9**i}, "warn"),
     "format ignored": (lambda r, i: {"invalid_actions": 0.09 + r["invalid_actions"]}, "warn"),
+    "calls not understood": (
+        lambda r, i: {"metrics": {"calls": 4.0, "calls_malformed": 0.2, "calls_refused": 0.1, "calls_failed": 0.0}},
+        "warn",
+    ),
+    "failing tools": (
+        lambda r, i: {"metrics": {"calls": 4.0, "calls_malformed": 0.0, "calls_refused": 0.0, "calls_failed": 3.0}},
+        "warn",
+    ),
     "truncation": (lambda r, i: {"truncated_episodes": 0.2 + r["truncated_episodes"]}, "warn"),
     "failing episodes": (lambda r, i: {"failed_episodes": 0.6}, "stop"),
     "length drift": (

@@ -384,3 +384,55 @@ def test_half_a_character_in_an_answer_can_be_stored(server: Server, tmp_path: P
     episodes = roll_out(spec, remote, [spec.train_task(0)]).episodes
     write_episodes(tmp_path / "e.jsonl", episodes, environment="arithmetic")
     assert read_episodes(tmp_path / "e.jsonl").episodes[0].turns[0].action == "half ?"
+
+
+class Till:
+    """A tool environment of one question and one result."""
+
+    def reset(self) -> str:
+        return "what is in the till?"
+
+    def open(self, drawer: int) -> str:
+        """Open a drawer.
+
+        Args:
+            drawer: Its number.
+        """
+        return f"{drawer * 5} coins"
+
+
+def test_calls_of_tools_are_answers_and_their_results_go_back(server: Server) -> None:
+    """A reply with tool_calls and no content counted as malformed."""
+    from gradus.environments.tools import tool_environment
+
+    def called(arguments: str) -> dict[str, Any]:
+        body = completion(None, reason="tool_calls")
+        function = {"name": "open", "arguments": arguments}
+        body["choices"][0]["message"]["tool_calls"] = [{"id": "call_abc", "type": "function", "function": function}]
+        return body
+
+    spec = tool_environment(Till, name="till", max_turns=3)
+    server.faults["what is in the till?"] = lambda _: JSONResponse(called('{"drawer": 3}'))
+    (episode,) = roll_out(spec, policy(), spec.tasks("main", 1)).episodes
+    first, second = episode.turns
+    assert first.action == '{"name": "open", "arguments": {"drawer": 3}}'
+    assert [(call.name, call.id, call.fault) for call in first.calls] == [("open", "call_abc", None)]
+    assert first.action[first.spans[0].start : first.spans[0].end] == first.action
+    assert (second.messages[0].content, second.messages[0].call_id) == ("15 coins", "call_abc")
+    sent = server.bodies[-1]
+    assert sent["tools"] == [dict(tool) for tool in episode.tools]
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
+    assert sent["messages"][1]["tool_calls"][0]["id"] == sent["messages"][2]["tool_call_id"] == "call_abc"
+    assert episode.failure is None
+
+    server.faults["what is in the till?"] = lambda _: JSONResponse(called('{"drawer": '))
+    (episode,) = roll_out(spec, policy(), spec.tasks("main", 1)).episodes
+    assert episode.turns[0].calls[0].fault == "malformed"
+    assert not episode.turns[0].valid
+
+    text = 'wait\n{"name": "open", "arguments": {"drawer": 1}}'
+    server.faults["what is in the till?"] = lambda _: JSONResponse(completion(text))
+    (episode,) = roll_out(spec, policy(), spec.tasks("main", 1)).episodes
+    assert episode.turns[1].messages[0].content == "5 coins"
+    spoken = server.bodies[-1]["messages"]
+    assert (spoken[1]["content"], spoken[1]["tool_calls"][0]["id"]) == ("wait", spoken[2]["tool_call_id"])

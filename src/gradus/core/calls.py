@@ -23,7 +23,7 @@ from typing import Any, cast
 from gradus.core.records import Message, ToolCall
 from gradus.core.thoughts import blank_thoughts
 
-__all__ = ["FORMS", "read_message", "write_calls"]
+__all__ = ["FORMS", "read_message", "without_calls", "write_calls"]
 
 _Reader = Callable[[str], "Iterator[ToolCall]"]
 
@@ -41,10 +41,15 @@ def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str
     calls = tuple(FORMS[form](visible))
     if form == "xml":
         calls = tuple(_typed(call, tools) for call in calls)
+    return Message(role="assistant", content=without_calls(text, calls), calls=calls)
+
+
+def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
+    """What an answer says besides its calls."""
     content = text
     for call in reversed(calls):
         content = content[: call.start] + content[call.end :]
-    return Message(role="assistant", content=content.strip() if calls else text, calls=calls)
+    return content.strip() if calls else text
 
 
 def write_calls(calls: Sequence[ToolCall]) -> str:
@@ -235,14 +240,17 @@ def _read_mistral(text: str) -> Iterator[ToolCall]:
             yield _bad(start, limit, str(error))
 
 
-def _read_array(text: str, start: int, at: int) -> Iterator[ToolCall]:
+def _read_array(text: str, start: int, at: int) -> list[ToolCall]:
     if not text.startswith("[", at):
         raise _Malformed(f"expected a list of calls behind [TOOL_CALLS], got {text[at : at + 30]!r}", at)
+    calls: list[ToolCall] = []
     at = _skip(text, at + 1)
     while not text.startswith("]", at):
         value, end = _value(text, at)
-        yield _call(value, start, end)
-        start = at = _skip(text, end, " \n\r\t,")
+        at = _skip(text, end, " \n\r\t,")
+        calls.append(_call(value, start, at + text.startswith("]", at)))
+        start = at
+    return calls
 
 
 _QUOTES = re.compile(r'(<\|"\|>|<escape>)(.*?)\1', re.DOTALL)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from gradus.core.records import Action, Episode, Observation, Reward, Task
+from gradus.core.records import Action, Episode, Message, Observation, Reward, Task
 
 __all__ = ["Environment", "EpisodeStart", "GraderFunction", "Policy", "Relabelable", "Renderer", "Request", "Session"]
 
@@ -108,11 +108,15 @@ class Renderer(Protocol):
     @property
     def stop_ids(self) -> frozenset[int]: ...
 
-    def first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
+    def for_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
+        """The renderer of an episode with these tools; itself if there are none."""
+        ...
+
+    def first(self, system_prompt: str, observation: str | Sequence[Message]) -> tuple[int, ...]:
         """Ids of the whole prompt of a training sequence, up to where the model speaks."""
         ...
 
-    def following(self, observation: str) -> tuple[int, ...]:
+    def following(self, observation: str | Sequence[Message]) -> tuple[int, ...]:
         """Ids between the last sampled stop token and where the model speaks again."""
         ...
 

@@ -121,6 +121,11 @@ class Observation:
     action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     action_calls: tuple[ToolCall, ...] = ()
 
+    @property
+    def shown(self) -> str | tuple[Message, ...]:
+        """The messages, or the text if there are none: what a renderer is given."""
+        return self.messages or self.text
+
 
 @dataclass(frozen=True, kw_only=True)
 class TurnTokens:
@@ -209,6 +214,11 @@ class Turn:
     expert_action: str | None = None  # what the teacher would have answered here; SFT learns it instead of the action
     tokens: TurnTokens | None = None
     usage: Usage | None = None
+
+    @property
+    def shown(self) -> str | tuple[Message, ...]:
+        """The observation's messages, or its text if there are none."""
+        return self.messages or self.observation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.health import learning_rules, optimizer_rules
+from gradus.health import learning_rules, optimizer_rules, tool_rules
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
@@ -130,6 +130,18 @@ RULES: tuple[Rule, ...] = (
         summary="answers that cannot be understood",
         remedy="Warm-start longer (`gradus sft`), give the format more weight, or sample under the grammar.",
         check=learning_rules.format_ignored,
+    ),
+    Rule(
+        name="calls not understood",
+        summary="calls of tools that cannot be read, or that no tool takes",
+        remedy="Warm-start longer on a teacher's calls, pay less for such calls (`call.fault`), or say in the tools' docstrings what they take.",
+        check=tool_rules.calls_not_understood,
+    ),
+    Rule(
+        name="failing tools",
+        summary="most calls end in an error",
+        remedy="Read a few episodes with `gradus show`: a tool is broken, or the task cannot be done with these tools.",
+        check=tool_rules.failing_tools,
     ),
     Rule(
         name="truncation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -40,6 +40,10 @@ class ModelSection(_Section):
     )
     template_options: dict[str, Any] = Field(
         default_factory=dict, description="Passed to the chat template, as in `{ enable_thinking = false }`."
+    )
+    tool_calls: Literal["auto", "template", "json"] = Field(
+        default="auto",
+        description="How calls of tools are written: `template` as the chat template has it, `json` as lines of JSON with the tools in the system prompt. `auto` is `template`, and JSON for nano models.",
     )
     nano: NanoConfig = Field(default=NanoConfig(), description="Shape of the nano model.")
 
@@ -164,7 +168,12 @@ class Recipe(_Section):
     def template(self) -> dict[str, Any]:
         """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
         keep = self.model.keep_history or (self.model.path is not None and self.spec().max_turns == 1)
-        return {"keep_history": keep or None, "template_options": self.model.template_options or None}
+        written = None if self.model.tool_calls == "auto" else self.model.tool_calls
+        return {
+            "keep_history": keep or None,
+            "template_options": self.model.template_options or None,
+            "tool_calls": written,
+        }
 
     def schedule(self, grader: Grader) -> RewardSchedule | None:
         """What changes from step to step in the weights; None if nothing does. Raises ConfigError.

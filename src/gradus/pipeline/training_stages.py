@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gradus.core import ConfigError, Episode, Grader
 from gradus.health import Monitor
@@ -102,19 +102,21 @@ def _model_to_train(recipe: Recipe, model: str, config: TrainerConfig) -> Loaded
     dtype = "float32" if config.autocast else config.dtype
     loaded = load_model(model, dtype=dtype, device=device, attention=config.attention, **recipe.template())
     check_model(loaded)
+    system_prompt, tools = _rules(recipe)
+    loaded.renderer.for_tools(tools)  # what the chat template cannot do is refused before anything is trained
     return loaded.with_settings(
-        environment=recipe.environment, system_prompt=_system_prompt(recipe), sampling=recipe.grpo.sampling
+        environment=recipe.environment, system_prompt=system_prompt, tools=tools, sampling=recipe.grpo.sampling
     )
 
 
-def _system_prompt(recipe: Recipe) -> str:
-    """What the environment says first in the first training task."""
+def _rules(recipe: Recipe) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """What the environment says first in the first training task, and the tools that can be called there."""
     spec = recipe.spec()
     task = spec.train_task(recipe.grpo.first_task)
     environment = spec.make()
     try:
         environment.reset(seed=task.seed, **task.options)
-        return environment.system_prompt
+        return environment.system_prompt, tuple(dict(tool) for tool in getattr(environment, "tools", ()))
     finally:
         environment.close()
 

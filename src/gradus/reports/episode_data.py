@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Turn
+from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Message, Turn
 from gradus.core.documents import SCHEMA
 from gradus.core.files import write_text
 
@@ -158,6 +158,7 @@ def _member(
             "advantages": advantages,
             "turns": [_turn(episode, turn, pieces) for turn in episode.turns],
             "final": episode.final.text if episode.final else None,
+            "results": _results(episode.final.messages) if episode.final else [],
         }
     )
 
@@ -171,6 +172,11 @@ def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> dict[str, Any]
         "terms": [[term.component, term.value, term.span] for term in terms.get(turn.index, ())],
         "spans": [[span.name, span.start, span.end] for span in turn.spans],
     }
+    if turn.calls:
+        stored["calls"] = [[each.name, dict(each.arguments), each.fault, each.error] for each in turn.calls]
+    if results := _results(turn.messages):
+        stored["results"] = results
+        stored["observation"] = "\n".join(each.content for each in turn.messages if each.role != "tool")
     if not turn.valid:
         stored["error"] = turn.error or "not understood"
     if turn.restart:
@@ -182,3 +188,8 @@ def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> dict[str, Any]
         texts = list(pieces(ids)) if pieces is not None else [f"#{token}" for token in ids]
         stored["tokens"] = [[text, logprob] for text, logprob in zip(texts, turn.tokens.logprobs, strict=True)]
     return stored
+
+
+def _results(messages: Sequence[Message]) -> list[list[str]]:
+    """Names of tools and what they gave."""
+    return [[each.name, each.content] for each in messages if each.role == "tool"]

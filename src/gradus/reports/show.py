@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import Episode, EpisodeView, Turn
+from gradus.core import Episode, EpisodeView, Message, ToolCall, Turn
 from gradus.stats import format_number, format_signed
 
 if TYPE_CHECKING:
@@ -47,9 +47,11 @@ def _turn(episode: Episode, turn: Turn) -> Text:
     text = Text(f"\n{turn.index + 1:>3} ", style="bold")
     if turn.restart and turn.index:
         text.append("(reads anew) ", style="dim")
-    text.append(turn.observation, style="dim")
+    text.append(_seen(turn.messages, turn.observation), style="dim")
     text.append("\n  → ", style="bold")
     text.append_text(_answer(turn))
+    for call in turn.calls:
+        text.append(f"\n    {_called(call)}", style="red" if call.fault else "cyan")
     if not turn.valid:
         text.append(f"\n    not understood: {turn.error or 'no reason given'}", style="red")
     if turn.cut:
@@ -59,6 +61,20 @@ def _turn(episode: Episode, turn: Turn) -> Text:
     return text
 
 
+def _seen(messages: Sequence[Message], text: str) -> str:
+    """What was observed; results of tools under their names."""
+    if not any(each.role == "tool" for each in messages):
+        return text
+    return "\n    ".join(
+        f"{each.name} gave {each.content}" if each.role == "tool" else each.content for each in messages
+    )
+
+
+def _called(call: ToolCall) -> str:
+    arguments = ", ".join(f"{key} = {_short(value)}" for key, value in call.arguments.items())
+    return f"calls {call.name or '?'}({arguments})" + (f": {call.fault}, {call.error}" if call.fault else "")
+
+
 def _answer(turn: Turn) -> Text:
     from rich.text import Text
 
@@ -66,7 +82,7 @@ def _answer(turn: Turn) -> Text:
     names = list(dict.fromkeys(span.name for span in turn.spans))
     for span in turn.spans:
         answer.stylize(SPAN_STYLES[names.index(span.name) % len(SPAN_STYLES)], span.start, span.end)
-    if names:
+    if names and not turn.calls:
         spans = ", ".join(f"{span.name}: {turn.action[span.start : span.end]!r}" for span in turn.spans)
         answer.append(f"   {spans}", style="dim")
     return answer
@@ -93,6 +109,8 @@ def _end(episode: Episode) -> Text:
     from rich.text import Text
 
     text = Text()
+    if episode.final is not None and any(each.role == "tool" for each in episode.final.messages):
+        text.append(_seen(episode.final.messages, "") + "\n", style="dim")
     if episode.failure is not None:
         failure = episode.failure
         text.append(f"failed in {failure.stage}: {failure.type}: {failure.message}\n", style="red")

@@ -40,7 +40,7 @@ class Completion:
     system_prompt: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
     completion_ids: tuple[int, ...] = ()
-    messages: tuple[Mapping[str, str], ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +192,11 @@ def reward_name(function: RewardFunction) -> str:
 
 
 def completion_text(completion: str | Messages) -> str:
-    """The text of a completion in either format; of chat messages, what the assistant said."""
+    """The text of a completion in either format; of chat messages, what was said, without the system's and the tools' messages."""
     if isinstance(completion, str):
         return completion
-    return "\n".join(str(message.get("content") or "") for message in completion if message.get("role") != "system")
+    said = [message for message in completion if message.get("role") not in ("system", "tool")]
+    return "\n".join(str(message.get("content") or "") for message in said)
 
 
 def _unwrapped(function: Any) -> Any:

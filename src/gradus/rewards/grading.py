@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
+from typing import Any
 
-from gradus.core import ConfigError, Episode, Grader, Reward, RewardTerm
+from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTerm, Turn
+from gradus.core.calls import without_calls
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
 __all__ = ["grader_of", "reweigh", "tell_step"]
@@ -113,9 +115,11 @@ def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, f
 def _completion(episode: Episode) -> Completion:
     first, *later = episode.turns
     columns = episode.outcome.get("columns")
-    messages: list[dict[str, str]] = [{"role": "assistant", "content": first.action}]
+    messages = [_spoken(first)]
     for turn in later:
-        messages += [{"role": "user", "content": turn.observation}, {"role": "assistant", "content": turn.action}]
+        messages += [*_seen(turn.messages, turn.observation), _spoken(turn)]
+    if episode.final is not None and episode.final.messages:  # results that nobody read any more
+        messages += [each for each in _seen(episode.final.messages, "") if each["role"] == "tool"]
     return Completion(
         prompt=first.observation,
         completion="\n".join(turn.action for turn in episode.turns),
@@ -124,6 +128,28 @@ def _completion(episode: Episode) -> Completion:
         completion_ids=tuple(token for turn in episode.turns if turn.tokens for token in turn.tokens.action_ids),
         messages=tuple(messages),
     )
+
+
+def _seen(messages: Sequence[Message], text: str) -> list[dict[str, Any]]:
+    """An observation as chat messages; a tool's has its name, as in TRL."""
+    if not messages:
+        return [{"role": "user", "content": text}]
+    return [
+        {"role": each.role, "content": each.content, **({"name": each.name} if each.role == "tool" else {})}
+        for each in messages
+    ]
+
+
+def _spoken(turn: Turn) -> dict[str, Any]:
+    """An answer as a chat message, its calls apart from its text."""
+    calls = [
+        {"type": "function", "function": {"name": each.name, "arguments": dict(each.arguments)}}
+        for each in turn.calls
+        if each.fault != "malformed"
+    ]
+    if not calls:
+        return {"role": "assistant", "content": turn.action}
+    return {"role": "assistant", "content": without_calls(turn.action, turn.calls), "tool_calls": calls}
 
 
 def _grade(name: str, scored: ScoredCompletion, turns: int) -> Reward:

@@ -11,7 +11,9 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, Span, ToolCall
 from gradus.core.calls import read_message
+from gradus.core.thoughts import without_thoughts
 from gradus.core.waiting import wait_for
+from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
 
 __all__ = ["HOOKS", "ToolEnvironment", "Tools"]
@@ -22,12 +24,12 @@ HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 class Tools:
     """What a class of one's own may look like; nothing needs to inherit from it, and all but ``reset`` may be left out.
 
-    Every public function of the class that is not named here is a tool. ``system_prompt``: the rules. ``tools``: further tools,
-    functions or :class:`Tool`. ``done``: set it to end the episode. Calls of a turn are carried out one after another.
+    Every public function of the class that is not named here is a tool. ``system_prompt``: the rules. ``tools``: further tools:
+    functions, :class:`Tool`, and MCP servers (``"mcp:COMMAND"`` starts one for each episode; a :class:`McpTools` is shared). ``done``: set it to end the episode. Calls of a turn are carried out one after another.
     """
 
     system_prompt: str = ""
-    tools: Sequence[Callable[..., Any] | Tool] = ()
+    tools: Sequence[Callable[..., Any] | Tool | McpTools | str] = ()
     done: bool = False
 
     def reset(self, **options: Any) -> str | None:
@@ -73,6 +75,7 @@ class ToolEnvironment:
         if not callable(getattr(instance, "reset", None)):
             raise ConfigError(f"{type(instance).__name__} needs a method reset, which returns what the user says first")
         self._by_name: dict[str, Tool] = {}
+        self._servers: dict[str, McpTools] = {}  # started here
         self._episode_id, self._steps, self._calls = "", 0, 0
         self._over, self._answer = False, ""
         self._reward: tuple[int, Mapping[str, float] | None] = (-1, None)  # behind which step, and what it was
@@ -129,7 +132,9 @@ class ToolEnvironment:
         return {"answer": self._answer, "reward": reward, "components": parts, **own}
 
     def close(self) -> None:
-        """Close the class's own, if it has a close."""
+        """End the servers that were started here, and close the class's own, if it has a close."""
+        for server in self._servers.values():
+            server.close()
         if "close" in self._hooks and hasattr(self.instance, "close"):
             self.instance.close()
 
@@ -141,11 +146,19 @@ class ToolEnvironment:
         names = [name for name, _ in own if not name.startswith("_") and name not in self._hooks]
         given = [getattr(self.instance, name) for name in names]
         given += list(getattr(self.instance, "tools", ())) if "close" in self._hooks else []
-        tools = [each if isinstance(each, Tool) else as_tool(each) for each in given]
+        tools = [tool for each in given for tool in self._expanded(each)]
         by_name = {tool.name: tool for tool in tools}
         if len(by_name) < len(tools):
             raise ConfigError(f"tools need different names, got {', '.join(tool.name for tool in tools)}")
         return by_name
+
+    def _expanded(self, given: Any) -> Sequence[Tool]:
+        """The tools that an entry stands for: itself, or those of an MCP server, which this environment starts if it is a name."""
+        if isinstance(given, str):
+            given = self._servers.setdefault(given, McpTools(given))
+        if isinstance(given, McpTools):
+            return given.tools
+        return [given if isinstance(given, Tool) else as_tool(given)]
 
     def _numbered(self, call: ToolCall) -> ToolCall:
         self._calls += 1
@@ -181,7 +194,7 @@ class ToolEnvironment:
         return replace(seen, **_about(numbered), action_valid=False, action_error=error)
 
     def _answered(self, text: str) -> Observation:
-        self._answer = text
+        self._answer = text = without_thoughts(text).strip()
         said = self.instance.reply(text) if "reply" in self._hooks and hasattr(self.instance, "reply") else None
         if said is None:
             self._over = True

@@ -22,14 +22,16 @@ def tool_environment(
     reward: Callable[[Episode], Reward | float | None] | None = None,
     max_turns: int = 8,
     conditions: Mapping[str, Sequence[int]] | None = None,
+    components: Sequence[str] = (),
     **more: Any,
 ) -> EnvironmentSpec:
     """An environment whose tools are the methods of what ``make`` returns (see :class:`Tools`).
 
     ``reward`` says what an episode is worth: a number, or a :class:`Reward` with terms (:func:`by_call`). Without it the class's
     ``get_reward`` does. ``conditions``: name -> seeds below 1,000,000, which training never sees; 200 seeds of ``main`` if left
-    out. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
+    out. ``components``: the names of the reward's parts, if they are not ``reward`` and ``call``. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
     """
+    names = components or (("reward", "call") if reward else ("reward",))
     seeds = conditions or {"main": range(200)}
     if any(not 0 <= seed < TRAIN_SEEDS for each in seeds.values() for seed in each):
         raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
@@ -41,7 +43,7 @@ def tool_environment(
         name=name,
         summary=summary or f"calls of tools: {name}",
         make=lambda: ToolEnvironment(make()),
-        graders={"reward": Grader(name="reward", compute=compute, per_turn=True)},
+        graders={"reward": Grader(name="reward", compute=compute, per_turn=True, weights=dict.fromkeys(names, 1.0))},
         conditions={each: Condition(name=each, seeds=numbers) for each, numbers in seeds.items()},
         train_task=lambda index: Task(environment=name, seed=TRAIN_SEEDS + index),
         max_turns=max_turns,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradus.core import Message, child_seed
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import RequestBody
 
@@ -30,6 +32,7 @@ class Reply:
     arrived: asyncio.Queue[Sampled | Exception]
     tokenizer: Any
     stops: Sequence[str] = ()
+    read: Callable[[str], Message] | None = None  # reads calls of tools, if there are any
     tokens: list[Sampled] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
@@ -88,15 +91,33 @@ def _overlap(text: str, stop: str) -> int:
 
 def chat_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
     """A whole choice of ``chat.completion``."""
+    said, finish = _said(reply)
     choice: dict[str, Any] = {
         "index": index,
-        "message": {"role": "assistant", "content": reply.text, "refusal": None},
-        "finish_reason": reply.finish_reason,
+        "message": {"role": "assistant", "refusal": None, **said},
+        "finish_reason": finish,
         "logprobs": _chat_logprobs(asked, reply, reply.tokens),
     }
     if asked.return_token_ids:
         choice["token_ids"] = reply.token_ids
     return choice
+
+
+def _said(reply: Reply) -> tuple[dict[str, Any], str | None]:
+    """The content and the calls of a reply, and why it ended. Calls that cannot be read are content."""
+    message = reply.read(reply.text) if reply.read else None
+    if message is None or not message.calls or any(call.fault for call in message.calls):
+        return {"content": reply.text}, reply.finish_reason
+    calls = [
+        {
+            "index": place,
+            "id": call.id or f"{child_seed(reply.generation.seed, 'call', place) % 16**9:09x}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+        }
+        for place, call in enumerate(message.calls)
+    ]
+    return {"content": message.content or None, "tool_calls": calls}, "tool_calls"
 
 
 def completion_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
@@ -118,7 +139,12 @@ def chunk_choice(
     """A choice of one streamed event."""
     choice: dict[str, Any] = {"index": index, "finish_reason": piece.finish}
     if chat:
-        choice["delta"] = {**({"role": "assistant"} if first else {}), "content": piece.text}
+        said: dict[str, Any] = {"content": piece.text}
+        if reply.read is not None:  # whether it is a call is known at the end
+            said = {"content": ""}
+            if piece.finish is not None:
+                said, choice["finish_reason"] = _said(reply)
+        choice["delta"] = {**({"role": "assistant"} if first else {}), **said}
         choice["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
     else:
         choice["text"] = piece.text

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 from gradus.core import ConfigError, ContextLengthError, child_seed
 from gradus.interop.guard import LOOPBACK, Guard
 from gradus.interop.serving.answers import Reply, chat_choice, chunk_choice, completion_choice, usage
-from gradus.interop.serving.conversation import conversation_ids
+from gradus.interop.serving.conversation import conversation_ids, renderer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
 from gradus.interop.serving.reload import reload_route
@@ -142,7 +142,7 @@ class _Server:
         asked = parse_body(ChatRequest, await _json(request))
         self._check_model(asked.model)
         self._check_size(asked, 1)
-        prompt = conversation_ids(self.loaded, asked.messages)
+        prompt = conversation_ids(self.loaded, asked.messages, asked.offered)
         return await self._respond(request, asked, [prompt], chat=True)
 
     async def complete(self, request: Request) -> Response:
@@ -244,7 +244,14 @@ class _Server:
             top_logprobs=asked.top_logprobs_wanted or 0,
             stops=frozenset(asked.stop_token_ids or ()),
         )
-        return Reply(generation=generation, arrived=arrived, tokenizer=self.loaded.tokenizer, stops=asked.stops)
+        tools = asked.offered if isinstance(asked, ChatRequest) else []
+        return Reply(
+            generation=generation,
+            arrived=arrived,
+            tokenizer=self.loaded.tokenizer,
+            stops=asked.stops,
+            read=renderer_of(self.loaded, tools).read if tools else None,
+        )
 
 
 async def _all_or_gone(request: Request, replies: Sequence[Reply]) -> None:

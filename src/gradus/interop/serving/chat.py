@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gradus.core import child_seed
-from gradus.interop.serving.conversation import conversation_ids
+from gradus.interop.serving.conversation import conversation_ids, renderer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
@@ -23,23 +24,28 @@ def chat_loop(
     system_prompt: str = "",
     sampling: SamplingConfig | None = None,
     seed: int = 0,
-) -> list[dict[str, str]]:
-    """Ask, answer, and remember, until ``ask`` gives None. Returns the conversation.
+) -> list[dict[str, Any]]:
+    """Ask, answer, and remember, until ``ask`` gives None. Returns the conversation. Results of tools are asked for as well.
 
     ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets what was said.
     Raises ContextLengthError when the conversation no longer fits.
     """
-    opening = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    opening: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     messages = list(opening)
     batch = ContinuousBatch(loaded, rows=1)
     batch.start()
     try:
         turn = 0
-        while (said := ask()) is not None:
-            if said.strip() == "/new":
-                messages = list(opening)
-                continue
-            messages.append({"role": "user", "content": said})
+        answering = False  # a tool's results
+        while True:
+            if not answering:
+                if (said := ask()) is None:
+                    return messages
+                if said.strip() == "/new":
+                    messages = list(opening)
+                    continue
+                messages.append({"role": "user", "content": said})
+            answering = False
             answer = ""
             for piece in _answer(batch, messages, sampling or free_sampling(loaded.settings), child_seed(seed, turn)):
                 show(piece)
@@ -47,15 +53,39 @@ def chat_loop(
             show("\n")
             messages.append({"role": "assistant", "content": answer})
             turn += 1
-        return messages
+            if calls := _calls(loaded, messages):
+                for call in calls:
+                    show(f"what does {call['function']['name']} give?\n")
+                    if (result := ask()) is None:
+                        return messages
+                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+                answering = True
     finally:
         batch.close()
 
 
+def _calls(loaded: LoadedModel, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls of the newest answer, put into its message as the protocol has them; none if one cannot be read."""
+    if not loaded.settings.tools:
+        return []
+    message = renderer_of(loaded, loaded.settings.tools).read(messages[-1]["content"])
+    if not message.calls or any(call.fault for call in message.calls):
+        return []
+    calls = [
+        {
+            "id": call.id or f"call{len(messages):02d}{place:03d}",
+            "function": {"name": call.name, "arguments": dict(call.arguments)},
+        }
+        for place, call in enumerate(message.calls)
+    ]
+    messages[-1] = {"role": "assistant", "content": message.content, "tool_calls": calls}
+    return calls
+
+
 def _answer(
-    batch: ContinuousBatch, messages: list[dict[str, str]], sampling: SamplingConfig, seed: int
+    batch: ContinuousBatch, messages: list[dict[str, Any]], sampling: SamplingConfig, seed: int
 ) -> Iterator[str]:
-    prompt = conversation_ids(batch.loaded, messages)
+    prompt = conversation_ids(batch.loaded, messages, batch.loaded.settings.tools)
     budget = batch.room(prompt, None, sampling.max_new_tokens)
     arrived: queue.SimpleQueue[Sampled | Exception] = queue.SimpleQueue()
     settings = sampling.model_copy(update={"max_new_tokens": budget})

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 
+from gradus.core import ConfigError, Message, ToolCall
+from gradus.core.calls import write_calls
 from gradus.interop.serving.openai_schema import ApiError
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.tool_renderer import ToolRenderer
 
-__all__ = ["conversation_ids"]
+__all__ = ["conversation_ids", "renderer_of"]
 
 
-def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+def conversation_ids(
+    loaded: LoadedModel, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+) -> list[int]:
     """Ids of the whole conversation, up to where the model speaks. Without a system message it gets the one it was trained with.
 
     System, user and assistant in turn are put together by the renderer, which is what rollouts and training do; any other order
     is left to the chat template. Raises ApiError for what neither can render.
     """
+    if tools or any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
+        return _with_tools(loaded, messages, tools)
     said = [(_role(message), _content(message)) for message in messages]
     if said[0][0] != "system" and loaded.settings.system_prompt:
         said.insert(0, ("system", loaded.settings.system_prompt))  # what the model was trained with
@@ -33,6 +41,85 @@ def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]])
         ids += loaded.tokenizer.encode(answer, add_special_tokens=False, split_special_tokens=True)
         ids += [renderer.stop_id, *renderer.following(question, cached=False)]
     return ids
+
+
+def renderer_of(loaded: LoadedModel, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
+    """What renders and reads calls of these tools. Raises ApiError for what cannot be a tool, or not with this chat template."""
+    for tool in tools:
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, Mapping) or not function.get("name"):
+            raise ApiError('tools: expected {"type": "function", "function": {"name": ...}}', param="tools")
+    try:
+        renderer = loaded.renderer.for_tools(tools)
+    except ConfigError as error:
+        raise ApiError(str(error), param="tools", code="unsupported_parameter") from error
+    if not isinstance(renderer, ToolRenderer):
+        raise ApiError("messages refer to calls of tools, but tools is empty; send the tools again", param="tools")
+    return renderer
+
+
+def _with_tools(
+    loaded: LoadedModel, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[int]:
+    """A conversation in which tools may be called, put together from the pieces that a policy is trained on."""
+    renderer = renderer_of(loaded, tools)
+    names = {str(call.get("id")): call["function"]["name"] for message in messages for call in _tool_calls(message)}
+    said = [_message(message, names) for message in messages]
+    system = said.pop(0).content if said[0].role == "system" else loaded.settings.system_prompt
+    if not said or said[-1].role == "assistant":
+        raise ApiError("messages: the last message must be the user's or a tool's", param="messages")
+    ids: list[int] = []
+    pending: list[Message] = []
+    for message in said:
+        if message.role != "assistant":
+            pending.append(message)
+            continue
+        ids += _heard(renderer, system, pending, bool(ids))
+        pending = []
+        if message.calls:
+            text = f"{message.content}\n{write_calls(message.calls)}".strip()
+            ids += renderer.encode_answer(text, [call.id for call in message.calls])
+        else:
+            ids += [*loaded.renderer.ids.letters(message.content), loaded.renderer.stop_id]
+    return ids + _heard(renderer, system, pending, bool(ids))
+
+
+def _heard(renderer: ToolRenderer, system: str, messages: Sequence[Message], later: bool) -> list[int]:
+    try:
+        return list(renderer.following(messages) if later else renderer.first(system, messages))
+    except TemplateError as error:
+        raise ApiError(f"the chat template cannot render these messages: {error}", param="messages") from error
+
+
+def _tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(
+        isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) and call["function"].get("name")
+        for call in calls
+    ):
+        raise ApiError("messages: tool_calls is a list of calls with a function that has a name", param="messages")
+    return calls
+
+
+def _message(message: Mapping[str, Any], names: Mapping[str, str]) -> Message:
+    """A message of the protocol. ``names``: of the tools, by the ids of calls."""
+    calls = [_called(call) for call in _tool_calls(message)]
+    if message.get("role") == "tool":
+        call_id = str(message.get("tool_call_id") or "")
+        if call_id not in names:
+            raise ApiError(f"messages: no call has the id {call_id!r} that a tool's message answers", param="messages")
+        return Message(role="tool", content=_content(message), call_id=call_id, name=names[call_id])
+    content = "" if calls and message.get("content") is None else _content(message)
+    return Message(role=_role(message), content=content, calls=tuple(calls))
+
+
+def _called(call: Mapping[str, Any]) -> ToolCall:
+    arguments = call["function"].get("arguments") or "{}"
+    try:
+        values = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return ToolCall(name=str(call["function"]["name"]), arguments=dict(values), id=str(call.get("id") or ""))
+    except (ValueError, TypeError) as error:
+        raise ApiError(f"messages: the arguments of a call are no JSON object: {error}", param="messages") from error
 
 
 def _role(message: Mapping[str, Any]) -> str:

@@ -73,7 +73,7 @@ class ContinuousBatch:
         self.rows = rows
         self._closing = False
         self._plan = cache_plan(loaded)
-        self._stops = loaded.renderer.stop_ids
+
         self._waiting: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
         self._active: list[Generation] = []  # by slot
         self._logits: Tensor | None = None  # (n, V) of the active rows
@@ -230,7 +230,10 @@ class ContinuousBatch:
     def _say(self, row: Generation, token: int, logprob: float, logprobs: Tensor) -> bool:
         """Tell the asker of one token; true if it was the last."""
         row.ids.append(token)
-        stopped, full = token in self._stops or token in row.stops, len(row.ids) >= row.sampling.max_new_tokens
+        stopped, full = (
+            token in self.loaded.renderer.stop_ids or token in row.stops,
+            len(row.ids) >= row.sampling.max_new_tokens,
+        )
         top: tuple[tuple[int, float], ...] = ()
         if row.top_logprobs:
             values, ids = logprobs.topk(min(row.top_logprobs, logprobs.shape[-1]))

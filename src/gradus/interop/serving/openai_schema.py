@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -50,6 +50,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
+_MOST_TOOLS = 128
 Stop = Annotated[str, Field(max_length=256)]
 
 
@@ -127,6 +128,13 @@ class ChatRequest(RequestBody):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
+    tool_choice: Literal["none", "auto"] | None = None
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
     @property
     def budget(self) -> int | None:

@@ -168,14 +168,15 @@ def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[L
     """The training sequences of an episode: a restart opens a new one."""
     sequences: list[Longest] = []
     turns = read = said = longest = 0
+    speaker = renderer.for_tools(episode.tools)
     for turn in episode.turns:
         if turn.index == 0 or turn.restart:
             turns = said = longest = 0
-            read = len(renderer.first(episode.system_prompt, turn.observation))
+            read = len(speaker.first(episode.system_prompt, turn.shown))
         else:
-            read += len(renderer.following(turn.observation))
+            read += len(speaker.following(turn.shown))
         needed = read + said + allowed
-        spoken = len(renderer.encode_answer(turn.action))
+        spoken = len(speaker.encode_answer(turn.action))
         turns, said, longest = turns + 1, said + spoken, max(longest, spoken)
         sequences.append(Longest(turns=turns, read=read, said=said, answer=longest, needed=needed))
     return sequences

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from gradus.core import ConfigError
 from gradus.policies.local.folders import check_model_source
-from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
 
 __all__ = ["LoadedModel", "check_source", "context_length", "load_model", "quiet_transformers"]
@@ -56,6 +56,7 @@ def load_model(
     adapter: str | os.PathLike[str] | None = None,
     keep_history: bool | None = None,
     template_options: Mapping[str, Any] | None = None,
+    tool_calls: ToolCalls | None = None,
 ) -> LoadedModel:
     """Load a causal language model from a folder or by its hub name.
 
@@ -65,7 +66,7 @@ def load_model(
         device: ``auto`` is the first GPU if there is one.
         attention: ``sdpa`` or ``eager``. None: what the model was trained with, else sdpa if the architecture has it.
         adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
-        keep_history, template_options: see :class:`~gradus.policies.local.renderers.ChatRenderer`. None: as the model was
+        keep_history, template_options, tool_calls: see :class:`~gradus.policies.local.renderers.ChatRenderer`. None: as the model was
             trained.
 
     Raises:
@@ -75,8 +76,9 @@ def load_model(
     base, adapter = _base_and_adapter(name, adapter)
     check_model_source(base, asked=base == name)
     stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
-    given = {"attention": attention, "keep_history": keep_history, "template_options": template_options}
-    settings = stored.model_copy(update={key: value for key, value in given.items() if value is not None})
+    given = {"keep_history": keep_history, "template_options": template_options, "tool_calls": tool_calls}
+    given = {key: value for key, value in {**given, "attention": attention}.items() if value is not None}
+    settings = stored.model_copy(update=given)
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     number = _dtype(dtype, place)
     tokenizer, model = _load_parts(base, number, settings.attention)
@@ -91,6 +93,7 @@ def load_model(
         keep_history=settings.keep_history,
         template_options=settings.template_options,
         date=settings.date,
+        tool_calls=settings.tool_calls,
     )
     model.to(place).eval()
     parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}

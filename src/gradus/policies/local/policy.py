@@ -23,6 +23,7 @@ from gradus.policies.local.decoding import Answer, Decoder, Prompt
 from gradus.policies.local.general_decoding import GeneralDecoder
 from gradus.policies.local.grammar import Grammar, WordGrammar
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.renderers import read_answer
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 
 __all__ = ["LocalPolicy", "LocalSession"]
@@ -132,6 +133,10 @@ class LocalSession:
         self._rows = [_Row(start=start) for start in episodes]
         self._size = policy.batch_size or max(1, len(episodes))
         self._takes_turns = len(episodes) > self._size
+        for start in episodes:
+            policy.loaded.renderer.for_tools(
+                start.tools
+            )  # refused before anything is sampled; a call may end with its own token
         self._decoder: Decoder | GeneralDecoder | None = policy.decoder(min(self._size, max(1, len(episodes))))
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
@@ -198,13 +203,14 @@ class LocalSession:
 
     def _reading(self, request: Request) -> _Reading:
         """What a row must read now: a whole prompt at a restart, else its unread tokens and the new frame."""
-        row, renderer = self._rows[request.row], self._policy.loaded.renderer
+        row = self._rows[request.row]
+        renderer = self._policy.loaded.renderer.for_tools(row.start.tools)
         restart = request.observation.restart or not row.opened
         if restart:
-            context = renderer.first(row.start.system_prompt, request.observation.text)
+            context = renderer.first(row.start.system_prompt, request.observation.shown)
             past, new = 0, context
         else:
-            context = renderer.following(request.observation.text)
+            context = renderer.following(request.observation.shown)
             # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
             context = (renderer.stop_id, *context) if row.cut else context
             past, new = row.length, (*row.unread, *context)
@@ -247,8 +253,10 @@ class LocalSession:
             restart=reading.restart,
             legal=None if answer.legal is None else tuple(answer.legal),
         )
+        text = self._policy.loaded.renderer.decode(answer.ids)
         return Action(
-            text=self._policy.loaded.renderer.decode(answer.ids),
+            text=text,
+            message=read_answer(self._policy.loaded.renderer, row.start.tools, text),
             tokens=tokens,
             usage=Usage(prompt_tokens=len(prompt.new), completion_tokens=len(answer.ids)),
             stop=None if answer.stopped else StopReason.TOKEN_LIMIT,

@@ -7,18 +7,25 @@ the template's own text when a renderer is built, and it is checked there that t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date as Date
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from jinja2.exceptions import TemplateError
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, Message
+from gradus.policies.local.text_ids import TextIds
 from gradus.policies.local.thinking import channels_from_text, close_thought, open_thought, text_from_channels
+from gradus.policies.local.tool_renderer import ToolRenderer
+from gradus.policies.nano.model import NANO_TEMPLATE
 
-__all__ = ["PLAIN_TEMPLATE", "ChatRenderer"]
+__all__ = ["PLAIN_TEMPLATE", "ChatRenderer", "ToolCalls", "read_answer"]
+
+ToolCalls = Literal["auto", "template", "json"]
+Said = str | Sequence[Message]
 
 PLAIN_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -45,6 +52,9 @@ class ChatRenderer:
             all the same. Without it such a template is an error.
         template_options: passed to the template (``{"enable_thinking": False}``).
         date: what a template is told if it asks for today's date, as year-month-day.
+        tool_calls: how calls of tools are written: ``template`` as the chat template has it; ``json`` as lines of JSON, with the
+            schemas behind the system prompt; ``auto`` is ``template``, and JSON without schemas if there is no chat template
+            or it is a nano model's.
 
     A template without a system role, or one that moves the system prompt as the conversation grows, gets the system prompt in
     front of the first observation, an empty line between. Thoughts are ``<think>`` blocks in texts, however the template writes
@@ -63,14 +73,15 @@ class ChatRenderer:
         keep_history: bool = False,
         template_options: Mapping[str, Any] | None = None,
         date: str = "2026-01-01",
+        tool_calls: ToolCalls | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.keep_history, self._tool_calls = tokenizer, keep_history, tool_calls or "auto"
         self.plain = tokenizer.chat_template is None
         self._options = dict(template_options or {})
         template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
         self._template = _dated(template, Date.fromisoformat(date))
-        self._encode_text = _encoder(tokenizer)
-        self._special = _special_pattern(tokenizer)
+        self._day = Date.fromisoformat(date)
+        self.ids = TextIds(tokenizer)
         if self.plain and tokenizer.eos_token_id is None:
             raise ConfigError(
                 "the tokenizer has neither a chat template nor an end-of-sequence token, so an answer could not end; "
@@ -78,13 +89,14 @@ class ChatRenderer:
             )
         self.has_system_role = self._accepts_system()
         tail = self._tail(keep_history)
-        self._stop_text = self._stop_token(tail)[1]
+        self.stop_text = self._stop_token(tail)[1]
         self.stop_id = self._last_stop(tail)
         self._stops = frozenset({self.stop_id, *stop_ids, *_as_ids(tokenizer.eos_token_id)})
-        before, after = tail[len(self._stop_text) :].split(_SECOND)
+        before, after = tail[len(self.stop_text) :].split(_SECOND)
         self._before, self._after = before, after
         self._clean = self._content_rule()
         self._check_third_turn()
+        self._by_tools: dict[str, ToolRenderer] = {}
         self._first_cached: Callable[[str, str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._first)
         self._following_cached: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._following)
 
@@ -93,25 +105,42 @@ class ChatRenderer:
         """Ids that end an answer: the template's own, the tokenizer's end of sequence, and those given."""
         return self._stops
 
-    def first(self, system_prompt: str, observation: str, *, cached: bool = True) -> tuple[int, ...]:
+    def for_tools(self, tools: Sequence[Mapping[str, Any]]) -> ChatRenderer | ToolRenderer:
+        """The renderer of an episode with these tools; itself if there are none. Raises ConfigError for what the template cannot do."""
+        return self._with_tools(tools) if tools else self
+
+    def _with_tools(self, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
+        key = json.dumps([dict(tool) for tool in tools], sort_keys=True)
+        if key not in self._by_tools:
+            nano = self.plain or self.tokenizer.chat_template == NANO_TEMPLATE
+            plain = self._tool_calls == "json" or (self._tool_calls == "auto" and nano)
+            self._by_tools[key] = ToolRenderer(self, tools, plain=plain, listed=self._tool_calls == "json")
+        return self._by_tools[key]
+
+    def first(self, system_prompt: str, observation: Said, *, cached: bool = True) -> tuple[int, ...]:
         """Ids of the whole prompt of a training sequence, up to where the model speaks. A server keeps none: ``cached`` false."""
+        if not isinstance(observation, str):
+            return self._with_tools(()).first(system_prompt, observation)
         return self._first_cached(system_prompt, observation) if cached else self._first(system_prompt, observation)
 
-    def following(self, observation: str, *, cached: bool = True) -> tuple[int, ...]:
+    def following(self, observation: Said, *, cached: bool = True) -> tuple[int, ...]:
         """Ids between the last sampled stop token and where the model speaks again."""
+        if not isinstance(observation, str):
+            return self._with_tools(()).following(observation)
         return self._following_cached(observation) if cached else self._following(observation)
 
     def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of any conversation that the template can render, up to where the model speaks."""
-        return self._encode_text(self._render([dict(message) for message in messages]))
+        return self.ids.encode(self._render([dict(message) for message in messages]))
 
-    def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""
-        if self._opened:
-            text = close_thought(self._opened, text)
+    def encode_answer(self, text: str, ids: Sequence[str] = ()) -> tuple[int, ...]:
+        """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as.
+        ``ids`` are those of its calls, of which there are none without tools."""
+        if self.opened:
+            text = close_thought(self.opened, text)
         elif self._channels:
-            return (*self._encode_answer(channels_from_text(text, self._lead, self._prompt_end)), self.stop_id)
-        return (*self._encode_answer(self._lead + text, len(self._lead)), self.stop_id)
+            return (*self._encode_answer(channels_from_text(text, self.lead, self._prompt_end)), self.stop_id)
+        return (*self._encode_answer(self.lead + text, len(self.lead)), self.stop_id)
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
@@ -119,7 +148,29 @@ class ChatRenderer:
         while ids and ids[-1] in self._stops:
             ids.pop()
         text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text_from_channels(text) if self._channels else self._opened + text
+        return text_from_channels(text) if self._channels else self.opened + text
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
+        """The template's text of messages and tools, up to where the model speaks."""
+        named = {} if tools is None else {"tools": tools}
+        template = self._template
+        if tools is not None and isinstance(self.tokenizer.chat_template, dict):  # some have another one for tools
+            template = _dated(self.tokenizer.get_chat_template(tools=tools), self._day)
+        return self.tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            add_generation_prompt=True,
+            chat_template=template,
+            **{**self._options, **named},
+        )
+
+    def add_stop(self, stop_id: int) -> None:
+        """Let a further token end an answer: some templates end a call of a tool with one of its own."""
+        self._stops |= {stop_id}
+
+    def frame_tokens(self) -> set[str]:
+        """Special tokens that the template writes around messages."""
+        return {match[0] for match in self.ids.special_tokens(self._frame, 0)}
 
     # -- how the pieces are cut -----------------------------------------------------------------------------------
 
@@ -165,7 +216,7 @@ class ChatRenderer:
         spoken, thought = _behind(whole, prompt), _behind(reasoned, prompt)
         lead = spoken.split(_ANSWER)[0] if _ANSWER in spoken else ""
         self._channels = "<|channel|>" in lead
-        self._opened = open_thought(prompt)
+        self.opened = open_thought(prompt)
         self._prompt_end = prompt.split(_FIRST)[1]
         exact = bool(spoken) and thought.startswith(lead + _THOUGHT + _ANSWER)
         if not (exact or self._channels) and not keep_history:
@@ -177,13 +228,13 @@ class ChatRenderer:
             )
         # Some templates write something in front of an answer that is not part of the prompt, a space or the name of a
         # channel: the model says it.
-        self._lead = lead
+        self.lead = lead
         self._frame = whole
         return whole.split(_ANSWER, 1)[1]
 
     def _stop_token(self, tail: str) -> tuple[int, str]:
         """The token that ends an answer, and its text at the head of ``tail``."""
-        ids = self._encode_text(tail)
+        ids = self.ids.encode(tail)
         known = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
         text = self.tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         if not ids or ids[0] not in known or not text or not tail.startswith(text):
@@ -205,14 +256,14 @@ class ChatRenderer:
         whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, probe))
         written = whole.split(_ANSWER, 1)[1]
         for rule in (_unchanged, str.strip):
-            if written == self._stop_text + self._before + rule(probe) + self._after:
+            if written == self.stop_text + self._before + rule(probe) + self._after:
                 return rule
         return None
 
     def _check_third_turn(self) -> None:
         """What follows the second answer must be what follows the first one."""
         whole = self._render(self._messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, _SECOND))
-        if whole.split(_ANSWER, 1)[1] != self._stop_text + self._before + _SECOND + self._after:
+        if whole.split(_ANSWER, 1)[1] != self.stop_text + self._before + _SECOND + self._after:
             raise ConfigError(
                 "the chat template writes the third turn differently from the second, so it cannot be extended turn by "
                 "turn; give the tokenizer another chat template"
@@ -230,35 +281,41 @@ class ChatRenderer:
             text = whole.split(_ANSWER, 1)[1]
         else:
             observation = self._clean(observation)
-            text = self._stop_text + self._before + observation + self._after
+            text = self.stop_text + self._before + observation + self._after
         # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
         return tuple(self._encode_around(text, [observation])[1:])
 
     def _encode_answer(self, text: str, lead: int = 0) -> list[int]:
         """Encode what an assistant says. Tokens of the frame that it spells out stay letters; tools' and thoughts' are tokens."""
-        if self._special is None or self._channels:
-            return self._encode_text(text)
-        frame = [match for match in self._special.finditer(text, lead) if match[0] in self._frame]
+        if self.ids.special is None or self._channels:
+            return self.ids.encode(text)
+        frame = [match for match in self.ids.special.finditer(text, lead) if match[0] in self._frame]
         if not frame:
-            return self._encode_text(text)
+            return self.ids.encode(text)
         ids: list[int] = []
         start = 0
         for match in frame:
-            ids += self._encode_text(text[start : match.start()]) if match.start() > start else []
-            ids += _encode_letters(self.tokenizer, match[0])
+            ids += self.ids.encode(text[start : match.start()]) if match.start() > start else []
+            ids += self.ids.letters(match[0])
             start = match.end()
-        return ids + (self._encode_text(text[start:]) if start < len(text) else [])
+        return ids + (self.ids.encode(text[start:]) if start < len(text) else [])
 
     def _encode_around(self, text: str, contents: Sequence[str]) -> list[int]:
         """Encode a rendered text. Special tokens spelled out inside ``contents`` stay letters: content is no frame."""
-        if self._special is None or not any(self._special.search(part) for part in contents):
-            return self._encode_text(text)
+        if self.ids.special is None or not any(self.ids.special.search(part) for part in contents):
+            return self.ids.encode(text)
         ids: list[int] = []
         for part in contents:
             head, content, text = text.partition(part.strip())
-            ids += self._encode_text(head)
-            ids += _encode_letters(self.tokenizer, content)
-        return ids + self._encode_text(text)
+            ids += self.ids.encode(head)
+            ids += self.ids.letters(content)
+        return ids + self.ids.encode(text)
+
+
+def read_answer(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], text: str) -> Message | None:
+    """An answer as a message with its calls; None in an episode without tools."""
+    speaker = renderer.for_tools(tools)
+    return speaker.read(text) if isinstance(speaker, ToolRenderer) else None
 
 
 def _dated(template: str, day: Date) -> str:
@@ -280,26 +337,3 @@ def _as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, int) else tuple(value)
-
-
-def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Text -> ids without added tokens. A fast tokenizer's core is asked directly: at 3,000 short texts a step the wrapper
-    around it costs more than the encoding. The wrapper is used where its state would change what the core does."""
-    core = getattr(tokenizer, "backend_tokenizer", None)
-
-    def encode(text: str) -> list[int]:
-        if core is None or core.truncation is not None or core.padding is not None or core.encode_special_tokens:
-            return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
-        return core.encode(text, add_special_tokens=False).ids
-
-    return encode
-
-
-def _encode_letters(tokenizer: Any, text: str) -> list[int]:
-    """Text -> ids where special tokens that the text spells out are ordinary letters."""
-    return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-
-
-def _special_pattern(tokenizer: Any) -> re.Pattern[str] | None:
-    texts = sorted({str(token) for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, texts))) if texts else None

@@ -26,12 +26,16 @@ class ModelSettings(BaseModel):
     environment: str | None = None
     # What the environment says first. A conversation without a system prompt of its own gets this one.
     system_prompt: str = ""
+    # The tools that it could call there, as JSON schemas.
+    tools: tuple[dict[str, Any], ...] = ()
     # How tokens were drawn; None if it was never trained with any.
     sampling: SamplingConfig | None = None
     # Earlier answers are kept as they were sampled, also if the chat template would rewrite them.
     keep_history: bool = False
     # Passed to the chat template: {"enable_thinking": false}, or tools.
     template_options: dict[str, Any] = Field(default_factory=dict)
+    # How calls of tools are written: as the chat template has it, as lines of JSON, or as fits the template.
+    tool_calls: Literal["auto", "template", "json"] = "auto"
     # The attention of transformers that computed it; None for transformers' own choice.
     attention: Literal["sdpa", "eager"] | None = None
     # What the chat template is told if it asks for today's date. A fixed day, so that a resumed run reads the same prompts.

@@ -13,7 +13,8 @@ __all__ = ["channels_from_text", "close_thought", "open_thought", "text_from_cha
 _OPEN = re.compile(r"<(think|thinking|thought|reasoning)>\s*$")
 _THOUGHT = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
 _CHANNEL = re.compile(
-    r"<\|channel\|>(\w+)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|channel\|>|\Z)", re.DOTALL
+    r"(?: ?to=[\w.-]+ ?)?<\|channel\|>(\w+)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|channel\|>|\Z)",
+    re.DOTALL,
 )
 
 

@@ -64,11 +64,12 @@ class RemoteUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answer, what all attempts at it cost, and whether ``max_tokens`` cut it."""
+    """An answer, what all attempts at it cost, and whether ``max_tokens`` cut it. ``calls`` are those of tools, as they came."""
 
     text: str
     usage: Usage
     cut: bool
+    calls: tuple[Mapping[str, Any], ...] = ()
 
 
 class CallError(Exception):
@@ -86,6 +87,15 @@ class _Unanswered(Exception):
     def __init__(self, message: str, *, kind: str, wait: float | None = None, lasting: bool = False) -> None:
         super().__init__(message)
         self.kind, self.wait, self.lasting = kind, wait, lasting
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One request: the conversation, the seed that goes with it, and the tools that may be called."""
+
+    messages: Sequence[Mapping[str, Any]]
+    seed: int | None
+    tools: Sequence[Mapping[str, Any]]
 
 
 @dataclass(kw_only=True)
@@ -121,10 +131,11 @@ class ChatClient:
 
     async def ask(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         key: tuple[int | str, ...],
         *,
         seed: int | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
         outage: list[CallError] | None = None,
     ) -> Reply:
         """One answer to a conversation, or :class:`CallError`. ``key`` seeds the jitter of the waits.
@@ -134,7 +145,7 @@ class ChatClient:
         outage = [] if outage is None else outage
         async with self._slots:
             try:
-                return await self._persist(messages, key, seed, outage)
+                return await self._persist(_Asked(messages, seed, tools), key, outage)
             except CallError as refused:
                 error = CallError(self._clean(str(refused)), kind=refused.kind, lasting=refused.lasting)
                 self.usage.failures += 1
@@ -144,9 +155,8 @@ class ChatClient:
 
     async def _persist(
         self,
-        messages: Sequence[Mapping[str, str]],
+        asked: _Asked,
         key: tuple[int | str, ...],
-        seed: int | None,
         outage: list[CallError],
     ) -> Reply:
         meter = _Meter()
@@ -155,7 +165,7 @@ class ChatClient:
             if outage:
                 raise outage[0]
             try:
-                return await self._attempt(messages, seed, meter)
+                return await self._attempt(asked, meter)
             except _Unanswered as problem:
                 if attempt == self.retries:
                     message = f"{problem}, after {attempt + 1} attempts"
@@ -176,13 +186,13 @@ class ChatClient:
         # After a limit is lifted, the jitter keeps all waiting rows from coming back in the same instant.
         await asyncio.sleep(pause if problem.wait is None else problem.wait + pause / 4)
 
-    async def _attempt(self, messages: Sequence[Mapping[str, str]], seed: int | None, meter: _Meter) -> Reply:
+    async def _attempt(self, asked: _Asked, meter: _Meter) -> Reply:
         import openai
 
         self.usage.calls += 1
         try:
             async with asyncio.timeout(self.timeout):
-                raw = await self._create(messages, seed)
+                raw = await self._create(asked)
         except (TimeoutError, openai.APITimeoutError):
             raise _Unanswered(f"no answer within {self.timeout:g} s", kind="Timeout") from None
         except openai.APIConnectionError as error:
@@ -195,23 +205,25 @@ class ChatClient:
             raise _Unanswered("the reply is not JSON", kind="MalformedReply") from None
         return self._read(raw, meter)
 
-    async def _create(self, messages: Sequence[Mapping[str, str]], seed: int | None) -> object:
+    async def _create(self, asked: _Asked) -> object:
         """The reply as parsed by the client; newer models want the token budget under another name, and say so."""
         import openai
 
         body: dict[str, Any] = {name: value for name, value in self.options.items() if value is not None}
         if "max_tokens" in body:
             body[self._budget_key] = body.pop("max_tokens")
-        if seed is not None:
-            body["seed"] = seed
+        if asked.seed is not None:
+            body["seed"] = asked.seed
+        if asked.tools:
+            body["tools"] = [dict(tool) for tool in asked.tools]
         # The client wants its own TypedDicts; what goes out is the conversation as it stands.
-        conversation: Any = [dict(message) for message in messages]
+        conversation: Any = [dict(message) for message in asked.messages]
         try:
             return await self.client.chat.completions.create(model=self.model, messages=conversation, extra_body=body)
         except openai.BadRequestError as error:
             if self._budget_key == "max_tokens" and "max_completion_tokens" in str(error):
                 self._budget_key = "max_completion_tokens"
-                return await self._create(messages, seed)
+                return await self._create(asked)
             raise
 
     def _read(self, raw: object, meter: _Meter) -> Reply:
@@ -222,14 +234,25 @@ class ChatClient:
         message = getattr(choices[0], "message", None)
         reason = getattr(choices[0], "finish_reason", None)
         text = getattr(message, "content", None) or getattr(message, "refusal", None)
-        if not isinstance(text, str):
+        calls = tuple(self._plain_call(each) for each in getattr(message, "tool_calls", None) or ())
+        if not isinstance(text, str) and not calls:
             if reason == "length":
                 raise CallError("the answer reached max_tokens before its first word; raise max_tokens", kind="Length")
             raise _Unanswered(f"the reply has no content (finish_reason {reason!r})", kind="MalformedReply")
         price = self.usage.price
         cost = None if price is None or meter.unmetered else price.cost(meter.prompt, meter.completion)
         usage = Usage(prompt_tokens=meter.prompt, completion_tokens=meter.completion, cost=cost)
-        return Reply(text=self._clean(text), usage=usage, cut=reason == "length")
+        return Reply(text=self._clean(text or ""), usage=usage, cut=reason == "length", calls=calls)
+
+    def _plain_call(self, call: Any) -> Mapping[str, Any]:
+        """A call as it goes back to the server with the next request."""
+        function = getattr(call, "function", None)
+        name, arguments = (self._clean(str(getattr(function, part, ""))) for part in ("name", "arguments"))
+        return {
+            "id": str(getattr(call, "id", "")),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
 
     def _clean(self, text: str) -> str:
         """What a server said, fit to be stored: without the key, should it be echoed, and without half characters."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from gradus.core import (
@@ -13,18 +15,21 @@ from gradus.core import (
     ConfigError,
     EpisodeStart,
     Failure,
+    Message,
     PolicyError,
     Request,
     StopReason,
+    ToolCall,
     child_seed,
 )
+from gradus.core.calls import read_message, write_calls
 from gradus.policies.remote.client import CallError, ChatClient, Price, RemoteUsage, Reply
 
 __all__ = ["Price", "RemotePolicy", "RemoteUsage"]
 
 T = TypeVar("T")
-Message = dict[str, str]
-PROBE: tuple[Message, ...] = ({"role": "user", "content": "Answer with the word ready."},)
+Record = dict[str, Any]  # a message as the protocol has it
+PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
 
 
 class RemotePolicy:
@@ -128,7 +133,7 @@ class RemoteSession:
         self._episodes = episodes
         self._loop = loop
         self._seeded = seeded
-        self._messages: dict[int, list[Message]] = {}
+        self._messages: dict[int, list[Record]] = {}
         self._turns: dict[int, int] = {}
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
@@ -139,7 +144,7 @@ class RemoteSession:
         """Put what was really answered in place of the row's last answer."""
         messages = self._messages.get(row, [])
         if messages and messages[-1]["role"] == "assistant":
-            messages[-1] = {"role": "assistant", "content": text}
+            messages[-1] = self._said(row, text)
 
     def close(self) -> None:
         """Close connections; may be called twice."""
@@ -158,21 +163,34 @@ class RemoteSession:
         key = (*self._episodes[row].key, turn)
         seed = child_seed(0, *key, "remote") % 2**31 if self._seeded else None  # 31 bits: what every server takes
         try:
-            reply = await self._client.ask(messages, key, seed=seed, outage=outage)
+            tools = self._episodes[row].tools
+            reply = await self._client.ask(messages, key, seed=seed, tools=tools, outage=outage)
         except CallError as error:
             kind = error.kind if error.kind.endswith("Error") else f"{error.kind}Error"
             return Action(failure=Failure(stage="act", type=kind, message=f"{self._client.model}: {error}"))
-        messages.append({"role": "assistant", "content": reply.text})
+        said = self._said(row, reply.text)
+        messages.append({**said, "tool_calls": [dict(call) for call in reply.calls]} if reply.calls else said)
         return _action(reply)
 
-    def _conversation(self, request: Request) -> list[Message]:
+    def _said(self, row: int, text: str) -> Record:
+        """An answer as a record; calls that stand in its text become those of the record, for their results refer to them."""
+        message = read_message(text) if self._episodes[row].tools else Message(role="assistant", content=text)
+        readable = all(call.fault is None for call in message.calls)
+        return _record(message if readable else Message(role="assistant", content=text))
+
+    def _conversation(self, request: Request) -> list[Record]:
         """The row's messages with the new observation as the last one; a restart forgets the earlier turns."""
         messages = self._messages.get(request.row)
         if messages is None or request.observation.restart:
             system = self._episodes[request.row].system_prompt
             messages = [{"role": "system", "content": system}] if system else []
             self._messages[request.row] = messages
-        messages.append({"role": "user", "content": request.observation.text})
+        shown = request.observation.shown
+        seen = (Message(role="user", content=shown),) if isinstance(shown, str) else shown
+        results = [each.call_id for each in seen if each.role == "tool"]
+        for call, call_id in zip(messages[-1].get("tool_calls", ()) if messages else (), results, strict=False):
+            call["id"] = call_id  # the environment numbers calls that came without an id
+        messages += map(_record, seen)
         return messages
 
 
@@ -201,8 +219,42 @@ class _LoopThread:
             self._loop.close()
 
 
+def _record(message: Message) -> Record:
+    """A message as the protocol has it."""
+    if message.role == "tool":
+        return {"role": "tool", "content": message.content, "tool_call_id": message.call_id}
+    if message.calls:
+        calls = [
+            {
+                "id": each.id,
+                "type": "function",
+                "function": {"name": each.name, "arguments": json.dumps(dict(each.arguments))},
+            }
+            for each in message.calls
+        ]
+        return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+    return {"role": message.role, "content": message.content}
+
+
 def _action(reply: Reply) -> Action:
-    return Action(text=reply.text, usage=reply.usage, stop=StopReason.TOKEN_LIMIT if reply.cut else None)
+    """What was said. Calls that came apart from the text stand behind it, in the plain form."""
+    text, calls = reply.text, list[ToolCall]()
+    for each in reply.calls:
+        name, written = each["function"]["name"], each["function"]["arguments"]
+        (call, *_) = (
+            *read_message(f'{{"name": {json.dumps(name)}, "arguments": {written or "{}"}}}', "json").calls,
+            None,
+        )
+        call = call or ToolCall(name="", fault="malformed", error=f"the call of {name} has no arguments in JSON")
+        line = write_calls([call]) if call.fault is None else f"{name} {written}"
+        text = f"{text}\n{line}" if text else line
+        calls.append(replace(call, id=each["id"], start=len(text) - len(line), end=len(text)))
+    return Action(
+        text=text,
+        message=Message(role="assistant", content=reply.text, calls=tuple(calls)) if calls else None,
+        usage=reply.usage,
+        stop=StopReason.TOKEN_LIMIT if reply.cut else None,
+    )
 
 
 def _require(condition: bool, message: str) -> None:

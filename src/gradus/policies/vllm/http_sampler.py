@@ -28,7 +28,7 @@ from gradus.core import (
     Usage,
     child_seed,
 )
-from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.renderers import ChatRenderer, read_answer
 from gradus.policies.local.sampling import SamplingConfig
 
 __all__ = ["HttpSampler", "HttpSession", "served_model"]
@@ -262,12 +262,13 @@ class HttpSession:
         self._pool.shutdown()
 
     def _answer(self, request: Request) -> Action:
-        row, renderer = self._rows[request.row], self._sampler.renderer
+        row = self._rows[request.row]
+        renderer = self._sampler.renderer.for_tools(row.start.tools)
         restart = request.observation.restart or not row.ids
         if restart:
-            context = renderer.first(row.start.system_prompt, request.observation.text)
+            context = renderer.first(row.start.system_prompt, request.observation.shown)
         else:
-            context = renderer.following(request.observation.text)
+            context = renderer.following(request.observation.shown)
             # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
             context = (renderer.stop_id, *context) if row.cut else context
         prompt = [*context] if restart else [*row.ids, *context]
@@ -280,8 +281,10 @@ class HttpSession:
         row.turn += 1
         row.ids = [*prompt, *ids]
         row.cut = ids[-1] not in renderer.stop_ids
+        text = renderer.decode(ids)
         return Action(
-            text=renderer.decode(ids),
+            text=text,
+            message=read_answer(self._sampler.renderer, row.start.tools, text),
             tokens=TurnTokens(
                 context_ids=tuple(context), action_ids=tuple(ids), logprobs=tuple(logprobs), restart=restart
             ),

@@ -211,15 +211,27 @@ function turnText(member, link) {
   link.on((index) => {
     const turn = member.turns[index];
     box.replaceChildren(
-      html("div", { class: "said" }, html("h4", {}, turn.restart ? "It read (and nothing from before)" : "It read"), html("pre", {}, turn.observation)),
-      html("div", { class: "said" }, html("h4", {}, "It answered"), html("pre", { class: "answer" }, spanned(turn)),
+      html("div", { class: "said" }, html("h4", {}, turn.restart ? "It read (and nothing from before)" : "It read"), turn.observation || !turn.results ? html("pre", {}, turn.observation) : null, results(turn.results)),
+      html("div", { class: "said" }, html("h4", {}, "It answered"), html("pre", { class: "answer" }, spanned(turn)), calls(turn.calls),
         turn.error ? html("p", { class: "warn" }, `Not understood: ${turn.error}`) : null,
         turn.cut ? html("p", { class: "warn" }, "Cut by the token budget.") : null,
         turn.tokens ? tokens(turn.tokens) : null,
+        index === member.turns.length - 1 ? results(member.results) : null,
         turn.terms.length ? html("p", { class: "small soft" }, "terms: ", turn.terms.map(([component, value, span]) => `${component.replaceAll("_", " ")}${span ? ` (${span})` : ""} ${write(value, 4, true)}`).join(" · ")) : null),
     );
   });
   return box;
+}
+
+function calls(list) {
+  if (!list?.length) return null;
+  return html("ul", { class: "calls" }, list.map(([name, args, fault, error]) => html("li", { class: fault ? "warn" : "" },
+    html("b", {}, name || "?"), `(${Object.entries(args).map(([key, value]) => `${key} = ${JSON.stringify(value)}`).join(", ")})`, fault ? ` ${fault}: ${error}` : "")));
+}
+
+function results(list) {
+  if (!list?.length) return null;
+  return html("dl", { class: "results" }, list.flatMap(([name, content]) => [html("dt", {}, `${name || "?"} gave`), html("dd", {}, html("pre", {}, content))]));
 }
 
 function spanned(turn) {

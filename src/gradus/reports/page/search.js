@@ -11,7 +11,7 @@ function episodeSearch(host, entries, open) {
   const rows = entries.flatMap((entry) => entry.members.map((member) => ({
     entry, member, policy: entry.policy, condition: entry.condition, seed: entry.seed, stop: member.stop,
     reward: member.reward?.value, true_reward: member.metrics?.true_reward, components: member.reward?.components ?? {},
-    text: [...member.turns.flatMap((turn) => [turn.observation, turn.action, turn.error ?? ""]), member.final ?? ""].join("\n").toLowerCase(),
+    text: [...member.turns.flatMap((turn) => [turn.observation, turn.action, turn.error ?? "", ...(turn.results ?? []).map(([, content]) => content)]), member.final ?? ""].join("\n").toLowerCase(),
   })));
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.components)))];
   const value = (row, figure) => (figure in row.components ? row.components[figure] : row[figure]);

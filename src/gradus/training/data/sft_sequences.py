@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
+from gradus.core import ConfigError, ContextLengthError, Episode, StopReason, Turn
 from gradus.core.thoughts import without_thoughts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
@@ -50,23 +50,24 @@ def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasonin
 
 
 def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSample]:
-    renderer = loaded.renderer
+    renderer = loaded.renderer.for_tools(episode.tools)
     parts: list[TrainingSample] = []
     ids: list[int] = []
     places: list[_Place] = []
 
-    def encoded(text: str) -> list[int]:
-        return list(renderer.encode_answer(text if reasoning else strip_reasoning(text)))
+    def encoded(text: str, turn: Turn) -> list[int]:
+        ids = [call.id for call in turn.calls]
+        return list(renderer.encode_answer(text if reasoning else strip_reasoning(text), ids))
 
     for index, turn in enumerate(episode.turns):
         if turn.restart or not index:
             parts.append(_sequence(ids, places, number))
-            ids = list(renderer.first(episode.system_prompt, turn.observation))
+            ids = list(renderer.first(episode.system_prompt, turn.shown))
             places = []
         else:
-            ids.extend(renderer.following(turn.observation))
-        answer = encoded(turn.action)
-        target = answer if turn.expert_action is None else encoded(turn.expert_action)
+            ids.extend(renderer.following(turn.shown))
+        answer = encoded(turn.action, turn)
+        target = answer if turn.expert_action is None else encoded(turn.expert_action, turn)
         if len(target) != len(answer):  # a correction that does not fit over the answer stands in a sequence of its own
             spots = [(len(ids) + offset, index, offset, token) for offset, token in enumerate(target)]
             parts.append(_sequence([*ids, *target], spots, number))

@@ -1,0 +1,128 @@
+"""The tools of an MCP server (Model Context Protocol), by the official client. Needs the extra ``mcp``.
+
+A server has a state of its own, so every episode starts its own server, unless one :class:`McpTools` is made for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gradus.core import ConfigError
+from gradus.core.waiting import begin, wait_for
+from gradus.environments.tools.schemas import Tool
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+__all__ = ["McpTools"]
+
+
+class McpTools:
+    """The tools of one server: ``mcp:COMMAND``, ``mcp:http://HOST/mcp``, or a server object in this process.
+
+    Nothing is started before ``tools`` is asked for. ``timeout``: seconds that the server may take to start or to answer a call.
+    ``only``: names of tools that are used, if not all are.
+
+    Raises:
+        ConfigError: the extra is not installed, the server does not answer, or has no tool of a name in ``only``.
+    """
+
+    def __init__(self, server: Any, *, timeout: float = 30.0, only: Sequence[str] | None = None) -> None:
+        self.name, self._timeout, self._only = str(server), timeout, only
+        self._server = server.removeprefix("mcp:").strip() if isinstance(server, str) else server
+        self._tools: tuple[Tool, ...] | None = None
+        self._client: Client | None = None
+        self._stop: asyncio.Event | None = None
+        self._task: Future[None] | None = None
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools; connects first."""
+        if self._tools is None:
+            listed: Future[list[Any]] = Future()
+            self._task = begin(self._connected(listed))
+            try:
+                listing = listed.result(self._timeout)
+            except Exception as error:
+                self.close()
+                said = str(error) or f"nothing came within {self._timeout:g} s"
+                raise ConfigError(
+                    f"the MCP server {self.name!r} does not answer: {said}; is its command or address right?"
+                ) from error
+            self._tools = self._chosen(listing)
+        return self._tools
+
+    def close(self) -> None:
+        """Disconnect; a server that was started here ends."""
+        if self._task is not None:
+            if self._stop is not None:
+                wait_for(_set(self._stop))
+            else:
+                self._task.cancel()
+        self._task = self._stop = self._tools = self._client = None
+
+    async def _connected(self, listed: Future[list[Any]]) -> None:
+        """Hold the connection until it is told to stop: it has to be closed by whoever opened it."""
+        self._stop = asyncio.Event()
+        try:
+            async with self._make() as client:
+                self._client = client
+                listed.set_result(await _all_tools(client))
+                await self._stop.wait()
+        except BaseException as error:
+            if not listed.done():
+                listed.set_exception(error)
+
+    def _make(self) -> Client:
+        try:
+            from mcp import Client, StdioServerParameters
+        except ImportError as error:
+            raise ConfigError("MCP servers need the extra mcp: pip install 'gradus-rl[mcp]'") from error
+        server = self._server
+        if isinstance(server, str) and not server.startswith(("http://", "https://")):
+            command, *arguments = shlex.split(server)
+            server = StdioServerParameters(command=command, args=arguments)
+        return Client(server, read_timeout_seconds=self._timeout)
+
+    def _chosen(self, listed: Sequence[Any]) -> tuple[Tool, ...]:
+        by_name = {tool.name: _as_tool(tool, partial(self._call, tool.name)) for tool in listed}
+        missing = [name for name in self._only or () if name not in by_name]
+        if missing:
+            raise ConfigError(f"the MCP server {self.name!r} has no tool {missing[0]!r}; it has {', '.join(by_name)}")
+        return tuple(by_name[name] for name in self._only or by_name)
+
+    async def _call(self, name: str, /, **arguments: Any) -> str:
+        """What a tool says. Raises RuntimeError with the server's words if the call failed."""
+        if self._client is None:
+            raise ConfigError(f"the MCP server {self.name!r} is closed")
+        result = await self._client.call_tool(name, arguments)
+        text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content)
+        if result.is_error:
+            raise RuntimeError(text)
+        return text
+
+
+def _as_tool(tool: Any, run: Any) -> Tool:
+    parameters: Mapping[str, Any] = tool.input_schema or {"type": "object", "properties": {}}
+    function = {"name": tool.name, "description": tool.description or "", "parameters": dict(parameters)}
+    return Tool(schema={"type": "function", "function": function}, run=run)
+
+
+async def _all_tools(client: Client) -> list[Any]:
+    """The tools of all pages, in the order of the server."""
+    tools: list[Any] = []
+    page = await client.list_tools()
+    tools += page.tools
+    while page.next_cursor:
+        page = await client.list_tools(cursor=page.next_cursor)
+        tools += page.tools
+    return tools
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()

@@ -1,0 +1,180 @@
+"""TRL's way to write an agent's task, unchanged: tool functions, ``environment_factory`` classes and reward functions.
+
+What is the same as in TRL 1.16's GRPOTrainer: which methods are tools, what ``reset`` gets and where its text goes, what a tool's
+result and an exception look like, what reward functions are given, and that ``get_reward`` is one more reward of weight 1.
+What differs: randomness that ``reset`` takes from ``random`` or numpy is seeded by the task, so that a group shares it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gradus.core import Condition, ConfigError, EnvironmentSpec, Message, Task, child_seed
+from gradus.core.waiting import wait_for
+from gradus.environments.tools import ToolEnvironment
+from gradus.rewards import RewardFunction, Rewards, grader_of, reward_name
+
+__all__ = ["trl_environment"]
+
+Row = Mapping[str, Any]
+_TRAIN = 1_000_000  # seeds of training tasks without rows begin here
+_KEPT = 0.2  # of the rows, for evaluation
+
+
+def trl_environment(
+    name: str,
+    *,
+    rows: Sequence[Row] = (),
+    reward_funcs: Sequence[RewardFunction | tuple[RewardFunction, float]] = (),
+    tools: Sequence[Callable[..., Any]] = (),
+    environment_factory: Callable[[], Any] | None = None,
+    max_tool_calling_iterations: int = 8,
+) -> EnvironmentSpec:
+    """An environment out of what TRL's GRPOTrainer is given. ``rows`` is its ``train_dataset``: a list, or a ``datasets.Dataset``.
+
+    The last fifth of the rows is kept for evaluation. Reward functions that take ``environments`` get copies of the instances, with
+    what of their attributes JSON can hold. A pair is a function and its weight.
+
+    Raises:
+        ConfigError: nothing gives a reward, there are neither rows nor a factory, or fewer than two rows.
+    """
+    listed = [dict(row) for row in rows]
+    owned = environment_factory is not None and hasattr(environment_factory, "get_reward")
+    if not reward_funcs and not owned:
+        raise ConfigError("nothing gives a reward: give reward_funcs, or a factory that is a class with get_reward")
+    if environment_factory is None and not listed:
+        raise ConfigError("nothing says what to ask: give rows with a prompt, or an environment_factory")
+    if len(listed) == 1:
+        raise ConfigError("expected two rows or more, so that one is left for evaluation, got 1")
+    kept = max(1, round(len(listed) * _KEPT)) if listed else 0
+    pairs = [each if isinstance(each, tuple) else (each, 1.0) for each in reward_funcs]
+    functions = [(_with_environments(function, environment_factory), weight) for function, weight in pairs]
+    if owned:
+        functions.append((_own_reward(getattr(environment_factory, "__name__", "environment")), 1.0))
+
+    def train_task(index: int) -> Task:
+        if not listed:
+            return Task(environment=name, seed=_TRAIN + index)
+        return Task(environment=name, seed=index, options={"row": index % (len(listed) - kept)})
+
+    def make() -> ToolEnvironment:
+        instance = _Rollout(listed, tools, environment_factory)
+        return ToolEnvironment(instance, check=False, show=str, show_error=lambda error: str({"error": str(error)}))
+
+    condition = Condition(name="main", seeds=range(200))
+    if listed:
+        condition = Condition(name="main", seeds=range(kept), options={"held_out": len(listed) - kept})
+    return EnvironmentSpec(
+        name=name,
+        summary="tools and rewards as TRL takes them",
+        make=make,
+        graders={"rewards": grader_of(Rewards(functions, messages=True), name="rewards", per_turn=False)},
+        conditions={"main": condition},
+        train_task=train_task,
+        content=(lambda task: json.dumps(listed[_row(task.seed, task.options)], default=str)) if listed else None,
+        true_reward=lambda episode: episode.reward.value if episode.reward else None,
+        true_reward_name="reward",
+        max_turns=max_tool_calling_iterations + 1,
+    )
+
+
+class _Rollout:
+    """One instance of the factory's class with its row, as :class:`ToolEnvironment` runs it."""
+
+    def __init__(self, rows: Sequence[Row], tools: Sequence[Any], factory: Callable[[], Any] | None) -> None:
+        self._rows, self._row = rows, dict[str, Any]()
+        self._environment = factory() if factory else None
+        own = inspect.getmembers(type(self._environment), predicate=inspect.isfunction) if factory else []
+        names = [each for each, _ in own if each not in ("reset", "get_reward") and not each.startswith("_")]
+        self.tools = [*tools, *(getattr(self._environment, each) for each in names)]
+        self.system_prompt = ""
+
+    def reset(self, seed: int, **options: Any) -> list[Message]:
+        """The row's prompt, and behind its last message what the instance's own ``reset`` says."""
+        self._row = dict(self._rows[_row(seed, options)]) if self._rows else {}
+        prompt = self._row.get("prompt", "")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(each) for each in prompt]
+        self.system_prompt = ""
+        if messages[0]["role"] == "system" and len(messages) > 1:
+            self.system_prompt = str(messages.pop(0)["content"])
+        with _seeded(seed):
+            said = self._environment.reset(**self._row) if self._environment is not None else None
+        if said is not None:
+            messages[-1]["content"] += said
+        return [Message(role=each["role"], content=str(each["content"])) for each in messages]
+
+    def outcome(self) -> Mapping[str, Any]:
+        """The row's columns for reward functions, and the instance's attributes as far as JSON holds them."""
+        own = getattr(self._environment, "get_reward", None)
+        columns = {key: value for key, value in self._row.items() if key != "prompt"}
+        state = {key: value for key, value in vars(self._environment or _Nothing()).items() if _is_json(value)}
+        reward = own() if own else None
+        value = wait_for(reward) if inspect.isawaitable(reward) else reward
+        return {"columns": {**columns, "environment_state": state, "environment_reward": value}}
+
+
+class _Nothing:
+    """An instance without attributes."""
+
+
+def _row(seed: int, options: Mapping[str, Any]) -> int:
+    """The number of a task's row: training tasks name it, those of the condition count from where the kept rows begin."""
+    return int(options["row"]) if "row" in options else int(options["held_out"]) + seed
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Python's and numpy's shared random numbers, begun by the seed, and as they were afterwards."""
+    python, array = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(child_seed(seed, "trl reset"))
+    np.random.seed(child_seed(seed, "trl reset") % 2**32)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(array)  # noqa: NPY002
+
+
+def _own_reward(name: str) -> RewardFunction:
+    def own(environment_reward: Sequence[float | None], **columns: Any) -> list[float | None]:
+        return list(environment_reward)
+
+    own.component_name = name  # type: ignore[attr-defined]
+    return own
+
+
+def _with_environments(function: RewardFunction, factory: Any) -> RewardFunction:
+    """A reward function that takes ``environments``, given instances that hold the attributes of those that ran."""
+    parameters = inspect.signature(function).parameters
+    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    if factory is None or ("environments" not in parameters and not open_ended):
+        return function
+
+    def call(environment_state: Sequence[Mapping[str, Any]], **columns: Any) -> Any:
+        given = {**columns, "environments": [_restored(factory, state) for state in environment_state]}
+        return function(**{key: value for key, value in given.items() if open_ended or key in parameters})
+
+    call.component_name = reward_name(function)  # type: ignore[attr-defined]
+    return call
+
+
+def _restored(factory: Any, state: Mapping[str, Any]) -> Any:
+    kind = factory if isinstance(factory, type) else type(factory())
+    instance = kind.__new__(kind)
+    instance.__dict__.update(state)
+    return instance
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

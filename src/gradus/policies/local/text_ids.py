@@ -1,0 +1,67 @@
+"""Text to token ids, and content that spells out special tokens kept apart from the tokens of the frame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+__all__ = ["TextIds"]
+
+_OPEN, _CLOSE = "\ue000", "\ue001"  # private characters, around a special token that content spells out
+_MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}|[{_OPEN}{_CLOSE}]", re.DOTALL)
+
+
+class TextIds:
+    """A tokenizer's ids of texts, without added tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.encode: Callable[[str], list[int]] = _encoder(tokenizer)
+        self.special = _special_pattern(tokenizer)
+
+    def letters(self, text: str) -> list[int]:
+        """Ids where special tokens that the text spells out are ordinary letters."""
+        return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+
+    def special_tokens(self, text: str, start: int) -> Iterator[re.Match[str]]:
+        """Special tokens in a text, from ``start`` on."""
+        return self.special.finditer(text, start) if self.special else iter(())
+
+    def mark(self, text: str, only: Collection[str] | None = None) -> str:
+        """The text with marks around special tokens that it spells out, or around those of ``only`` that are in it."""
+        text = re.sub(f"[{_OPEN}{_CLOSE}]", "", text)
+        if self.special is None:
+            return text
+        marked = f"{_OPEN}{{}}{_CLOSE}"
+        return self.special.sub(
+            lambda each: marked.format(each[0]) if only is None or each[0] in only else each[0], text
+        )
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Ids of a text in which content was marked: what is marked is letters, every other special token is itself."""
+        ids: list[int] = []
+        start = 0
+        for mark in _MARKED.finditer(text):
+            ids += self.encode(text[start : mark.start()]) if mark.start() > start else []
+            ids += self.letters(mark[1]) if mark[1] else []
+            start = mark.end()
+        return ids + (self.encode(text[start:]) if start < len(text) else [])
+
+
+def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    """Text -> ids without added tokens. A fast tokenizer's core is asked directly: at 3,000 short texts a step the wrapper
+    around it costs more than the encoding. The wrapper is used where its state would change what the core does."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+
+    def encode(text: str) -> list[int]:
+        if core is None or core.truncation is not None or core.padding is not None or core.encode_special_tokens:
+            return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
+        return core.encode(text, add_special_tokens=False).ids
+
+    return encode
+
+
+def _special_pattern(tokenizer: Any) -> re.Pattern[str] | None:
+    texts = sorted({str(token) for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts))) if texts else None
