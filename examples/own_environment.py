@@ -109,7 +109,7 @@ spec = EnvironmentSpec(
     summary="guess a number from 0 to 15; each guess is answered by higher or lower",
     make=HigherLower,
     graders={"soon": Grader(name="soon", summary="1 for the number, 0.1 less a guess", compute=soon, range=(0.0, 1.0))},
-    conditions={"main": Condition(name="main", seeds=range(200), summary="numbers that were never trained on")},
+    conditions={"main": Condition(name="main", seeds=range(400), summary="numbers that were never trained on")},
     train_task=lambda index: Task(environment="higher-lower", seed=1_000_000 + index),
     max_turns=5,
     policies=POLICIES,
@@ -140,11 +140,13 @@ settings = {
     "model.nano.intermediate_size": 192,
     "model.nano.context": 128,
     "teach.episodes": 1000,
-    "sft.epochs": 5,
+    "sft.optimizer": "muon",
+    "sft.epochs": 6,
     "grpo.first_task": 1000,
-    "grpo.max_steps": 40,
+    "grpo.max_steps": 120,
     "grpo.sampling.max_new_tokens": 4,
     "eval.policies": ["teacher", "sft", "grpo", "halving"],
+    "eval.episodes": 400,
 }
 
 # %%
