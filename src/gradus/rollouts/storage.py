@@ -11,9 +11,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from types import NoneType
+from typing import IO, Any, TypeVar
 
 from gradus.core import (
     Episode,
@@ -36,6 +38,7 @@ from gradus.core.files import read_text, write_lines
 __all__ = ["SCHEMA", "EpisodeFile", "EpisodeWriter", "decode", "encode", "read_episodes", "write_episodes"]
 
 SCHEMA = 1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +68,40 @@ def encode(record: Any) -> Any:
     return record
 
 
+_PLAIN: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "str | None": (str, NoneType),
+    "int | None": (int, NoneType),
+    "float | None": (int, float, NoneType),
+}
+
+
+@cache
+def _plain_fields(kind: type) -> dict[str, type | tuple[type, ...]]:
+    """The fields of a record that hold a text, a number or a truth value -> what may stand there."""
+    return {each.name: _PLAIN[str(each.type)] for each in fields(kind) if str(each.type) in _PLAIN}
+
+
+def _made(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The record of these values. Raises TypeError if a plain field holds something else."""
+    for name, types in _plain_fields(kind).items():
+        if name in values and not isinstance(values[name], types):
+            raise TypeError(f"{name} of a {kind.__name__} should not be {values[name]!r:.60}")
+    return kind(**values)
+
+
 def decode(data: Mapping[str, Any]) -> Episode:
     """The episode that :func:`encode` wrote."""
     values = dict(data)
-    values["task"] = Task(**values["task"])
+    values["task"] = _made(Task, values["task"])
     values["tools"] = tuple(values.get("tools", ()))
     values["turns"] = tuple(_turn(turn) for turn in values.get("turns", ()))
     values["stop"] = StopReason(values["stop"])
     if values.get("failure") is not None:
-        values["failure"] = Failure(**values["failure"])
+        values["failure"] = _made(Failure, values["failure"])
     if values.get("reward") is not None:
         values["reward"] = _grade(values["reward"])
     if values.get("final") is not None:
@@ -81,8 +109,8 @@ def decode(data: Mapping[str, Any]) -> Episode:
         final["action_spans"] = _spans(final.get("action_spans", ()))
         final["action_calls"] = _calls(final.get("action_calls", ()))
         final["messages"] = _messages(final.get("messages", ()))
-        values["final"] = Observation(**final)
-    return Episode(**values)
+        values["final"] = _made(Observation, final)
+    return _made(Episode, values)
 
 
 def _turn(data: Mapping[str, Any]) -> Turn:
@@ -96,28 +124,28 @@ def _turn(data: Mapping[str, Any]) -> Turn:
             tokens[name] = tuple(tokens[name])
         if tokens.get("legal") is not None:
             tokens["legal"] = tuple(None if row is None else tuple(row) for row in tokens["legal"])
-        values["tokens"] = TurnTokens(**tokens)
+        values["tokens"] = _made(TurnTokens, tokens)
     if values.get("usage") is not None:
-        values["usage"] = Usage(**values["usage"])
-    return Turn(**values)
+        values["usage"] = _made(Usage, values["usage"])
+    return _made(Turn, values)
 
 
 def _spans(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
-    return tuple(Span(**span) for span in data)
+    return tuple(_made(Span, span) for span in data)
 
 
 def _calls(data: Iterable[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
-    return tuple(ToolCall(**call) for call in data)
+    return tuple(_made(ToolCall, call) for call in data)
 
 
 def _messages(data: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
-    return tuple(Message(**{**message, "calls": _calls(message.get("calls", ()))}) for message in data)
+    return tuple(_made(Message, {**message, "calls": _calls(message.get("calls", ()))}) for message in data)
 
 
 def _grade(data: Mapping[str, Any]) -> Reward:
     values = dict(data)
-    values["terms"] = tuple(tuple(RewardTerm(**term) for term in turn) for turn in values.get("terms", ()))
-    return Reward(**values)
+    values["terms"] = tuple(tuple(_made(RewardTerm, term) for term in turn) for turn in values.get("terms", ()))
+    return _made(Reward, values)
 
 
 def _header(environment: str, note: str | None) -> str:
@@ -209,7 +237,7 @@ def read_episodes(path: Path | str) -> EpisodeFile:
                 continue
             try:
                 episodes.append(decode(json.loads(line)))
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 last = number == len(lines)
                 kind = (
                     "is cut off (the writer was stopped?)"
@@ -240,9 +268,9 @@ def _read_header(path: Path, line: str) -> dict[str, Any]:
         header = json.loads(line)
         kind = header["kind"]
         schema = header["schema"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StorageError(
-            f"{path} is not a file of episodes: its first line should be a header with schema and kind, it is {line[:80]!r}"
+            f"{path} is not a file of episodes: its first line should be a header with schema, kind and environment, it is {line[:80]!r}"
         ) from error
     if kind != "gradus episodes":
         raise StorageError(f"{path} holds {kind!r}, expected 'gradus episodes'")
@@ -250,5 +278,9 @@ def _read_header(path: Path, line: str) -> dict[str, Any]:
         raise StorageError(
             f"{path} has schema {schema}, this version of Gradus reads schema {SCHEMA}; "
             "read it with the version that wrote it, or write it again with `gradus teach`"
+        )
+    if not isinstance(header.get("environment"), str):
+        raise StorageError(
+            f"the header of {path} should name the environment, it has {header.get('environment')!r:.60}"
         )
     return header
