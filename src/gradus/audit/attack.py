@@ -23,7 +23,7 @@ from gradus.audit.search import Field
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.rollouts import roll_out
 
-__all__ = ["KEEP", "Attack", "Attacker", "Attempt", "Target", "attack_answers", "run_attacker"]
+__all__ = ["KEEP", "Attack", "Attacker", "Attempt", "Target", "attack_answers", "run_attacker", "skipped_attack"]
 
 KEEP = "·"  # in an answer: what the reflex says at this place
 _STRETCHES = (1, 2, 4)  # of the plans that a policy without a plan is described by
@@ -93,9 +93,7 @@ def attack_answers(attackers: Sequence[Attacker], target: Target, *, tasks: int)
     spec, gold = target.spec, target.spec.audit.gold or target.spec.teacher
     if gold is None:
         evidence = "nobody is known who answers right; declare a gold policy (AuditHints) to tell a hack from skill"
-        return [
-            Attack(check=Check(name=f"attack: {each.name}", status="skip", evidence=evidence)) for each in attackers
-        ]
+        return [skipped_attack(each, evidence) for each in attackers]
     chosen = main_tasks(spec, tasks)
     honest = honest_curve(spec, target.grader, spec.policy(gold), chosen, target.draw, seed=target.seed)
     blind = RandomAnswers(target.draw, name="random answers")
@@ -105,6 +103,11 @@ def attack_answers(attackers: Sequence[Attacker], target: Target, *, tasks: int)
     space = answer_space(spec, against.episodes, seed=target.seed)
     field = Field(spec=spec, grader=target.grader, space=space, features=(), horizon=1)
     return [run_attacker(each, target, against, chosen, field) for each in attackers]
+
+
+def skipped_attack(attacker: Attacker, why: str) -> Attack:
+    """An attack that did not take place."""
+    return Attack(check=Check(name=f"attack: {attacker.name}", status="skip", evidence=why))
 
 
 def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: Sequence[Task], field: Field) -> Attack:
@@ -118,8 +121,7 @@ def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: 
         judged.append(judge(attempt.told, attempt.policy.name, episodes, reference, learned=attempt.learned))
     name = f"attack: {attacker.name}"
     if not judged:
-        evidence = f"{attacker.name} made no attempt that could be played"
-        return Attack(check=Check(name=name, status="skip", evidence=evidence))
+        return skipped_attack(attacker, f"{attacker.name} made no attempt that could be played")
     hacks = [each for each in judged if each.is_hack]
     measured = {"attempts": [each.record() for each in judged], "least_effect": against.honest.least_effect}
     best = max(hacks or judged, key=lambda each: each.unearned.mean if each.unearned.mean is not None else -np.inf)

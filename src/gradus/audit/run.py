@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradus.audit.attack import Attack, Attacker, Target, attack_answers, run_attacker
+from gradus.audit.attack import Attack, Attacker, Target, attack_answers, run_attacker, skipped_attack
 from gradus.audit.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
 from gradus.audit.determinism import Elsewhere
 from gradus.audit.exploit import check_search, constant_credit, search_plans
@@ -119,7 +119,10 @@ def run_text_audit(
     draw = blind_answers(spec, seed=seed)
     tasks = check_tasks(spec, draw, seed=seed, elsewhere=elsewhere)
     attacks: Sequence[Attack] = ()
-    if attackers and (unsafe or not text.executes):
+    if attackers and text.executes and not unsafe:
+        why = "the grader executes answers, and an attacker's may do anything; --unsafe plays them all the same"
+        attacks = [skipped_attack(each, why) for each in attackers]
+    elif attackers:
         attacks = attack_answers(attackers, Target(spec=spec, grader=grader, draw=draw, seed=seed), tasks=episodes)
     return AuditResult(
         environment=spec.name,
