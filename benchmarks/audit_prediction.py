@@ -23,7 +23,8 @@ from rich.table import Table
 from gradus import environments
 from gradus.audit import forecast
 from gradus.core import EnvironmentSpec
-from gradus.health import diagnose, read_metrics, report
+from gradus.core.metrics import read_metrics
+from gradus.health import diagnose, report
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy

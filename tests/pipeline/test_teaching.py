@@ -15,7 +15,8 @@ import pytest
 from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request
 from gradus.environments import load
 from gradus.pipeline.policies import make_policy
-from gradus.pipeline.teaching import TeachSummary, teach
+from gradus.pipeline.teach_summary import TeachSummary
+from gradus.pipeline.teaching import teach
 from gradus.rollouts import read_episodes
 
 

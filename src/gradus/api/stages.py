@@ -14,7 +14,7 @@ from gradus.core import EnvironmentSpec
 
 if TYPE_CHECKING:
     from gradus.core.documents import Diagnoses
-    from gradus.pipeline.teaching import TeachSummary
+    from gradus.pipeline.teach_summary import TeachSummary
 
 __all__ = ["Diagnosis", "diagnose", "grpo", "init", "sft", "teach"]
 

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from itertools import repeat
-from math import fsum
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
 from gradus.environments import is_registered_by_name, load_registered
+from gradus.pipeline.teach_summary import Tally, TeachSummary
 from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.data.tasks import taught_indices
 
-__all__ = ["TeachSummary", "teach"]
+__all__ = ["teach"]
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
 _WORTH_WORKERS = 4  # chunks below which processes take longer to start than they save
@@ -29,34 +29,6 @@ _WORTH_WORKERS = 4  # chunks below which processes take longer to start than the
 Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
 Chunks = Generator[list[Episode], None, None]
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeachSummary:
-    """What a teacher did and what it cost. ``reward_mean`` is None if nothing could be graded."""
-
-    policy: str
-    episodes: int
-    rolled_out: int
-    failed: int
-    reward_mean: float | None
-    grader: str
-    seconds: float
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-    reason: str | None = None  # of the first failure
-
-    def sentence(self, path: Path) -> str:
-        """One line for a person."""
-        reward = "–" if self.reward_mean is None else f"{self.reward_mean:.3f}"
-        tokens = self.prompt_tokens + self.completion_tokens
-        money = (f", {tokens:,} tokens" if tokens else "") + ("" if self.cost is None else f", ${self.cost:.2f}")
-        reason = "" if self.reason is None else f"; the first failure: {self.reason}"
-        return (
-            f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
-            f"reward {self.grader} {reward}, {self.seconds:.1f} s{money}{reason}"
-        )
 
 
 def teach(
@@ -83,7 +55,7 @@ def teach(
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     started = time.perf_counter()
-    tally = _Tally()
+    tally = Tally()
     note = f"teacher {policy.name}, seed {seed}"
     kept = _kept(spec, policy, path, note, grader)
     tally.count([episode for index, episode in sorted(kept.items()) if index < episodes])
@@ -253,51 +225,3 @@ def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: 
 
 def _graded_by(episode: Episode, grader: Grader) -> bool:
     return episode.reward is not None and episode.reward.grader == grader.name
-
-
-@dataclass
-class _Tally:
-    """What a summary needs of the episodes: they are too large to be kept for it."""
-
-    episodes: int = 0
-    failed: int = 0
-    reason: str | None = None
-    rewards: list[float] = field(default_factory=list)
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    costs: list[float] = field(default_factory=list)
-    priced: bool = True
-
-    def count(self, episodes: Sequence[Episode]) -> int:
-        """Add episodes; returns how many there are now."""
-        for episode in episodes:
-            self.episodes += 1
-            self.failed += episode.failure is not None
-            if episode.failure is not None and self.reason is None:
-                self.reason = episode.failure.message
-            if episode.reward is not None and episode.reward.value is not None:
-                self.rewards.append(episode.reward.value)
-            for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
-                self.prompt_tokens += usage.prompt_tokens
-                self.completion_tokens += usage.completion_tokens
-                if usage.cost is None:
-                    self.priced = False
-                else:
-                    self.costs.append(usage.cost)
-        return self.episodes
-
-    def summary(self, policy: Policy, rolled_out: int, grader: Grader, seconds: float) -> TeachSummary:
-        """The cost is None where a single answer's is not known."""
-        return TeachSummary(
-            policy=policy.name,
-            episodes=self.episodes,
-            rolled_out=rolled_out,
-            failed=self.failed,
-            reward_mean=fsum(self.rewards) / len(self.rewards) if self.rewards else None,
-            grader=grader.name,
-            seconds=seconds,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cost=fsum(self.costs) if self.costs and self.priced else None,
-            reason=self.reason,
-        )

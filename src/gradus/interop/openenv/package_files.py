@@ -64,7 +64,8 @@ def package_files(
         trim_blocks=True,
         autoescape=False,
     )
-    templates.filters |= {"json": json.dumps, "repr": repr}
+    filters: dict[str, Any] = templates.filters
+    filters |= {"json": json.dumps, "repr": repr}
     texts = {
         each.removesuffix(".j2"): templates.get_template(each).render(values) for each in templates.list_templates()
     }
