@@ -23,7 +23,7 @@ from gradus.policies.local.decoding import Answer, Decoder, Prompt
 from gradus.policies.local.general_decoding import GeneralDecoder
 from gradus.policies.local.grammar import Grammar, WordGrammar
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.renderers import read_answer
+from gradus.policies.local.renderers import answer_message
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 
 __all__ = ["LocalPolicy", "LocalSession"]
@@ -256,7 +256,7 @@ class LocalSession:
         text = self._policy.loaded.renderer.decode(answer.ids)
         return Action(
             text=text,
-            message=read_answer(self._policy.loaded.renderer, row.start.tools, text),
+            message=answer_message(self._policy.loaded.renderer, row.start.tools, text),
             tokens=tokens,
             usage=Usage(prompt_tokens=len(prompt.new), completion_tokens=len(answer.ids)),
             stop=None if answer.stopped else StopReason.TOKEN_LIMIT,

@@ -22,7 +22,7 @@ from gradus.policies.local.thinking import channels_from_text, close_thought, op
 from gradus.policies.local.tool_renderer import ToolRenderer
 from gradus.policies.nano.model import NANO_TEMPLATE
 
-__all__ = ["PLAIN_TEMPLATE", "ChatRenderer", "ToolCalls", "read_answer"]
+__all__ = ["PLAIN_TEMPLATE", "ChatRenderer", "ToolCalls", "answer_message"]
 
 ToolCalls = Literal["auto", "template", "json"]
 Said = str | Sequence[Message]
@@ -312,7 +312,7 @@ class ChatRenderer:
         return ids + self.ids.encode(text)
 
 
-def read_answer(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], text: str) -> Message | None:
+def answer_message(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], text: str) -> Message | None:
     """An answer as a message with its calls; None in an episode without tools."""
     speaker = renderer.for_tools(tools)
     return speaker.read(text) if isinstance(speaker, ToolRenderer) else None

@@ -28,7 +28,7 @@ from gradus.core import (
     Usage,
     child_seed,
 )
-from gradus.policies.local.renderers import ChatRenderer, read_answer
+from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig
 
 __all__ = ["HttpSampler", "HttpSession", "served_model"]
@@ -284,7 +284,7 @@ class HttpSession:
         text = renderer.decode(ids)
         return Action(
             text=text,
-            message=read_answer(self._sampler.renderer, row.start.tools, text),
+            message=answer_message(self._sampler.renderer, row.start.tools, text),
             tokens=TurnTokens(
                 context_ids=tuple(context), action_ids=tuple(ids), logprobs=tuple(logprobs), restart=restart
             ),
