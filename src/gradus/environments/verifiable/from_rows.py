@@ -80,10 +80,11 @@ def one_turn_of(
     write: Writer,
     conditions: Sequence[str] = ("in-distribution", "held-out"),
     true_reward: Callable[[Episode], float | None] | None = None,
+    texts: Callable[[], Sequence[Item]] | None = None,
 ) -> EnvironmentSpec:
-    """A source of tasks with a judge. ``items``: examples that the vocabulary and random answers are made of.
+    """A source of tasks with a judge. ``items``: examples that random answers are made of. If all have a gold answer, gold answers teach.
 
-    If all of them have a gold answer, gold answers teach.
+    ``texts``: examples that the vocabulary is made of, ``items`` if None.
     """
     answers = [gold_answer(item.answer) for item in items if item.answer]
     answered = len(answers) == len(items)
@@ -101,7 +102,7 @@ def one_turn_of(
         policies=policies,
         ladder=("random", "noisy:0.5", "noisy:0.2", "gold") if answered else ("silence", "random"),
         teacher="gold" if answered else None,
-        vocabulary=lambda: text_vocabulary(items, [source.system_prompt, write("known", "")]),
+        vocabulary=lambda: text_vocabulary(texts() if texts else items, [source.system_prompt, write("known", "")]),
         sample=sample,
         recipe="one-turn.toml",
         judge=judge,

@@ -26,6 +26,10 @@ __all__ = ["load", "suite_names"]
 
 _SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
 _BLOCK = 1000
+_ANSWERS, _TEXTS = (
+    60,
+    200,
+)  # items for random answers, and for the vocabulary, which is made when it is needed: some take long to make
 _STEP = 37  # coprime to the block: a task that belongs to another split gives way to the one so many places on
 _FIRST = {"train": 0, "in-distribution": 1_000_000_000, "held-out": 1_500_000_000}
 _SHARES = {"train": (0.2, 1.0), "in-distribution": (0.1, 0.2), "held-out": (0.0, 0.1)}
@@ -56,13 +60,18 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         )
     options = {key: _value(text) for key, text in parse_qsl(query, strict_parsing=bool(query))}
     source = ReasoningGymTasks(name, options, f"reasoning-gym:{argument}")
+
+    def examples(number: int) -> list[Item]:
+        return [source.item("train", TRAIN_SEEDS + index) for index in range(number)]
+
     try:
-        items = [source.item("train", TRAIN_SEEDS + index) for index in range(200)]
+        items = examples(_ANSWERS)
     except EnvironmentFault as error:
         raise ConfigError(f"reasoning-gym:{argument} makes no tasks: {error}") from error
     return one_turn_of(
         source,
         items=items,
+        texts=lambda: examples(_TEXTS),
         judge=source.judge,
         graders=[score_grader(f"score_answer of reasoning-gym's {name}")],
         summary=known[name] or f"reasoning-gym's {name}",

@@ -1,0 +1,134 @@
+"""The audit's scoreboard: planted flaws, and the graders of a public suite whose labels were frozen before."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import gradus.audit
+from gradus.audit.scoreboard.planted import plants
+from gradus.audit.scoreboard.score import Case, Row, board, judged
+from gradus.audit.text.checks import EXPLOITABLE
+from gradus.audit.text.tasks import TextSubject, subject_of
+from gradus.core import ConfigError
+from gradus.core.files import replacing, write_text
+from gradus.pipeline.progress import progress_bar
+
+__all__ = ["PARTS", "run_scoreboard", "scoreboard_page"]
+
+PARTS = ("planted", "reasoning-gym", "reasoning-gym-held-out")
+_TASKS = 48
+
+
+def run_scoreboard(part: str, *, seed: int = 0, folder: Path | None = None, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Audit every grader of a part. ``folder``: keeps rows and scores; what is there and was made by the same code is not made again.
+
+    ``only``: names of graders, all if empty.
+    """
+    cases = [case for case in _cases(part, seed) if not only or case.name in only]  # planted ones are cheap to make
+    rows: list[Row] = []
+    with progress_bar(f"scoreboard {part}", len(cases), "graders") as advance:
+        for number, case in enumerate(cases, 1):
+            rows.append(_kept(case, seed, None if folder is None else folder / f"{part}-{seed}"))
+            advance(number, len(cases), case.name)
+    return {"part": part, "seed": seed, **board(rows)}
+
+
+def _cases(part: str, seed: int) -> Iterator[Case]:
+    if part == "planted":
+        for plant in plants(seed):
+            label = "flawed" if plant.flaw else "sound"
+            yield Case(name=plant.name, label=label, kind=plant.flaw or "", subject=partial(_itself, plant.subject))
+        return
+    if part not in PARTS:
+        raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")
+    labels = tomllib.loads(Path(gradus.audit.__file__).parent.joinpath("scoreboard/reasoning_gym.toml").read_text())
+    for name, row in labels.items():
+        if bool(row.get("held_out")) == (part == "reasoning-gym-held-out"):
+            subject = partial(_data_set, name)
+            kind = row.get("reason", "")
+            yield Case(name=name, label=row["label"], kind=kind, subject=subject, checks=EXPLOITABLE)
+
+
+def _itself(subject: TextSubject) -> TextSubject:
+    return subject
+
+
+def _data_set(name: str) -> TextSubject:
+    from gradus.environments import load
+
+    spec = load(f"reasoning-gym:{name}")
+    subject = subject_of(spec, spec.grader(), tasks=_TASKS)
+    return subject or TextSubject(name=name, grader="score", tasks=[], judge=lambda task, answer: None)
+
+
+def _kept(case: Case, seed: int, folder: Path | None) -> Row:
+    if folder is None:
+        return judged(case, seed=seed)
+    stem = blake2b(case.name.encode(), digest_size=8).hexdigest()
+    row_file, scores_file = folder / f"{stem}-{_code()}.json", folder / f"{stem}.scores"
+    if row_file.is_file():
+        return Row(**json.loads(row_file.read_text()))
+    known = pickle.loads(scores_file.read_bytes()) if scores_file.is_file() else {}
+    row = judged(case, seed=seed, known=known)
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(scores_file) as file:
+        file.write_bytes(pickle.dumps({key: score for key, score in known.items() if not score.skipped}))
+    write_text(row_file, json.dumps(asdict(row)))
+    return row
+
+
+def _code() -> str:
+    """A digest of the audit's source: rows that other code made are made again."""
+    files = sorted(Path(gradus.audit.__file__).parent.rglob("*.py"))
+    return blake2b(b"".join(file.read_bytes() for file in files), digest_size=6).hexdigest()
+
+
+def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
+    """The results as a page in Markdown."""
+    lines = [
+        "# Results: the audit, measured by flaws",
+        "",
+        "Written by `gradus audit --scoreboard --out FOLDER`. Detection is the share of flawed graders whose audit fails, false alarms the share of",
+        "sound ones; intervals are Wilson's, 95 %. An audit that ends unresolved counts as not failed.",
+        "",
+        "| part | seed | flawed | detection | sound | false alarms | seconds: median, most |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        found, alarms, seconds = each["detection"], each["false_alarms"], each["seconds"]
+        lines.append(
+            f"| {each['part']} | {each['seed']} | {found['n']} | {shown_share(found)} | {alarms['n']} | {shown_share(alarms)} "
+            f"| {seconds['median']}, {seconds['most']} |"
+        )
+    for each in results:
+        lines += ["", f"## {each['part']}", ""]
+        if each["part"] == "planted":
+            lines += ["| class | found |", "|---|---|"]
+            lines += [f"| {kind} | {shown_share(share)} of {share['n']} |" for kind, share in each["by_class"].items()]
+            lines.append("")
+        for title, rows in (("Missed", each["misses"]), ("Flagged though sound", each["alarms"])):
+            lines += [f"{title}:" if rows else f"{title}: none.", ""] if rows else [f"{title}: none.", ""]
+            lines += [
+                f"- {row['name']} ({row['kind'] or row['label']}): {row['verdict']}. {row['evidence'][:200]}"
+                for row in rows
+            ]
+            lines += [""] if rows else []
+        if each["partial"]:
+            told = ", ".join(f"{row['name']} {row['verdict']}" for row in each["partial"])
+            lines += [f"Partly flawed, counted as neither: {told}.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def shown_share(share: Mapping[str, Any]) -> str:
+    """A share with its interval."""
+    if share["share"] is None:
+        return "–"
+    return f"{share['share']:.3f} [{share['low']:.3f}, {share['high']:.3f}]"
