@@ -13,7 +13,7 @@ __all__ = ["command"]
 
 
 def command(
-    environment: str = ENVIRONMENT,
+    environment: str = typer.Argument(None, help=f"{ENVIRONMENT.help} Not with --scoreboard.", show_default=False),
     grader: str | None = GRADER,
     reward: list[str] = REWARDS,
     episodes: int = typer.Option(60, "--episodes", "-n", help="Paired seeds for every policy of the panel."),
@@ -53,6 +53,12 @@ def command(
         help="ENVIRONMENT is the folder of an OpenEnv package: run its server and write OpenEnv's validation report with the semantic and "
         "statistical checks of RFC 008.",
     ),
+    scoreboard: bool = typer.Option(
+        False, "--scoreboard", help="Audit graders of which it is known whether they are sound, instead of yours."
+    ),
+    part: list[str] = typer.Option(
+        [], "--part", help="Of the scoreboard: planted, reasoning-gym or reasoning-gym-held-out (repeatable)."
+    ),
     json_file: str | None = JSON,
     out: Path | None = typer.Option(
         None, "--out", "-o", help="Folder for audit.json, the page, the figure, the hack, a card and a badge."
@@ -61,6 +67,11 @@ def command(
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved."""
     from gradus import api
 
+    if scoreboard:
+        _scoreboard(part, seed=seed, out=out, json_file=json_file)
+        return
+    if not environment:
+        raise typer.BadParameter("name an environment or a file of rows, or ask for --scoreboard")
     if openenv_report is not None:
         validation = api.validate_openenv(environment, budget=budget, policy=policy, seed=seed)
         print_json(validation.to_json(), str(openenv_report))
@@ -106,3 +117,14 @@ def command(
     else:
         next_command("audit", environment, *again, *rewards)  # once the grader is mended
     raise typer.Exit(1)
+
+
+def _scoreboard(parts: list[str], *, seed: int, out: Path | None, json_file: str | None) -> None:
+    """The tables; with a folder also the page of results, and what is needed to go on there."""
+    from gradus.api.scoreboard import scoreboard
+
+    result = scoreboard(parts, seed=seed, folder=out)
+    show(result, json_file)
+    if out is not None:
+        note(f"written: {result.save(out / 'audit.md')}")
+    next_command("audit", "arithmetic")
