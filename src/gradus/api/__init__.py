@@ -11,6 +11,7 @@ from gradus.api.checking import Audit, Checklist, Forecast, audit, check, plan
 from gradus.api.comparing import Comparison, Scores, compare, evaluate
 from gradus.api.environments import describe, list_environments, load_environment, roll_out
 from gradus.api.episodes import Regraded, StoredEpisodes, play, regrade, show
+from gradus.api.measuring import Scoreboard, scoreboard
 from gradus.api.models import chat, export, push, serve
 from gradus.api.rewards import list_rewards, try_rewards
 from gradus.api.servers import package_environment, serve_environment, watch
@@ -26,6 +27,7 @@ __all__ = [
     "Forecast",
     "Regraded",
     "Run",
+    "Scoreboard",
     "Scores",
     "StoredEpisodes",
     "Validation",
@@ -52,6 +54,7 @@ __all__ = [
     "regrade",
     "roll_out",
     "run",
+    "scoreboard",
     "serve",
     "serve_environment",
     "sft",

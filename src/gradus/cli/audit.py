@@ -121,7 +121,7 @@ def command(
 
 def _scoreboard(parts: list[str], *, seed: int, out: Path | None, json_file: str | None) -> None:
     """The tables; with a folder also the page of results, and what is needed to go on there."""
-    from gradus.api.scoreboard import scoreboard
+    from gradus.api.measuring import scoreboard
 
     result = scoreboard(parts, seed=seed, folder=out)
     show(result, json_file)

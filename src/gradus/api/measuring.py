@@ -54,7 +54,7 @@ def scoreboard(parts: Sequence[str] = (), *, seed: int = 0, folder: str | Path |
     ``parts``: of ``planted``, ``reasoning-gym`` and ``reasoning-gym-held-out``; all if empty. ``folder``: keeps what was done, so that a second
     call goes on there.
 
-    >>> from gradus.api.scoreboard import scoreboard
+    >>> from gradus.api.measuring import scoreboard
     >>> scoreboard(["planted"]).parts[0]["detection"]["share"]    # doctest: +SKIP
     0.98
     """
