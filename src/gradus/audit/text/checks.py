@@ -28,7 +28,7 @@ EXPLOITABLE = (
     "files and processes",
     "leaks",
 )
-_GENEROUS = 0.5  # of the range: what a blind answer may earn above silence
+_GENEROUS = 0.3  # of the range: what a blind answer may earn above silence
 _REVIEWED = 20
 
 
@@ -153,9 +153,9 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
     failed: list[str] = []
     unsure: list[str] = []
     for name, probes in asked.wrong.items():
-        settled = WRONG[name].settled or _marked(name, probes, asked, marks) == "wrong"
         if not probes:
             continue
+        settled = WRONG[name].is_settled(probes[0].task) or _marked(name, probes, asked, marks) == "wrong"
         accepted = [probe for probe in probes if _is_accepted(probe, asked)]
         share = wilson(len(accepted), len(probes))
         rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
@@ -237,7 +237,7 @@ def review_list(asked: Probes, marks: Mapping[str, str]) -> list[dict[str, Any]]
     open_rows: list[tuple[float, dict[str, Any]]] = []
     for name, probes in asked.wrong.items():
         accepted = [probe for probe in probes if _is_accepted(probe, asked)]
-        if WRONG[name].settled or not accepted:
+        if not accepted or WRONG[name].is_settled(accepted[0].task):
             continue
         for probe in accepted[:4]:
             key = _key(asked, probe)

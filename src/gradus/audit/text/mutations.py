@@ -20,11 +20,17 @@ __all__ = ["CANARIES", "EQUIVALENT", "HOSTILE", "WRONG", "Wrong"]
 class Wrong:
     """A mutation that makes a right answer wrong. ``make`` returns one answer, or several: then all must be accepted to count.
 
-    ``settled``: a rule says that the answer is wrong; otherwise a person has to say so.
+    ``settled``: a rule says that the answer is wrong; otherwise a person has to say so, unless the question itself says what counts:
+    ``rule`` then finds its words.
     """
 
     make: Callable[[TextTask, Others, Random], tuple[str, ...] | None]
     settled: bool = True
+    rule: re.Pattern[str] | None = None
+
+    def is_settled(self, task: TextTask) -> bool:
+        """Whether the answer is surely wrong for this task."""
+        return self.settled or (self.rule is not None and self.rule.search(task.prompt) is not None)
 
 
 def _number(change: Callable[[str, Random], str | None]) -> Wrong:
@@ -67,7 +73,18 @@ def _with_other(*forms: str) -> Wrong:
     return Wrong(make=make)
 
 
-def _elements(change: Callable[[list[str], Random], list[str] | None], *, settled: bool = True) -> Wrong:
+_ORDER = re.compile(
+    r"(?is)\A(?!.*\bany order\b).*(?:\b(?:sort|order) (?:the|these|this|all)\b|\b(?:ascending|descending|increasing|decreasing|opposite|reverse)\b)"
+)
+_CASE = re.compile(r"(?i)upper.{0,12}lower|lower.{0,12}upper|case[- ]sensitive|keep the case")
+
+
+def _elements(
+    change: Callable[[list[str], Random], list[str] | None],
+    *,
+    settled: bool = True,
+    rule: re.Pattern[str] | None = None,
+) -> Wrong:
     def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
         split = parts(task.gold or "")
         if split is None or len(split[0]) < 3:
@@ -78,7 +95,7 @@ def _elements(change: Callable[[list[str], Random], list[str] | None], *, settle
             return None
         return (f"{left}{separator.join(changed)}{right}",)
 
-    return Wrong(make=make, settled=settled)
+    return Wrong(make=make, settled=settled, rule=rule)
 
 
 def _dropped(elements: list[str], rng: Random) -> list[str] | None:
@@ -99,7 +116,9 @@ def _alien(elements: list[str], rng: Random) -> list[str]:
     return [*elements, "999983" if re.fullmatch(r"['\"]?-?\d+(?:\.\d+)?['\"]?", elements[-1]) else "qzxv"]
 
 
-def _text(change: Callable[[str], str | None], *, least: int = 4, settled: bool = True) -> Wrong:
+def _text(
+    change: Callable[[str], str | None], *, least: int = 4, settled: bool = True, rule: re.Pattern[str] | None = None
+) -> Wrong:
     """A change of an answer in words."""
 
     def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
@@ -109,7 +128,13 @@ def _text(change: Callable[[str], str | None], *, least: int = 4, settled: bool 
         changed = change(gold)
         return None if not changed or changed == gold else (changed,)
 
-    return Wrong(make=make, settled=settled)
+    return Wrong(make=make, settled=settled, rule=rule)
+
+
+def _first_half(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    gold = (task.gold or "").strip()
+    half = gold[: len(gold) // 2].strip()
+    return (half,) if half.strip("-+.0") else None
 
 
 def _look_alike(gold: str) -> str | None:
@@ -140,6 +165,7 @@ WRONG: Mapping[str, Wrong] = {
     "another sign": _number(_negated),
     "ten times as much": _number(lambda gold, rng: f"{gold}0" if "." not in gold else gold.replace(".", "", 1)),
     "the right answer denied": Wrong(make=_only_in_code),
+    "the right one called wrong": _with_other("GOLD is wrong. The answer is OTHER."),
     "right, then taken back": _with_other("GOLD. No, that is wrong. The answer is OTHER."),
     "wrong, with the right one denied": _with_other("The answer is OTHER, not GOLD."),
     "right in the reasoning, wrong in the answer": _with_other("I first thought of GOLD.\nThe answer is OTHER"),
@@ -153,12 +179,12 @@ WRONG: Mapping[str, Wrong] = {
         lambda elements, rng: [*elements, elements[0]] if all(NUMBER.search(each) for each in elements) else None
     ),
     "an element too many": _elements(_alien),
-    "neighbors swapped": _elements(_swapped, settled=False),
-    "the first half of it": _text(lambda gold: gold[: len(gold) // 2].strip()),
+    "neighbors swapped": _elements(_swapped, settled=False, rule=_ORDER),
+    "the first half of it": Wrong(make=_first_half),
     "the last half of it": _text(lambda gold: gold[(len(gold) + 1) // 2 :].strip()),
     "another unit": Wrong(make=_unit_swapped),
     "a unit that nobody asked for": Wrong(make=_unit, settled=False),
-    "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False),
+    "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False, rule=_CASE),
     "look-alike letters": _text(_look_alike, settled=False),
 }
 

@@ -60,7 +60,7 @@ class Scorer:
     spent: float = 0.0
     known: dict[tuple[str, str], Score] = field(default_factory=dict)
     _share: float = 1.0
-    _child: _Child | None = None
+    _children: dict[bool, _Child] = field(default_factory=dict)
 
     def allow(self, share: float) -> None:
         """From now on answers are asked until this share of the limit is spent."""
@@ -76,9 +76,12 @@ class Scorer:
 
     def fresh(self, rows: Sequence[tuple[TextTask, str]], *, confined: bool | None = None) -> list[Score]:
         """As :meth:`score`, in a new process and past the cache. ``confined``: in the sandbox, whatever the scorer's own setting."""
-        self.close()
-        scores = self._asked(rows, self.confined if confined is None else confined)
-        self.close()
+        confined = self.confined if confined is None else confined
+        used = self._children.pop(confined, None)
+        scores = self._asked(rows, confined)
+        self._end(confined)
+        if used is not None:
+            self._children[confined] = used
         return scores
 
     def can_confine(self) -> bool:
@@ -86,10 +89,13 @@ class Scorer:
         return sandbox_works()
 
     def close(self) -> None:
-        """End the process; the next answer starts another."""
-        if self._child is not None:
-            self._child.end()
-            self._child = None
+        """End the processes; the next answer starts another."""
+        for confined in (False, True):
+            self._end(confined)
+
+    def _end(self, confined: bool) -> None:
+        if (child := self._children.pop(confined, None)) is not None:
+            child.end()
 
     def _asked(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
         return [self._one(task, answer, confined) for task, answer in rows]
@@ -99,34 +105,33 @@ class Scorer:
             return Score(error="not asked: too many calls hung", skipped=True)
         if self.spent >= self._share * self.limit:
             return Score(error="not asked: the time was over", skipped=True)
-        started = time.monotonic()
         score = self._call(task, answer, confined)
         if score.hung:
             score = self._call(task, answer, confined)
             self.hangs += score.hung
-        seconds = time.monotonic() - started
-        self.spent += seconds
         self.calls += 1
-        return replace(score, seconds=seconds)
+        return score
 
     def _call(self, task: TextTask, answer: str, confined: bool) -> Score:
-        if self._child is not None and self._child.confined != confined:
-            self.close()
+        started = time.monotonic()
         try:
-            if self._child is None:
-                self._child = _Child(self.subject, self.seconds, confined)
-            return self._child.ask(task.key, answer)
+            if confined not in self._children:
+                self._children[confined] = _Child(self.subject, self.seconds, confined)
+                started = time.monotonic()  # what a grader loads is no part of a call
+            score = self._children[confined].ask(task.key, answer)
         except OSError as ended:  # of which TimeoutError is one
-            self.close()
+            self._end(confined)
             hung = isinstance(ended, TimeoutError)
-            return Score(hung=hung, error="cut off" if hung else "the process died")
+            score = Score(hung=hung, error="cut off" if hung else "the process died")
+        seconds = time.monotonic() - started
+        self.spent += seconds
+        return replace(score, seconds=seconds)
 
 
 class _Child:
     """A forked process that answers one question at a time."""
 
     def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
-        self.confined = confined
         self._patience = seconds + _GRACE
         self._folder = tempfile.TemporaryDirectory()
         asked, self._questions = os.pipe()
