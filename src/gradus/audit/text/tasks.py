@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,7 @@ class TextTask:
         return f"{self.before}{answer}{self.after}"
 
 
+_LEAST_TASKS, _SECONDS = 12, 8.0
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -70,7 +72,10 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     environment = spec.make()
     rows: list[tuple[Task, TextTask]] = []
     seen: set[str] = set()
+    started = time.monotonic()
     for number, task in enumerate(wanted):
+        if len(rows) >= _LEAST_TASKS and time.monotonic() - started > _SECONDS:
+            break  # tasks that take long to make: fewer of them
         observation = environment.reset(seed=task.seed, **task.options)
         if observation.text in seen:
             continue
