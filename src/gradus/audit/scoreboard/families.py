@@ -108,6 +108,8 @@ def _backwards(rng: Random) -> tuple[str, str]:
 
 
 def _words(text: str) -> tuple[str, ...]:
+    if not re.fullmatch(r"\s*[A-Za-z]+(?:\s+[A-Za-z]+)*\s*", text[:2000]):
+        raise ValueError("no words")
     return tuple(text.split())
 
 

@@ -117,7 +117,7 @@ def _grid(filler: str) -> Operator:
 def _expressions(prompt: str) -> list[str]:
     """What looks like a formula in the question, the longest last."""
     spans = [match.strip() for match in _EXPRESSION.findall(prompt)]
-    cut = [re.sub(r"^(?:[A-Za-z]{3,}\s+)+", "", each) for each in spans]
+    cut = [re.sub(r"^(?:(?:[A-Za-z]{3,}|is|of|to|in|by|as|be)\s+)+", "", each) for each in spans]
     return sorted((each for each in cut if re.search(r"[\dA-Za-z)]\s*[-+*/^]", each)), key=len)
 
 
