@@ -12,6 +12,7 @@ from gradus.audit import forecast
 from gradus.audit.answers import COPY, AnswerSpace, answer_space, render
 from gradus.audit.distribution import Distribution
 from gradus.audit.features import Feature, find_features
+from gradus.audit.honest import HonestCurve, _above
 from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.core import AuditHints, Language, Observation
 from gradus.rollouts import roll_out
@@ -164,3 +165,12 @@ def test_the_forecast_is_what_groups_of_that_size_show():
 def test_random_answers_are_legal():
     space = answer_space(SPEC, (), seed=0)
     assert all(None not in space.parse(random_answer(seed)) for seed in range(50))
+
+
+def test_reward_that_is_the_true_reward_is_earned_however_good_the_plan():
+    levels = [np.array([0.0, 0.1, 0.0, 0.2]), np.array([0.2, 0.3, 0.1, 0.4])]
+    curve = HonestCurve(name="random", curves=[[(level, level) for level in levels]])
+    aim = np.array([0.9, 1.0, 0.8, 1.0])
+    assert _above(curve.curves[0], aim, aim).mean == pytest.approx(0.0)
+    paid = _above(curve.curves[0], aim, aim + 0.5)
+    assert paid.mean == pytest.approx(0.5)

@@ -58,6 +58,8 @@ class HonestCurve:
 
 def _above(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, reward: np.ndarray) -> Paired:
     mean = float(np.nanmean(aim))
+    if mean > float(np.nanmean(curve[-1][0])):
+        return _beyond(curve, aim, reward)
     above = next((i for i, (aims, _) in enumerate(curve) if np.nanmean(aims) >= mean), len(curve) - 1)
     (low_aim, low), (high_aim, high) = curve[max(0, above - 1)], curve[above]
     span = float(np.nanmean(high_aim) - np.nanmean(low_aim))
@@ -69,6 +71,14 @@ def _above(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, rewa
     inside = 0.0 < share < 1.0
     shift = slope * (aim - (1 - share) * low_aim - share * high_aim) if inside else 0.0
     return paired_difference(_listed(reward - shift), _listed(expected))
+
+
+def _beyond(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, reward: np.ndarray) -> Paired:
+    """The same for a plan that means better than all honest play: what the true reward is worth over the whole curve goes on."""
+    (low_aim, low), (high_aim, high) = curve[0], curve[-1]
+    span = float(np.nanmean(high_aim) - np.nanmean(low_aim))
+    slope = max(0.0, float(np.nanmean(high) - np.nanmean(low)) / span) if span > 1e-9 else 0.0
+    return paired_difference(_listed(reward - slope * (aim - high_aim)), _listed(high))
 
 
 def honest_curve(
