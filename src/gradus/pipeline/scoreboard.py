@@ -45,7 +45,9 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
     if part == "planted":
         for plant in plants(seed):
             label = "flawed" if plant.flaw else "sound"
-            yield Case(name=plant.name, label=label, kind=plant.flaw or "", subject=partial(_itself, plant.subject))
+            yield Case(
+                name=plant.name, label=label, kind=plant.flaw or "", subject=partial(_itself, plant.subject), ours=True
+            )
         return
     if part not in PARTS:
         raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")
@@ -79,8 +81,9 @@ def _kept(case: Case, seed: int, folder: Path | None) -> Row:
     known = pickle.loads(scores_file.read_bytes()) if scores_file.is_file() else {}
     row = judged(case, seed=seed, known=known)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(scores_file) as file:
-        file.write_bytes(pickle.dumps({key: score for key, score in known.items() if not score.skipped}))
+    if not case.ours:  # a grader of ours may change, and its scores with it
+        with replacing(scores_file) as file:
+            file.write_bytes(pickle.dumps({key: score for key, score in known.items() if not score.skipped}))
     write_text(row_file, json.dumps(asdict(row)))
     return row
 

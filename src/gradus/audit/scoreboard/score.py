@@ -20,7 +20,7 @@ __all__ = ["Case", "Row", "board", "judged"]
 class Case:
     """A grader with its label: flawed, sound, or partial (which counts as neither). ``kind``: the class of the flaw, or the reason.
 
-    ``checks``: those that the label speaks of; any check if empty.
+    ``checks``: those that the label speaks of; any check if empty. ``ours``: the grader is part of this source.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Case:
     kind: str
     subject: Callable[[], TextSubject]
     checks: Sequence[str] = ()
+    ours: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

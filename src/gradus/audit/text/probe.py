@@ -254,7 +254,7 @@ def _ask_wrong(asked: Probes, scorer: Scorer, seed: int) -> None:
     for task in _some(asked, _MUTATED):
         for name, wrong in WRONG.items():
             answers = wrong.make(task, asked.others, child_rng(seed, "audit", "text", name, task.key)) or ()
-            right = wrong.is_settled(task) and any(states(answer, task.gold or "") for answer in answers)
+            right = wrong.settled and any(states(answer, task.gold or "") for answer in answers)
             if answers and task.key in asked.bases and not right:
                 made.append((name, task, answers))
     asked.wrong = {name: [] for name in WRONG}
