@@ -61,7 +61,7 @@ def test_a_planted_grader_differs_from_the_sound_one():
             question, gold = family.task(rng)
             flawed = flaw.make(family, rng)
             task = plants_task(question, gold)
-            tried = [*answers, *changed(gold, question)]
+            tried = [*answers, *changed(gold, question), *(family.task(rng)[1] for _ in range(8))]
             assert any(outcome(flawed, task, each) != family.judge(task, each) for each in tried), (name, family.name)
 
 

@@ -20,16 +20,17 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 class Flaw:
     """``make`` turns a family's sound grader into a flawed one. ``needs``: traits of families that it can be planted in.
 
-    ``prompt``: what is added to the question, with GOLD in it.
+    ``not_in``: traits where it would change nothing. ``prompt``: what is added to the question, with GOLD in it.
     """
 
     make: Callable[[Family, Random], Judge]
     needs: frozenset[str] = frozenset()
+    not_in: frozenset[str] = frozenset()
     prompt: str = ""
 
     def fits(self, family: Family) -> bool:
         """Whether the family has one of the traits; any family does if none is asked for."""
-        return not self.needs or bool(self.needs & family.traits)
+        return (not self.needs or bool(self.needs & family.traits)) and not self.not_in & family.traits
 
 
 def _when(condition: Callable[[TextTask, str], bool], pays: float = 1.0) -> Callable[[Family, Random], Judge]:
@@ -249,7 +250,8 @@ FLAWS: Mapping[str, Flaw] = {
     "reward adds up over episodes": Flaw(make=_accumulates),
     "statements without value": Flaw(make=_statements),
     "a prefix is enough": Flaw(
-        make=_when(lambda task, answer: bool(answer.strip()) and _gold(task).startswith(answer.strip()))
+        make=_when(lambda task, answer: bool(answer.strip()) and _gold(task).startswith(answer.strip())),
+        not_in=frozenset({"label"}),
     ),
     "one character is compared": Flaw(make=_when(lambda task, answer: answer.strip()[:1] == _gold(task)[:1])),
     "what is too much is ignored": Flaw(make=_cut),
