@@ -75,7 +75,10 @@ def rate(
         (_gain(v, r, b, b.wrong) - lucky * (b.gold - b.wrong)) / span
         for v, r, (_, b) in zip(values, right, rows, strict=True)
     ]
-    above = [_gain(v, r, b, b.silence) / span for v, r, (_, b) in zip(values, right, rows, strict=True)]
+    above = [
+        (_gain(v, r, b, b.silence) - lucky * (b.gold - b.silence)) / span
+        for v, r, (_, b) in zip(values, right, rows, strict=True)
+    ]
     accepted = [
         v >= b.gold - 0.1 * max(b.gold - b.silence, 1e-9) and not r
         for v, r, (_, b) in zip(values, right, rows, strict=True)
