@@ -97,6 +97,8 @@ def _declared(asked: Probes) -> str:
 
 def _gold(asked: Probes) -> Check:
     """Gold above the golds of other tasks: the ladder that nobody has to declare."""
+    if not asked.tasks:
+        return Check(name="gold", status="unresolved", evidence="no task has a gold answer; give some to resolve it")
     if not asked.bases:
         return Check(name="gold", status="fail", evidence="no gold answer got a reward")
     gain = mean_interval([base.gold - base.wrong for base in asked.bases.values()])
