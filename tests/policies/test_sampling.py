@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gradus.core import child_seed
+from gradus.policies.local import sampling
 from gradus.policies.local.sampling import (
     SamplingConfig,
     chosen_logprobs,
     draw,
+    draw_tokens,
     legal_mask,
     sampling_logprobs,
     turn_uniforms,
@@ -119,6 +121,36 @@ def test_draws_follow_the_distribution():
     uniforms = torch.from_numpy(np.random.default_rng(child_seed(3)).random(20_000))
     shares = torch.bincount(draw(logprobs, uniforms)) / 20_000
     assert shares.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.015)  # more than 4 standard errors
+
+
+@pytest.mark.parametrize("words", [2**14, 2**14 + 1, 20_000])
+def test_many_words_are_drawn_in_two_steps_as_in_one(words: int):
+    rng = torch.Generator().manual_seed(words)
+    logits = 3 * torch.randn(40, words, generator=rng)
+    logits[:, torch.rand(words, generator=rng) < 0.3] = float("-inf")
+    uniforms = torch.rand(40, dtype=torch.float64, generator=rng)
+    uniforms[:2] = torch.tensor([0.0, 1.0 - 2.0**-53])
+    config = SamplingConfig(temperature=0.7)
+    ids, logprobs = draw_tokens(logits, uniforms, config)
+    whole = sampling_logprobs(logits, config)
+    assert torch.isfinite(logprobs).all()
+    assert (logprobs - whole.gather(1, ids[:, None])[:, 0]).abs().max() < 1e-5
+    assert (ids == draw(whole, uniforms)).sum() >= 38  # where sums round differently a neighbor may be drawn
+
+
+@pytest.mark.parametrize("top_k", [0, 300])
+def test_the_nucleus_of_many_words_is_what_a_whole_sort_gives(top_k: int, monkeypatch: pytest.MonkeyPatch):
+    """Rows of every kind: some words hold nearly all, or thousands are needed and the row is sorted whole."""
+    rng = torch.Generator().manual_seed(5)
+    logits = torch.randn(9, 2**14, generator=rng) * torch.tensor([0.1, 1.0, 6.0]).repeat(3)[:, None]
+    for top_p in (0.1, 0.9, 0.999):
+        config = SamplingConfig(top_p=top_p, top_k=top_k)
+        few = sampling_logprobs(logits, config)
+        with monkeypatch.context() as patched:
+            patched.setattr(sampling, "MANY_WORDS", 2**20)
+            whole = sampling_logprobs(logits, config)
+        assert ((few > float("-inf")).sum(1) - (whole > float("-inf")).sum(1)).abs().max() <= 1
+        assert (few.exp() - whole.exp()).abs().max() < 1e-4
 
 
 def test_uniforms_belong_to_an_episode_and_a_turn():

@@ -35,9 +35,10 @@ def scores(model, sampling: SamplingConfig, *, legal: bool = False, differentiat
 
 
 def chunked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if 300 words were many: two tokens a chunk."""
+    """As if 300 words were many: two tokens a chunk, and tiles that do not divide them."""
     for module in (forward, vocabulary_loss):
         monkeypatch.setattr(module, "MAX_LOGITS", 600)
+    monkeypatch.setitem(vocabulary_loss._TILES, "cpu", (7, 64))
 
 
 @pytest.mark.parametrize(
@@ -62,18 +63,21 @@ def test_chunks_are_the_whole(
         assert (one - other).abs().max() < 2e-5 * max(1.0, float(other.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["Mistral", "Gemma2", "Qwen3"])
+@pytest.mark.parametrize("kind", ["Mistral", "Gemma2", "Qwen3", "Granite", "Cohere"])
 def test_other_architectures_in_chunks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gemma 2 caps its logits behind the head, so its head alone would be another function."""
+    """Gemma 2 caps its logits behind the head, Granite and Cohere multiply them."""
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
         intermediate_size=64, sliding_window=8, pad_token_id=0, eos_token_id=1, initializer_range=0.2,
     )  # fmt: skip
     torch.manual_seed(3)
     attention = "eager" if kind == "Gemma2" else "sdpa"
+    if kind == "Granite":
+        config.logits_scaling = 3.0
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
     whole = scores(model, SamplingConfig())
     chunked(monkeypatch)
+    monkeypatch.setattr(forward, "_logits", None)  # all logits at once
     for one, other in zip(scores(model, SamplingConfig()), whole, strict=True):
         assert (one - other).abs().max() < 2e-5 * max(1.0, float(other.abs().max()))
 

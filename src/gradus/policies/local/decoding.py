@@ -17,7 +17,7 @@ from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.masks import MaskPlan
-from gradus.policies.local.sampling import SamplingConfig, draw, legal_mask, sampling_logprobs
+from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
 __all__ = ["Answer", "Decoder", "Prompt", "evaluating"]
 
@@ -120,6 +120,7 @@ class Decoder:
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each; the last token of an answer is not in the cache yet."""
+        self._cache.expected = max(prompt.end for prompt in prompts)
         with evaluating(self._model):
             order, logits = self._prefill(prompts)
             return self._decode(prompts, order, logits)
@@ -199,9 +200,8 @@ class Decoder:
         stops = set(self._stop_ids)
         for step in range(max(prompt.budget for prompt in prompts)):
             legal = self._legal_of(states, order, answers)
-            logprobs = sampling_logprobs(logits, self._sampling, legal)
-            drawn = draw(logprobs, uniforms[order, step]).clamp_(max=self._vocabulary - 1)
-            ids, values = drawn.tolist(), logprobs.gather(-1, drawn[:, None]).squeeze(-1).tolist()
+            drawn, logprobs = draw_tokens(logits, uniforms[order, step], self._sampling, legal)
+            ids, values = drawn.tolist(), logprobs.tolist()
             going: list[int] = []
             for slot, index in enumerate(order):
                 answer = answers[index]

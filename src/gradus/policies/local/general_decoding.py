@@ -21,7 +21,7 @@ from gradus.policies.local.decoding import Answer, Prompt, evaluating
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.sampling import SamplingConfig, draw, legal_mask, sampling_logprobs
+from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
 __all__ = ["GeneralDecoder", "stream_tokens"]
 
@@ -125,9 +125,8 @@ class _Drawer(LogitsProcessor):
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         legal = [self._grammar.legal(state) for state in self._states] if self._grammar else None
         mask = None if legal is None else legal_mask(legal, scores.shape[-1], device=scores.device)
-        logprobs = sampling_logprobs(scores, self._sampling, mask)
-        drawn = draw(logprobs, self._uniforms[:, self._step].to(scores.device)).clamp_(max=scores.shape[-1] - 1)
-        values = logprobs.gather(-1, drawn[:, None]).squeeze(-1).tolist()
+        drawn, logprobs = draw_tokens(scores, self._uniforms[:, self._step].to(scores.device), self._sampling, mask)
+        values = logprobs.tolist()
         for row, (answer, token) in enumerate(zip(self._answers, drawn.tolist(), strict=True)):
             if answer.stopped:
                 continue

@@ -15,9 +15,21 @@ from torch import Tensor
 
 from gradus.core import child_seed
 
-__all__ = ["SamplingConfig", "chosen_logprobs", "draw", "legal_mask", "sampling_logprobs", "turn_uniforms"]
+__all__ = [
+    "MANY_WORDS",
+    "SamplingConfig",
+    "chosen_logprobs",
+    "draw",
+    "draw_tokens",
+    "legal_mask",
+    "sampling_logprobs",
+    "turn_uniforms",
+]
 
 NEVER = float("-inf")
+MANY_WORDS = 2**14  # from here on tokens are drawn in two steps: a block of words, then a word of it
+_BLOCK = 512
+_NUCLEUS = 1024  # of many words so many are sorted for top_p; rows that need more are sorted whole
 
 
 class SamplingConfig(BaseModel):
@@ -97,13 +109,26 @@ def _outside(scores: Tensor, config: SamplingConfig, chosen: Tensor | None) -> T
     if 0 < config.top_k < scores.shape[-1]:
         outside = scores < scores.topk(config.top_k, dim=-1).values[..., -1:]
     if config.top_p < 1.0:
-        ordered, order = scores.masked_fill(outside, NEVER).sort(dim=-1, descending=True)
-        mass = ordered.softmax(-1)
-        before = mass.cumsum(-1) - mass  # a token is kept while the mass before it is below top_p: at least one is
-        outside = outside | torch.zeros_like(outside).scatter(-1, order, before >= config.top_p)
+        scores = scores.masked_fill(outside, NEVER)
+        rows = torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
+        if scores.shape[-1] >= MANY_WORDS:
+            likely = scores.topk(_NUCLEUS, dim=-1).values
+            held = (likely - scores.logsumexp(-1, keepdim=True)).exp_().cumsum(-1)
+            rows = held[..., -1] < config.top_p  # these must be sorted whole
+            last = (held < config.top_p).sum(-1, keepdim=True).clamp_(max=_NUCLEUS - 1)
+            outside = outside | ((scores < likely.gather(-1, last)) & ~rows[..., None])
+        if rows.any():
+            outside[rows] = outside[rows] | _outside_nucleus(scores[rows], config.top_p)
     if chosen is not None:
         outside = outside.scatter(-1, chosen[..., None], False)
     return outside
+
+
+def _outside_nucleus(scores: Tensor, top_p: float) -> Tensor:
+    ordered, order = scores.sort(dim=-1, descending=True)
+    mass = ordered.softmax(-1)
+    before = mass.cumsum(-1) - mass  # a token is kept while the mass before it is below top_p: at least one is
+    return torch.zeros(scores.shape, dtype=torch.bool, device=scores.device).scatter(-1, order, before >= top_p)
 
 
 def chosen_logprobs(logits: Tensor, ids: Tensor, config: SamplingConfig, legal: Tensor | None = None) -> Tensor:
@@ -130,6 +155,54 @@ def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
     # Rounding may carry u * total up to total, beyond the last token that has any mass: stay below it.
     point = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, point, right=True).squeeze(-1)
+
+
+def draw_tokens(
+    logits: Tensor, uniforms: Tensor, config: SamplingConfig, legal: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw one token a row and say how likely it was.
+
+    Args:
+        logits: (N, V), any float type.
+        uniforms: (N,) float64 in [0, 1), one for each token drawn.
+        config, legal: as for :func:`sampling_logprobs`.
+
+    Returns:
+        (N,) ids and (N,) their log-probs in nats.
+    """
+    plain = legal is None and not (config.greedy or config.top_k or config.top_p < 1.0)
+    if plain and logits.shape[-1] >= MANY_WORDS:
+        return _draw_by_blocks(logits, uniforms, config.temperature)
+    logprobs = sampling_logprobs(logits, config, legal)
+    ids = draw(logprobs, uniforms).clamp_(max=logits.shape[-1] - 1)
+    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+
+
+def _draw_by_blocks(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """As :func:`draw` from a softmax, with few passes over many words: sums of blocks first, then the words of one block."""
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    scores = scores / temperature if temperature != 1.0 else scores
+    largest = scores.amax(-1, keepdim=True)
+    mass = (scores - largest).exp_()
+    whole = mass.shape[-1] // _BLOCK * _BLOCK
+    sums = mass[:, :whole].unflatten(-1, (-1, _BLOCK)).sum(-1)
+    if whole < mass.shape[-1]:
+        sums = torch.cat([sums, mass[:, whole:].sum(-1, keepdim=True)], dim=-1)
+    cumulative = sums.double().cumsum(-1)
+    total = cumulative[:, -1:]
+    point = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    block = torch.searchsorted(cumulative, point, right=True).clamp_(max=sums.shape[-1] - 1)
+    words = block * _BLOCK + torch.arange(_BLOCK, device=logits.device)
+    inside = mass.gather(-1, words.clamp(max=mass.shape[-1] - 1)).double().masked_fill_(words >= mass.shape[-1], 0.0)
+    inside = inside.cumsum(-1)
+    point = point - (cumulative - sums.double()).gather(-1, block)
+    # The sums of blocks are rounded, so the rest may lie beyond the block's last word that has any mass: stay below it.
+    last = inside[:, -1:]
+    point = torch.minimum(point.clamp_(min=0.0), torch.nextafter(last, torch.zeros_like(last)))
+    word = torch.searchsorted(inside, point, right=True)
+    ids = (block * _BLOCK + word).clamp_(max=mass.shape[-1] - 1)
+    logprobs = scores.gather(-1, ids) - largest - total.log().to(scores.dtype)
+    return ids.squeeze(-1), logprobs.squeeze(-1)
 
 
 def turn_uniforms(key: Sequence[int | str], turn: int, count: int) -> np.ndarray:

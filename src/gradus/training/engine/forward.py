@@ -7,7 +7,7 @@ model sees one long row with position ids. Models that bring their own attention
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,15 +63,18 @@ def score_tokens(
     target, legal = batch.labels.target, batch.labels.legal
     figures = partial(_figures, sampling, entropy, differentiate, greedy)
     in_order = torch.equal(source, batch.labels.source)  # else repeated, or in another order: unique sorts
-    if len(source) * vocabulary_size(model) > MAX_LOGITS and _reads_hidden(causal):
+    many = len(source) * vocabulary_size(model) > MAX_LOGITS
+    if many and (finish := _finish_of(causal)) is not None:
         hidden = _hidden(causal, batch, source)
         hidden = hidden if in_order else hidden.index_select(0, place)
         head: Any = causal.get_output_embeddings()
         plain = legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or differentiate)
-        if plain and type(head) is nn.Linear:
+        if plain and finish is _same and type(head) is nn.Linear:
             scores = chunked_scores(head, hidden, target, sampling)
         else:
-            scores = chunked_figures(head, hidden, target, legal, figures)
+            scores = chunked_figures(
+                lambda part: finish(head(part)), vocabulary_size(model), hidden, target, legal, figures
+            )
     else:
         logits = _logits(causal, batch, source)
         scores = figures(logits if in_order else logits.index_select(0, place), target, legal)
@@ -124,17 +127,34 @@ def _hidden(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
     return out.last_hidden_state[source // ids.shape[1], source % ids.shape[1]]
 
 
-_READS_HIDDEN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+Finish = Callable[[Tensor], Tensor]
+_FINISHES: WeakKeyDictionary[nn.Module, Finish | None] = WeakKeyDictionary()
 
 
-def _reads_hidden(causal: Any) -> bool:
-    """Whether the model's logits are its head's product with its last hidden states, and nothing more (a cap, a factor).
+def _same(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _finishes(causal: Any) -> Iterator[Finish]:
+    """What a model may do with its head's product: nothing, a cap (Gemma), a factor (Cohere, Granite, Falcon-H1)."""
+    config = causal.config.get_text_config(decoder=True)
+    yield _same
+    if cap := getattr(config, "final_logit_softcapping", None):
+        yield lambda logits: torch.tanh(logits / cap) * cap
+    factors = (getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "lm_head_multiplier"))
+    for factor in filter(None, factors):
+        yield lambda logits, factor=factor: logits * factor
+        yield lambda logits, factor=factor: logits / factor
+
+
+def _finish_of(causal: Any) -> Finish | None:
+    """What makes the model's logits of its head's product with its last hidden states; None if that is not known.
 
     Tried once on three tokens. Not for a model that is sharded: its weights are gathered by the forward of the whole.
     """
     if any(hasattr(parameter, "full_tensor") for parameter in causal.parameters()):
-        return False
-    if causal not in _READS_HIDDEN:
+        return None
+    if causal not in _FINISHES:
         attention = causal.config._attn_implementation
         if attention in (TREE, TREE_BF16):
             causal.config._attn_implementation = "sdpa"
@@ -143,10 +163,12 @@ def _reads_hidden(causal: Any) -> bool:
                 ids = torch.tensor([[1, 2, 3]], device=causal.device)
                 hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
                 logits = causal(input_ids=ids, use_cache=False).logits
-                _READS_HIDDEN[causal] = torch.equal(causal.get_output_embeddings()(hidden), logits)
+                product = causal.get_output_embeddings()(hidden)
+                equal = (finish for finish in _finishes(causal) if torch.equal(finish(product), logits))
+                _FINISHES[causal] = next(equal, None)
         finally:
             causal.config._attn_implementation = attention
-    return _READS_HIDDEN[causal]
+    return _FINISHES[causal]
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """Log-probs of sampled tokens from hidden states, a chunk of tokens at a time: no logits are kept for the backward pass.
 
 With a vocabulary of 152,000 words the logits of 2,000 tokens take 1.2 GiB in float32, and a softmax with its gradient several times
-that. Here a chunk's logits are made, used and forgotten, and made again in the backward pass.
+that. Here a chunk's logits are made, used and forgotten, and made again in the backward pass. A plain softmax goes over tiles of tokens
+and words that stay in a processor's cache, where a pass over them costs little beside the product that makes them.
 """
 
 from __future__ import annotations
@@ -19,24 +20,30 @@ from gradus.policies.local.sampling import SamplingConfig
 __all__ = ["MAX_LOGITS", "TokenFigures", "chunked_figures", "chunked_scores"]
 
 MAX_LOGITS = 2**24  # tokens x vocabulary that are computed at once: 64 MiB in float32
+_TILES = {"cpu": (512, 1024)}  # tokens and words that are computed at once where nothing but a softmax is asked for
+_TILE = (2048, 8192)  # on other devices
 
 TokenFigures = tuple[Tensor, Tensor | None, Tensor | None]  # log-probs, entropy, greedy, each (A,)
 
 
 def chunked_figures(
-    head: nn.Module,
+    head: Callable[[Tensor], Tensor],
+    vocabulary: int,
     hidden: Tensor,
     target: Tensor,
     legal: Tensor | None,
     figures: Callable[[Tensor, Tensor, Tensor | None], TokenFigures],
 ) -> TokenFigures:
-    """``figures(logits, target, legal)`` of hidden states (A, d), chunk by chunk, with logits computed again in the backward pass."""
+    """``figures(logits, target, legal)`` of hidden states (A, d), chunk by chunk, with logits computed again in the backward pass.
+
+    ``head`` makes logits (C, ``vocabulary``) of hidden states (C, d).
+    """
 
     def of_chunk(part: Tensor, start: int) -> TokenFigures:
         rows = slice(start, start + len(part))
         return figures(head(part), target[rows], None if legal is None else legal[rows])
 
-    size = _chunk_rows(head)
+    size = max(1, MAX_LOGITS // vocabulary)
     parts = [
         checkpoint(of_chunk, hidden[start : start + size], start, use_reentrant=False)
         for start in range(0, len(hidden), size)
@@ -61,13 +68,8 @@ def chunked_scores(head: nn.Linear, hidden: Tensor, target: Tensor, sampling: Sa
     return logprobs, entropy, greedy
 
 
-def _chunk_rows(head: nn.Module) -> int:
-    weight: Any = head.weight
-    return max(1, MAX_LOGITS // weight.shape[0])
-
-
 class _ChosenLogprobs(torch.autograd.Function):
-    """log_softmax(h W^T / temperature) at the target, with the logits of a chunk at a time."""
+    """log_softmax(h W^T / temperature) at the target, with the logits of a tile at a time."""
 
     @staticmethod
     def forward(
@@ -81,18 +83,15 @@ class _ChosenLogprobs(torch.autograd.Function):
         bf16_backward: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.temperature, ctx.dtype, ctx.bf16_backward = temperature, dtype, bf16_backward
-        size = max(1, MAX_LOGITS // weight.shape[0])
         wide = weight.to(dtype)
+        rows, words = _tile(hidden.device)
         parts: list[tuple[Tensor, ...]] = []
-        for start in range(0, len(hidden), size):
-            scores = _scores(hidden[start : start + size], wide, bias, temperature, dtype)
-            chosen = scores.gather(1, target[start : start + size, None])[:, 0]
-            largest = scores.amax(1)
-            mass = (scores - largest[:, None]).exp_()
-            total = mass.sum(1)
-            normalizer = largest + total.log()
-            mean = torch.bmm(mass[:, None], scores[:, :, None])[:, 0, 0] / total
-            parts.append((chosen - normalizer, normalizer - mean, chosen >= largest, normalizer))
+        for part, aim in zip(hidden.split(rows), target.split(rows), strict=True):
+            sums = _Sums(len(part), torch.float64 if dtype == torch.float64 else torch.float32, hidden.device)
+            for start in range(0, len(weight), words):
+                tile = slice(start, start + words)
+                sums.add(_scores(part, wide[tile], _part(bias, tile), temperature, dtype), aim - start)
+            parts.append(sums.figures())
         logprobs, entropy, greedy, normalizer = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, weight, bias, target, normalizer)
         ctx.mark_non_differentiable(entropy, greedy)
@@ -101,30 +100,74 @@ class _ChosenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, target, normalizer = ctx.saved_tensors
-        size = max(1, MAX_LOGITS // weight.shape[0])
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         wide = weight.to(ctx.dtype)
         factor = weight.bfloat16() if ctx.bf16_backward else wide
-        hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        bias_grad = None
-        if bias is not None and ctx.needs_input_grad[2]:
-            bias_grad = torch.zeros_like(bias, dtype=torch.float32)
-        for start in range(0, len(hidden), size):
-            rows = slice(start, start + size)
-            scores = _scores(hidden[rows], wide, bias, ctx.temperature, ctx.dtype)
-            grad = grads[0][rows, None].to(scores.dtype) / ctx.temperature
-            scores = scores.sub_(normalizer[rows, None]).exp_().mul_(-grad)  # of the logits
-            scores.scatter_add_(1, target[rows, None], grad)
-            if bias_grad is not None:
-                bias_grad += scores.sum(0)
-            score_grad = scores.to(factor.dtype)
-            if hidden_grad is not None:
-                hidden_grad[rows] = (score_grad @ factor).to(hidden.dtype)
-            if weight_grad is not None:
-                _add_product(weight_grad, score_grad.T, hidden[rows].to(factor.dtype))
-        weight_out = None if weight_grad is None else weight_grad.to(weight.dtype)
-        bias_out = None if bias is None or bias_grad is None else bias_grad.to(bias.dtype)
-        return hidden_grad, weight_out, bias_out, None, None, None, None
+        grad = grads[0].to(normalizer.dtype) / ctx.temperature
+        hidden_grad = torch.zeros_like(hidden, dtype=normalizer.dtype) if needs_hidden else None
+        weight_grad = torch.zeros_like(weight, dtype=normalizer.dtype) if needs_weight else None
+        bias_grad = torch.zeros_like(bias, dtype=normalizer.dtype) if bias is not None and needs_bias else None
+        rows, words = _tile(hidden.device)
+        for first in range(0, len(hidden), rows):
+            some = slice(first, first + rows)
+            part = hidden[some].to(factor.dtype)
+            for start in range(0, len(weight), words):
+                tile = slice(start, start + words)
+                scores = _scores(hidden[some], wide[tile], _part(bias, tile), ctx.temperature, ctx.dtype)
+                scores.sub_(normalizer[some, None]).exp_().mul_(-grad[some, None])  # now the gradient of the scores
+                place, inside = _inside(target[some] - start, scores.shape[1])
+                scores.scatter_add_(1, place[:, None], torch.where(inside, grad[some], 0.0)[:, None])
+                if bias_grad is not None:
+                    bias_grad[tile] += scores.sum(0)
+                scores = scores.to(factor.dtype)
+                if hidden_grad is not None:
+                    _add_product(hidden_grad[some], scores, factor[tile])
+                if weight_grad is not None:
+                    _add_product(weight_grad[tile], scores.T, part)
+        given = zip((hidden_grad, weight_grad, bias_grad), (hidden, weight, bias), strict=True)
+        return *(None if value is None else value.to(like.dtype) for value, like in given), None, None, None, None
+
+
+class _Sums:
+    """A softmax of rows whose scores come tile by tile: the largest score so far, and sums relative to it (arXiv 1805.02867)."""
+
+    def __init__(self, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.largest = torch.full((rows,), float("-inf"), dtype=dtype, device=device)
+        self.total, self.weighted, self.chosen = (torch.zeros_like(self.largest) for _ in range(3))
+
+    def add(self, scores: Tensor, place: Tensor) -> None:
+        """Take ``scores`` (A, W) in; ``place`` (A,) is where the target stands, counted from the tile's first word."""
+        place, inside = _inside(place, scores.shape[1])
+        self.chosen = torch.where(inside, scores.gather(1, place[:, None])[:, 0], self.chosen)
+        largest = torch.maximum(self.largest, scores.amax(1))
+        mass = (scores - largest[:, None]).exp_()
+        shrink = (self.largest - largest).exp_()
+        self.total = self.total * shrink + mass.sum(1)
+        self.weighted = self.weighted * shrink + mass.mul_(scores).sum(1)
+        self.largest = largest
+
+    def figures(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-probs of the targets, entropy, whether the target is the likeliest, and the softmax's normalizer."""
+        normalizer = self.largest + self.total.log()
+        return (
+            self.chosen - normalizer,
+            normalizer - self.weighted / self.total,
+            self.chosen >= self.largest,
+            normalizer,
+        )
+
+
+def _tile(device: torch.device) -> tuple[int, int]:
+    return _TILES.get(device.type, _TILE)
+
+
+def _part(bias: Tensor | None, tile: slice) -> Tensor | None:
+    return None if bias is None else bias[tile]
+
+
+def _inside(place: Tensor, words: int) -> tuple[Tensor, Tensor]:
+    """Places that an index may have, and whether they were in the tile."""
+    return place.clamp(0, words - 1), (place >= 0) & (place < words)
 
 
 def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, dtype: torch.dtype) -> Tensor:
