@@ -32,6 +32,7 @@ unit: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
 
 prove: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[quantized]'
 	$(BIN)/pytest -m slow -n 0 --timeout 3600
 
 bench: $(STAMP)

@@ -15,6 +15,7 @@ from gradus.policies.local.llama_forward import has_lean_decoder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import Tree, microbatches
+from gradus.training.engine import forward
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
 from gradus.training.engine.loss_step import checkpoint_activations
@@ -253,6 +254,29 @@ def test_checkpointed_layers_give_the_same_gradient(loaded: LoadedModel) -> None
             (score_tokens(loaded.model, batch, PLAIN).logprobs * own).sum().backward()
     again = torch.cat([parameter.grad.flatten() for parameter in loaded.model.parameters()])
     assert (again - plain).abs().max() < 1e-5 * plain.abs().max()
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_checkpointed_layers_keep_their_inputs_alone(lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not lean:
+        monkeypatch.setattr(forward, "has_lean_decoder", lambda model: False)
+    kept: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    def numbers_kept(model: torch.nn.Module) -> int:
+        kept.clear()
+        (batch,) = microbatches(random_sequences(1), budget=10_000)
+        with tree_attention(model), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            score_tokens(model, batch, PLAIN)
+        return sum(kept)
+
+    model = random_qwen2(3, num_hidden_layers=6)
+    everything = numbers_kept(model)
+    checkpoint_activations(model)
+    assert numbers_kept(model) < everything / 3
 
 
 def test_a_model_with_windows_takes_plain_rows() -> None:

@@ -19,9 +19,12 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
+from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.engine import update
 from gradus.training.engine.loss_step import LoraConfig, TrainingError, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.run.resolved import resolve
@@ -153,6 +156,56 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
         reference=partial(nullcontext, reference),
     )
     assert far.figures["kl"] > 1e-4
+
+
+def with_memory_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes of more tokens fail as they do on a GPU."""
+    score = update.score_tokens
+
+    def scarce(model: torch.nn.Module, batch: MicroBatch, *args: Any, **options: Any) -> Any:
+        if batch.input_ids.numel() > tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return score(model, batch, *args, **options)
+
+    monkeypatch.setattr(update, "score_tokens", scarce)
+
+
+def test_out_of_memory_halves_the_passes_and_changes_no_gradient(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = config(grad_clip=0, token_budget=4000, epochs=1, minibatches=2, old_logprobs="trainer")
+    credited = played(loaded, settings)
+    whole = gradient(loaded, credited, settings)
+    assert not capsys.readouterr().err
+    with_memory_for(120, monkeypatch)
+    assert (gradient(loaded, credited, settings) - whole).abs().max() < 1e-5 * whole.abs().max()
+    assert "going on with token_budget = 125" in capsys.readouterr().err
+    budget = PassBudget(settings)
+    policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 0.0, budget=budget)
+    assert budget.tokens == 125  # later steps begin with what fits
+
+
+def test_out_of_memory_names_the_setting_to_change(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(token_budget=4000, out_of_memory="stop")
+    credited = played(loaded, settings)
+    optimizer = make_optimizer(loaded.model, settings)
+    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
+    with monkeypatch.context() as scarce:
+        with_memory_for(120, scarce)
+        with pytest.raises(TrainingError, match=r"pass of 4000 tokens.*set token_budget to 2000"):
+            policy_update(loaded, optimizer, credited, settings, 1e-3)
+        scarce.undo()
+        with_memory_for(3, scarce)
+        with pytest.raises(TrainingError, match="set gradient_checkpointing = true"):
+            policy_update(loaded, optimizer, credited, config(token_budget=4000), 1e-3)
+
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(optimizer, "step", full)
+    with pytest.raises(TrainingError, match="optimizer = 'adamw8bit'"):
+        policy_update(loaded, optimizer, credited, settings, 1e-3)
+    assert all(torch.equal(old, new) for old, new in zip(before, loaded.model.parameters(), strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

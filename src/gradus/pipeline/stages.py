@@ -77,7 +77,8 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
     """Make the nano model, unless a model was given."""
     if run.recipe.model.path is not None:
         # Fail now rather than after the teacher has worked.
-        loaded = load_model(run.base, attention=run.recipe.grpo.attention, **run.recipe.template())
+        grpo = run.recipe.grpo
+        loaded = load_model(run.base, attention=grpo.attention, quantize=grpo.quantize, **run.recipe.template())
         run.console.print(check_model(loaded).sentence, highlight=False)
         return
     if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
@@ -205,7 +206,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     stage, greedy = CHECKPOINTS[name]
     grpo = run.recipe.grpo
     sampling = grpo.sampling.as_greedy() if greedy else grpo.sampling
-    options = run.recipe.template() if stage == "model" else {}
+    options = {**run.recipe.template(), "quantize": grpo.quantize} if stage == "model" else {}
     load = partial(load_model, run.checkpoint(stage), attention=grpo.attention, **options)
     make = partial(
         LocalPolicy,

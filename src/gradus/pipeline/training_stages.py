@@ -100,7 +100,9 @@ def _model_to_train(recipe: Recipe, model: str, config: TrainerConfig) -> Loaded
     """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
     device = world().device or config.device if config.device == "auto" else config.device
     dtype = "float32" if config.autocast else config.dtype
-    loaded = load_model(model, dtype=dtype, device=device, attention=config.attention, **recipe.template())
+    loaded = load_model(
+        model, dtype=dtype, device=device, attention=config.attention, quantize=config.quantize, **recipe.template()
+    )
     check_model(loaded)
     system_prompt, tools = _rules(recipe)
     loaded.renderer.for_tools(tools)  # what the chat template cannot do is refused before anything is trained

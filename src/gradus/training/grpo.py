@@ -21,6 +21,7 @@ from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.loss_step import autocast, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
+from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.run.alerts import AlertHandler, Monitor
@@ -152,7 +153,7 @@ class GrpoLoop:
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = sampler is None or bool(config.validation_every) or config.lora is not None
         self.inference_model = shard(loaded, samples=samples)
-        self.optimizer = make_optimizer(loaded.model, config)
+        self.optimizer, self.budget = make_optimizer(loaded.model, config), PassBudget(config)
         self.policy: Policy = sampler or LocalPolicy(
             self.inference_model,
             config.sampling,
@@ -238,6 +239,7 @@ class GrpoLoop:
             reference=self.reference,
             key=(step,),
             skip_above=self.alerts.skip_above(self.records),
+            budget=self.budget,
         )
         self.sync_weights(step)
         if config.store_every and step % config.store_every == 0:

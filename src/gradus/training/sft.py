@@ -27,6 +27,7 @@ from gradus.training.distributed.processes import any_of, barrier, from_main, sh
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, run_update, share_prefixes
 from gradus.training.engine.optimizers import lr_at, make_optimizer
+from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
@@ -188,7 +189,7 @@ class _Trainer:
     ) -> None:
         self.loaded, self.config, self.folder = loaded, config, folder
         shard(loaded, samples=False)
-        self.optimizer = make_optimizer(loaded.model, config)
+        self.optimizer, self.budget = make_optimizer(loaded.model, config), PassBudget(config)
         self.run = _Run()
         self._by_episode: dict[int, list[TrainingSample]] = {}
         for sequence in sequences:
@@ -201,7 +202,7 @@ class _Trainer:
 
     def _cut(self, sequences: Sequence[TrainingSample]) -> list[MicroBatch]:
         share = share_prefixes(self.loaded.model)
-        return microbatches(sequences, budget=self.config.token_budget, share=share) if sequences else []
+        return microbatches(sequences, budget=self.budget.tokens, share=share) if sequences else []
 
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
         """Take the remaining steps; yields one metrics record a logged step. Raises KeyboardInterrupt behind a checkpoint."""
@@ -242,9 +243,15 @@ class _Trainer:
             return part
 
         lr = lr_at(self.config, step, self.steps)
-        batches = self._cut([sequences[index] for index in share(len(sequences))])  # this process's
-        with precision(self.loaded, self.config):
-            norm, _ = run_update(self.loaded, self.optimizer, batches, loss, self.config, lr)
+        own = [sequences[index] for index in share(len(sequences))]  # this process's
+
+        def update(tokens: int) -> tuple[float, list[MicroBatch]]:
+            totals.update(loss=0.0, right=0.0)
+            batches = self._cut(own)
+            with precision(self.loaded, self.config):
+                return run_update(self.loaded, self.optimizer, batches, loss, self.config, lr)[0], batches
+
+        norm, batches = self.budget.spend(update, max((int(one.positions[-1]) for one in own), default=0))
         seconds = time.perf_counter() - started
         totals["loss"], totals["right"], tokens = total(
             (totals["loss"], totals["right"], sum(microbatch.tokens for microbatch in batches))

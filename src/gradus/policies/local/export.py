@@ -61,7 +61,14 @@ def export_model(
     adapter = _adapter(source)
     base = str(source) if adapter is None else str(adapter["base_model_name_or_path"])
     stored = _stored_dtype(base)
-    loaded = load_model(base, dtype="float32", device="cpu", adapter=source if adapter else None, keep_history=True)
+    loaded = load_model(
+        base,
+        dtype="float32",
+        device="cpu",
+        adapter=source if adapter else None,
+        keep_history=True,
+        quantize="none",  # adapters are merged into the weights as they were published
+    )
     model, gap = loaded.model, None
     if adapter is not None and merge:
         model, gap = _merge(loaded)
@@ -70,7 +77,8 @@ def export_model(
     settings = (
         read_settings(source) or ModelSettings()
     )  # of the model that is exported: loading keeps history in any case
-    settings = settings if sampling is None else settings.model_copy(update={"sampling": sampling})
+    changes = {"quantize": "none"} if sampling is None else {"quantize": "none", "sampling": sampling}
+    settings = settings.model_copy(update=changes)
     _set_generation(model, loaded, free_sampling(settings))
     tokenizer = _own_tokenizer(source) or loaded.tokenizer
     parameters = sum(parameter.numel() for parameter in model.parameters())

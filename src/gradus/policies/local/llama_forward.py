@@ -9,10 +9,12 @@ projections stay the modules of the model, adapters included. How to attend is t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
 __all__ = ["Attend", "causal_model", "decode_hidden", "decode_positions", "has_lean_decoder"]
@@ -29,16 +31,11 @@ def causal_model(model: nn.Module) -> PreTrainedModel:
 def has_lean_decoder(model: nn.Module) -> bool:
     """Whether :func:`decode_positions` computes what a causal ``model`` computes.
 
-    Not where activations are to be checkpointed, nor where the model is dealt out to several processes: weights are then gathered
-    by hooks of the modules' own forward, and the class is one of FSDP's.
+    Not where the model is dealt out to several processes: weights are then gathered by hooks of the modules' own forward, and
+    the class is one of FSDP's.
     """
     causal: Any = model
-    known = type(causal) in (LlamaForCausalLM, Qwen2ForCausalLM)
-    return known and causal.config.hidden_act == "silu" and not _checkpointed(causal)
-
-
-def _checkpointed(model: nn.Module) -> bool:
-    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    return type(causal) in (LlamaForCausalLM, Qwen2ForCausalLM) and causal.config.hidden_act == "silu"
 
 
 def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
@@ -50,22 +47,42 @@ def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Atte
     """Hidden states (S, d) that the language-model head reads, at the places ``source`` (S,), ascending, of one row.
 
     ``input_ids`` and ``positions`` are (1, N). ``attend`` takes a layer's number, query (H, N, D), key and value (KH, N, D) and the
-    scale of the scores, and returns (N, H, D).
+    scale of the scores, and returns (N, H, D). If activations are to be checkpointed, each layer keeps its input alone.
     """
     decoder = model.model
     hidden = decoder.embed_tokens(input_ids)[0]
     cos, sin = (part[0] for part in decoder.rotary_emb(hidden[None], positions))
     last = len(decoder.layers) - 1
     for number, layer in enumerate(decoder.layers):
-        mixed = _mix(layer.self_attn, _norm(layer.input_layernorm, hidden), cos, sin, attend, number)
-        if number == last:
-            mixed, hidden = mixed.index_select(0, source), hidden.index_select(0, source)
-        hidden = hidden + layer.self_attn.o_proj(mixed)
-        hidden = hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
+        step = partial(_layer, layer, cos, sin, partial(attend, number), source if number == last else None)
+        forget = getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled()
+        hidden = checkpoint(step, hidden, use_reentrant=False) if forget else step(hidden)
     return _norm(decoder.norm, hidden)
 
 
-def _mix(attention: Any, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend, number: int) -> Tensor:
+def _layer(
+    layer: Any,
+    cos: Tensor,
+    sin: Tensor,
+    attend: Callable[[Tensor, Tensor, Tensor, float], Tensor],
+    source: Tensor | None,
+    hidden: Tensor,
+) -> Tensor:
+    """One layer; behind its attention the places ``source`` alone go on, or all if that is None."""
+    mixed = _mix(layer.self_attn, _norm(layer.input_layernorm, hidden), cos, sin, attend)
+    if source is not None:
+        mixed, hidden = mixed.index_select(0, source), hidden.index_select(0, source)
+    hidden = hidden + layer.self_attn.o_proj(mixed)
+    return hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
+
+
+def _mix(
+    attention: Any,
+    inputs: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    attend: Callable[[Tensor, Tensor, Tensor, float], Tensor],
+) -> Tensor:
     """What attention gathers, (N, H * D), before its output projection."""
     size = attention.head_dim
     query, key, value = (
@@ -73,7 +90,7 @@ def _mix(attention: Any, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Atten
     )
     query, key = (_Rotate.apply(part, cos, sin) for part in (query, key))
     query, key, value = (part.transpose(0, 1) for part in (query, key, value))
-    return attend(number, query, key, value, attention.scaling).flatten(1)
+    return attend(query, key, value, attention.scaling).flatten(1)
 
 
 def _norm(module: nn.Module, hidden: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +59,7 @@ def load_model(
     keep_history: bool | None = None,
     template_options: Mapping[str, Any] | None = None,
     tool_calls: ToolCalls | None = None,
+    quantize: Literal["none", "4bit"] | None = None,
 ) -> LoadedModel:
     """Load a causal language model from a folder or by its hub name.
 
@@ -68,6 +71,8 @@ def load_model(
         adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
         keep_history, template_options, tool_calls: see :class:`~gradus.policies.local.renderers.ChatRenderer`. None: as the model was
             trained.
+        quantize: ``4bit`` keeps the weights of linear layers in four bits (NF4, by bitsandbytes), for training adapters on them.
+            None: as the model was trained.
 
     Raises:
         ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
@@ -77,11 +82,18 @@ def load_model(
     check_model_source(base, asked=base == name)
     stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
     given = {"keep_history": keep_history, "template_options": template_options, "tool_calls": tool_calls}
-    given = {key: value for key, value in {**given, "attention": attention}.items() if value is not None}
+    given = {
+        key: value
+        for key, value in {**given, "attention": attention, "quantize": quantize}.items()
+        if value is not None
+    }
     settings = stored.model_copy(update=given)
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     number = _dtype(dtype, place)
-    tokenizer, model = _load_parts(base, number, settings.attention)
+    loading = _four_bits(number, place) if settings.quantize == "4bit" else {}
+    tokenizer, model = _load_parts(base, number, settings.attention, loading)
+    for module in model.modules() if loading else ():
+        module.support_avx512bf16_for_cpu = False  # its packed weights compute in bfloat16 outside training alone
     if adapter is not None:
         model = _with_adapter(model, os.fspath(adapter))
     _check_vocabulary(tokenizer, model, name)
@@ -95,7 +107,7 @@ def load_model(
         date=settings.date,
         tool_calls=settings.tool_calls,
     )
-    model.to(place).eval()
+    (model if loading else model.to(place)).eval()  # four bits were loaded to their place
     parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}
     return LoadedModel(**parts, path=name, settings=settings)
 
@@ -123,9 +135,10 @@ def context_length(config: Any) -> int | None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without transformers' progress bars, which would break the screen of whoever calls."""
+    """Without transformers' progress bars, which would break the screen of whoever calls, and what bitsandbytes recommends."""
     from transformers.utils import logging
 
+    getLogger("bitsandbytes").setLevel(ERROR)
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -155,14 +168,29 @@ def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tupl
     return base, name
 
 
-def _load_parts(name: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, Any]:
+def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """What transformers is told to load linear layers as NF4 (arXiv 2305.14314)."""
+    from transformers import BitsAndBytesConfig
+
+    if find_spec("bitsandbytes") is None:
+        raise ConfigError("quantize = '4bit' needs bitsandbytes; install gradus-rl[quantized], or leave quantize out")
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    return {"quantization_config": config, "device_map": {"": str(device)}}
+
+
+def _load_parts(name: str, dtype: torch.dtype, attention: str | None, loading: Mapping[str, Any]) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(name)
             read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
-            model, report = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True)
+            model, report = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **loading)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
@@ -179,7 +207,8 @@ def _load_parts(name: str, dtype: torch.dtype, attention: str | None) -> tuple[A
 
 
 def _with_adapter(model: Any, adapter: str) -> Any:
-    from peft import PeftModel
+    with quiet_transformers():
+        from peft import PeftModel
 
     if not (Path(adapter) / "adapter_config.json").is_file():
         raise ConfigError(f"there is no adapter_config.json in {adapter}, so it is no LoRA folder; check the path")

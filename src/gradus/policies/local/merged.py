@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,7 +30,10 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
     head after a reload otherwise, because it packed a copy when it started.
     """
     causal: Any = causal_model(model)
-    causal.config.save_pretrained(folder)
+    config = copy.deepcopy(causal.config)
+    if getattr(config, "quantization_config", None) is not None:  # what is written is not
+        del config.quantization_config
+    config.save_pretrained(folder)
     if causal.can_generate():
         causal.generation_config.save_pretrained(folder)
     # Names that change between memory and files may depend on several tensors, so these are written at once.
@@ -61,19 +65,30 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
 
 
 def _merged_tensors(causal: Any, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Names as without adapters, and tensors; one that another name has already is copied."""
-    adapted = {name: module for name, module in causal.named_modules() if hasattr(module, "get_delta_weight")}
+    """Names as without adapters and tensors as without quantization; one that another name has already is copied."""
+    modules = dict(causal.named_modules())
     seen: set[int] = set()
     for name, value in state.items():
-        if ".lora_" in name:
+        if ".lora_" in name or ".weight." in name:  # adapters, and what four bits need besides
             continue
         owner = name.removesuffix(".base_layer.weight")
         merged = value
-        if owner in adapted and owner != name:
-            module = adapted[owner]
-            for adapter in module.active_adapters:
-                merged = merged + module.get_delta_weight(adapter).to(value.dtype)
+        if not value.is_floating_point():
+            merged = _dequantized(modules.get(name.removesuffix(".weight")), value)
+        if owner != name:
+            for adapter in modules[owner].active_adapters:
+                merged = merged + modules[owner].get_delta_weight(adapter).to(merged.dtype)
         elif value.data_ptr() in seen:
             merged = value.clone()
         seen.add(value.data_ptr())
         yield name.replace(".base_layer.", "."), merged
+
+
+def _dequantized(layer: Any, value: Tensor) -> Tensor:
+    """The weight of a layer in four bits as its products take it; any other tensor of integers as it is."""
+    state = getattr(getattr(layer, "weight", None), "quant_state", None)
+    if layer is None or state is None:
+        return value
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(layer.weight.data, state).to(layer.compute_dtype)

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
@@ -81,12 +81,26 @@ class TrainerConfig(OptimizerConfig):
     gradient_checkpointing: bool = Field(
         default=False, description="Compute activations again in the backward pass: less memory, more time."
     )
+    out_of_memory: Literal["auto", "stop"] = Field(
+        default="auto",
+        description="`auto` halves token_budget when memory runs out in a pass, and goes on; `stop` ends the run.",
+    )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
     lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")
+    quantize: Literal["4bit"] | None = Field(
+        default=None,
+        description="Keep the weights below the adapters in four bits (QLoRA, by bitsandbytes); needs `lora`.",
+    )
     checkpoint_every: int = Field(
         default=10, ge=1, description="Steps between checkpoints; the last step is always kept."
     )
     keep_checkpoints: int = Field(default=2, ge=1, description="How many of the newest checkpoints stay.")
+
+    @model_validator(mode="after")
+    def _adapt_what_is_quantized(self) -> Self:
+        if self.quantize is not None and self.lora is None:
+            raise ValueError("weights in four bits cannot be trained; set lora, or leave quantize out")
+        return self
 
 
 def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> LoadedModel:
@@ -98,7 +112,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     else:
         dtype = "float32" if config.autocast else config.dtype
         device = world().device or config.device if config.device == "auto" else config.device
-        loaded = load_model(source, dtype=dtype, device=device, attention=config.attention)
+        loaded = load_model(source, dtype=dtype, device=device, attention=config.attention, quantize=config.quantize)
     model = loaded.model
     if hasattr(model, "peft_config"):
         _take_adapters(model, config.lora)
@@ -134,8 +148,9 @@ def _take_adapters(model: Any, config: LoraConfig | None) -> None:
 
 
 def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
-    from peft import LoraConfig as PeftConfig
-    from peft import get_peft_model
+    with quiet_transformers():
+        from peft import LoraConfig as PeftConfig
+        from peft import get_peft_model
 
     targets = config.targets if isinstance(config.targets, str) else list(config.targets)
     wanted = PeftConfig(
@@ -214,12 +229,21 @@ def run_update(
     if zero is None:
         norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
         if skip_above is None or norm <= skip_above:
-            optimizer.step()
+            _step(optimizer)
     else:
         zero.step()
         norm = _finite(zero.norm())
     optimizer.zero_grad(set_to_none=True)
     return norm, time.perf_counter() - started
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    try:
+        optimizer.step()
+    except torch.OutOfMemoryError as error:  # a smaller pass would not help
+        raise TrainingError(
+            f"no memory is left for the optimizer's moments ({str(error).splitlines()[0]}); set lora, or optimizer = 'adamw8bit'"
+        ) from None
 
 
 def _finite(norm: float) -> float:

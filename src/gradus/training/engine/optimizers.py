@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
-from gradus.training.distributed.processes import full_tensor, gather_full_tensor, shard_like
+from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
 from gradus.training.engine.master_weights import MasterWeights, master_of
 
 __all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr_at", "make_optimizer", "trainable"]
@@ -23,9 +24,9 @@ class OptimizerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    optimizer: Literal["adamw", "muon"] = Field(
+    optimizer: Literal["adamw", "adamw8bit", "muon"] = Field(
         default="adamw",
-        description="`muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
+        description="`adamw8bit` keeps its moments in eight bits (by bitsandbytes). `muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
     )
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
     muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")
@@ -91,23 +92,43 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
         raise ConfigError(
             "DeepSpeed cuts through matrices, which Muon needs whole; set optimizer = adamw, or launch with FSDP"
         )
+    if config.optimizer == "adamw8bit" and (zero_launched() or launched_with("FSDP")):
+        raise ConfigError("adamw8bit keeps moments that cannot be sharded; set optimizer = adamw")
     if zero_launched():
         return ZeroOptimizer(model, _adamw(named, config), grad_clip=config.grad_clip)
 
     def make(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        return _Muon(parameters, config) if config.optimizer == "muon" else _storable(_adamw(parameters, config))
+        if config.optimizer == "muon":
+            return _Muon(parameters, config)
+        return (
+            _adamw8bit(parameters, config) if config.optimizer == "adamw8bit" else _storable(_adamw(parameters, config))
+        )
 
     rounded = any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in named.values())
     return MasterWeights(named, make) if rounded else make(named)
 
 
 def _adamw(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
+    return torch.optim.AdamW(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def _adamw8bit(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
+    if find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "optimizer = 'adamw8bit' needs bitsandbytes; install gradus-rl[quantized], or set optimizer = adamw"
+        )
+    from bitsandbytes.optim import AdamW8bit
+
+    return AdamW8bit(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps)
+
+
+def _decayed(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> list[dict[str, Any]]:
+    """Parameter groups: matrices, whose weights decay, and the rest."""
     groups = [
         {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in named.values() if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return [group for group in groups if group["params"]]
 
 
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.algorithms import CORRECTIONS, combine_metrics, kl_loss
+from gradus.algorithms import CORRECTIONS, kl_loss
 from gradus.core import child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
@@ -29,7 +29,9 @@ from gradus.training.engine.logp_diff import (
     uses_trainer_logprobs,
 )
 from gradus.training.engine.loss_step import precision, run_update, share_prefixes, vocabulary_size
+from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import Reference
+from gradus.training.engine.update_figures import UpdateSums, part_of_mean, pass_figures
 
 __all__ = ["UpdateResult", "policy_update"]
 
@@ -56,17 +58,6 @@ class UpdateResult:
         return None if self.logp_diff is None else self.logp_diff.max
 
 
-@dataclass
-class _Sums:
-    """What the microbatches of one update add up to."""
-
-    loss: float = 0.0
-    kl: float = 0.0
-    entropy: float = 0.0
-    differences: list[np.ndarray] = field(default_factory=list[np.ndarray])
-    metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
-
-
 def policy_update(
     loaded: LoadedModel,
     optimizer: torch.optim.Optimizer,
@@ -77,10 +68,12 @@ def policy_update(
     reference: Reference | None = None,
     key: Sequence[int | str] = (),
     skip_above: float | None = None,
+    budget: PassBudget | None = None,
 ) -> UpdateResult:
     """Take ``epochs`` x ``minibatches`` updates. Groups stay whole; losses are divided by figures of a whole update.
 
-    Updates whose gradient norm is above ``skip_above`` are skipped and counted.
+    Updates whose gradient norm is above ``skip_above`` are skipped and counted. ``budget``: what earlier steps have learned about
+    the size of passes.
     Raises TrainingError, before any weight changes, if the sampler's log-probs and the trainer's differ by more than
     rounding explains (``max_logp_diff``).
     """
@@ -88,10 +81,10 @@ def policy_update(
     updates: list[_Update] = []
     norm = None
     stepping, skipped = 0.0, 0
-    old = _OldLogprobs(loaded, config)
+    old, budget = _OldLogprobs(loaded, config), budget or PassBudget(config)
     for epoch in range(config.epochs):
         parts = [
-            _Update(loaded, config, {index: credited[index] for index in part}, reference, old)
+            _Update(loaded, config, {index: credited[index] for index in part}, reference, old, budget)
             for part in _minibatches(credited, config, (*key, epoch))
         ]
         parts = [
@@ -107,7 +100,7 @@ def policy_update(
             updates.append(part)
     last = updates[-config.minibatches :]
     return UpdateResult(
-        figures={**_figures(last), **logp_diff_figures(old.measured, old.limits)},
+        figures={**pass_figures([update.sums for update in last]), **logp_diff_figures(old.measured, old.limits)},
         logp_diff=old.measured,
         grad_norm=norm,
         skipped_updates=skipped,
@@ -160,7 +153,9 @@ class _Update:
         credited: Mapping[int, TrainingSample],
         reference: Reference | None,
         old: _OldLogprobs,
+        budget: PassBudget,
     ) -> None:
+        self.budget = budget
         self.loaded, self.config, self.reference, self.old = loaded, config, reference, old
         self.n_tokens = sum(one.actions for one in credited.values())
         self.n_sequences = len(credited)
@@ -171,29 +166,40 @@ class _Update:
         self.scored = max(1, sum(one.actions for one in self.trained.values()))
         indexes = list(self.trained)
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
+        self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
+        self.begin(budget.tokens)
+
+    def begin(self, tokens: int) -> None:
+        """Cut the update into passes of so many tokens, with all sums at zero."""
         self.batches = microbatches(
             [self.trained[index] for index in self.own],
-            budget=config.token_budget,
-            share=share_prefixes(loaded.model),
-            vocabulary=vocabulary_size(loaded.model),
+            budget=tokens,
+            share=share_prefixes(self.loaded.model),
+            vocabulary=vocabulary_size(self.loaded.model),
         )
-        self.sums = _Sums()
+        self.sums = UpdateSums(scored=self.scored, measured=self.reference is not None)
 
     def run(
         self, optimizer: torch.optim.Optimizer, lr: float, skip_above: float | None, *, first: bool
     ) -> tuple[float, float]:
         """Returns the gradient's norm, and the seconds that the optimizer took."""
-        with precision(self.loaded, self.config):
-            norm_and_seconds = run_update(
-                self.loaded,
-                optimizer,
-                self.batches,
-                self.loss,
-                self.config,
-                lr,
-                before_step=self.check_logp_diff if first else None,
-                skip_above=skip_above,
-            )
+
+        def update(tokens: int) -> tuple[float, float]:
+            self.begin(tokens)
+            before_step = self.check_logp_diff if first else None
+            with precision(self.loaded, self.config):
+                return run_update(
+                    self.loaded,
+                    optimizer,
+                    self.batches,
+                    self.loss,
+                    self.config,
+                    lr,
+                    before_step=before_step,
+                    skip_above=skip_above,
+                )
+
+        norm_and_seconds = self.budget.spend(update, self.longest)
         self.sums.loss, self.sums.kl, self.sums.entropy = total((self.sums.loss, self.sums.kl, self.sums.entropy))
         self.sums.metrics = gather(self.sums.metrics)
         return norm_and_seconds
@@ -201,6 +207,12 @@ class _Update:
     @torch.no_grad()
     def score_old(self) -> None:
         """Store the trainer's log-probs of this minibatch, computed as its update will compute them."""
+        self.old.stored |= dict(
+            gather(self.budget.spend(self._scored, self.longest))
+        )  # the next epoch may deal them anew
+
+    def _scored(self, tokens: int) -> list[tuple[int, Tensor]]:
+        self.begin(tokens)
         scored: list[tuple[int, Tensor]] = []
         with precision(self.loaded, self.config):
             if is_sharded(self.loaded.model):
@@ -213,7 +225,7 @@ class _Update:
                     .split([self.trained[self.own[row]].actions for row in batch.sequences])
                 )
                 scored += [(self.own[row], part) for row, part in zip(batch.sequences, parts, strict=True)]
-        self.old.stored |= dict(gather(scored))  # the next epoch may deal them to other processes
+        return scored
 
     def check_logp_diff(self) -> None:
         """Before the first update sampler and trainer have the same weights: more than rounding is a bug, and noise to train on."""
@@ -235,7 +247,9 @@ class _Update:
         if config.correction is not None:
             # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
             weights, figures = CORRECTIONS[config.correction](old, sampled, mask)
-            mismatch = {name: _part(name, value, logprobs.numel() / self.scored) for name, value in figures.items()}
+            mismatch = {
+                name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
+            }
         result = config.named.loss(
             logprobs,
             old,
@@ -285,28 +299,3 @@ def _advantages(sample: TrainingSample) -> Tensor:
 def _row(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     """(1, A) of what the sequences of a microbatch hold per sampled token."""
     return torch.cat(list(parts)).to(dtype=torch.float32, device=like.device)[None]
-
-
-def _part(name: str, value: Tensor, share: float) -> Tensor:
-    """A microbatch's part of a mean over the tokens of an update; largest values are not added up."""
-    return value if name.endswith("_max") else value * share
-
-
-def _figures(updates: Sequence[_Update]) -> dict[str, float | None]:
-    """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up."""
-    if not updates:
-        return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
-    metrics = [combine_metrics(update.sums.metrics) for update in updates]
-    count = len(updates)
-    measured = updates[0].reference is not None
-    return {
-        "loss": sum(update.sums.loss for update in updates) / count,
-        "kl": sum(
-            update.sums.kl if measured else one["approx_kl"] for update, one in zip(updates, metrics, strict=True)
-        )
-        / count,
-        "entropy": sum(update.sums.entropy / update.scored for update in updates) / count,
-        "clip_fraction": sum(one["clip_fraction"] for one in metrics) / count,
-        "ratio_max": max(one["ratio_max"] for one in metrics),
-        **{name: metrics[-1][name] for name in metrics[-1] if name.startswith("mismatch_")},
-    }

@@ -1,0 +1,59 @@
+"""How many tokens a training pass takes, and what happens when memory runs out in one."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from gradus.training.distributed.processes import world
+from gradus.training.engine.loss_step import TrainerConfig, TrainingError
+
+__all__ = ["PassBudget"]
+
+T = TypeVar("T")
+
+
+class PassBudget:
+    """Tokens of a pass: ``token_budget``, halved whenever memory runs out, unless ``out_of_memory`` is ``stop``.
+
+    No result depends on how a step is cut into passes, so a run goes on as if it had begun with the smaller budget.
+    """
+
+    def __init__(self, config: TrainerConfig) -> None:
+        self.tokens = config.token_budget
+        self._halves = config.out_of_memory == "auto" and world().size == 1  # other processes would not know
+        self._checkpoints, self._adapters = config.gradient_checkpointing, config.lora is not None
+
+    def spend(self, work: Callable[[int], T], longest: int) -> T:
+        """``work(tokens)``, begun again with half the tokens as often as memory runs out.
+
+        ``longest``: tokens of the longest sequence, which is never cut. Raises TrainingError if no smaller pass is left to try.
+        """
+        while True:
+            try:
+                return work(self.tokens)
+            except torch.OutOfMemoryError as error:
+                reason = str(error).splitlines()[0] if str(error) else "out of memory"
+            # The exception is gone, and with it the tensors of the pass.
+            if torch.cuda.is_available():
+                gc.collect()
+                torch.cuda.empty_cache()
+            if not self._halves or self.tokens <= longest:
+                raise TrainingError(
+                    f"out of memory in a pass of {max(self.tokens, longest)} tokens ({reason}); {self._way_out(longest)}"
+                )
+            self.tokens = max(self.tokens // 2, longest)
+            print(f"out of memory: going on with token_budget = {self.tokens}", file=sys.stderr)
+
+    def _way_out(self, longest: int) -> str:
+        if self.tokens > longest:
+            return f"set token_budget to {max(self.tokens // 2, longest)}"
+        if not self._checkpoints:
+            return "set gradient_checkpointing = true"
+        if not self._adapters:
+            return "set lora, whose adapters need few gradients and moments"
+        return f"shorten the sequences (the longest has {longest} tokens): lower max_turns or sampling.max_new_tokens"

@@ -1,0 +1,50 @@
+"""What the microbatches of an update add up to, and the figures of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from gradus.algorithms import combine_metrics
+
+__all__ = ["UpdateSums", "part_of_mean", "pass_figures"]
+
+
+@dataclass
+class UpdateSums:
+    """What the microbatches of one update add up to."""
+
+    loss: float = 0.0
+    kl: float = 0.0
+    entropy: float = 0.0
+    differences: list[np.ndarray] = field(default_factory=list[np.ndarray])
+    metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
+    scored: int = 1  # tokens whose entropies were added up
+    measured: bool = False  # whether kl is that to a reference
+
+
+def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
+    """A microbatch's part of a mean over the tokens of an update; largest values are not added up."""
+    return value if name.endswith("_max") else value * share
+
+
+def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, float | None]:
+    """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up."""
+    if not updates:
+        return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
+    metrics = [combine_metrics(update.metrics) for update in updates]
+    count = len(updates)
+    return {
+        "loss": sum(update.loss for update in updates) / count,
+        "kl": sum(
+            update.kl if update.measured else one["approx_kl"] for update, one in zip(updates, metrics, strict=True)
+        )
+        / count,
+        "entropy": sum(update.entropy / update.scored for update in updates) / count,
+        "clip_fraction": sum(one["clip_fraction"] for one in metrics) / count,
+        "ratio_max": max(one["ratio_max"] for one in metrics),
+        **{name: metrics[-1][name] for name in metrics[-1] if name.startswith("mismatch_")},
+    }

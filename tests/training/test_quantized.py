@@ -1,0 +1,114 @@
+"""Adapters on weights of four bits, and moments of eight, by bitsandbytes itself."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import lamps
+
+from gradus.core import ConfigError
+from gradus.pipeline.connections import weights_to_server
+from gradus.policies.local.export import export_model
+from gradus.policies.local.loading import load_model
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import read_settings
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import LoraConfig
+from gradus.training.engine.optimizers import OptimizerConfig, make_optimizer
+from gradus.training.grpo import train_grpo
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # bitsandbytes' own
+# Not among the packages for development: transformers imports it wherever it is installed, for seconds.
+needs_bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+
+
+def settings(**changes: Any) -> GrpoConfig:
+    base: dict[str, Any] = {"groups": 4, "group_size": 4, "max_turns": 3, "max_steps": 2, "validation_every": 0}
+    sampling = SamplingConfig(max_new_tokens=4, grammar=True)
+    return GrpoConfig(**{**base, "sampling": sampling, "lora": LoraConfig(rank=4), "lr": 3e-2, **changes})
+
+
+@pytest.mark.slow
+@needs_bitsandbytes
+def test_adapters_are_trained_on_four_bits_saved_served_and_merged(tmp_path: Path) -> None:
+    vocabulary = lamps().language.vocabulary
+    assert vocabulary is not None
+    lamps_model = make_nano(
+        tmp_path / "nano", vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=128), seed=1
+    )
+    config = settings(quantize="4bit", optimizer="adamw8bit")
+    result = train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False)
+    stored = read_settings(result.final)
+    assert stored is not None
+    assert stored.quantize == "4bit"
+    loaded = load_model(result.final)  # as it was trained
+    inside = [name for name, value in loaded.model.named_parameters() if value.dtype == torch.uint8]
+    assert len(inside) >= 7  # a layer's matrices
+    adapters = [value for name, value in loaded.model.named_parameters() if "lora_B" in name]
+    assert any(float(value.abs().max()) > 0 for value in adapters)
+
+    class Noted:
+        def reload(self, folder: Path) -> None:
+            self.folder = folder
+
+    noted: Any = Noted()
+    weights_to_server(noted, tmp_path / "sampler")(loaded, 0)
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        trained, served = loaded.model(ids).logits, load_model(noted.folder).model(ids).logits
+        whole = load_model(result.final, quantize="none").model(ids).logits
+    assert (trained - served).abs().max() < 1e-4
+    assert (trained - whole).abs().max() > 1e-3  # four bits round
+    exported = export_model(result.final, tmp_path / "plain")
+    assert exported.merged
+    with torch.no_grad():
+        assert (load_model(exported.path).model(ids).logits - whole).abs().max() < 1e-4
+
+
+@pytest.mark.slow
+@needs_bitsandbytes
+def test_moments_of_eight_bits_move_as_those_of_adam_and_go_on_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    wide = torch.nn.Linear(64, 128)
+    models = [copy.deepcopy(wide) for _ in range(3)]
+    kinds = ("adamw", "adamw8bit", "adamw8bit")
+    steps = [
+        make_optimizer(each, OptimizerConfig(optimizer=kind, lr=1e-2)) for each, kind in zip(models, kinds, strict=True)
+    ]
+    noise = torch.Generator().manual_seed(1)
+    for step in range(6):
+        inputs = torch.randn(16, 64, generator=noise)
+        for model, optimizer in zip(models[: 2 if step < 3 else 3], steps, strict=False):
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+        if step == 2:  # the third goes on where the second stands
+            models[2].load_state_dict(models[1].state_dict())
+            steps[2].load_state_dict(copy.deepcopy(steps[1].state_dict()))
+    assert any(
+        value.dtype == torch.uint8
+        for state in steps[1].state.values()
+        for value in state.values()
+        if hasattr(value, "dtype")
+    )
+    moved = [model.weight.detach() - wide.weight.detach() for model in models]
+    assert torch.equal(moved[1], moved[2])
+    assert torch.nn.functional.cosine_similarity(moved[0].flatten(), moved[1].flatten(), dim=0) > 0.95
+
+
+def test_without_bitsandbytes_both_say_what_to_install(lamps_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("gradus.policies.local.loading", "gradus.training.engine.optimizers"):
+        monkeypatch.setattr(sys.modules[module], "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"gradus-rl\[quantized\]"):
+        load_model(lamps_model, quantize="4bit")
+    with pytest.raises(ConfigError, match=r"gradus-rl\[quantized\]"):
+        make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(optimizer="adamw8bit"))
+    with pytest.raises(ValueError, match="set lora, or leave quantize out"):
+        settings(quantize="4bit", lora=None)
