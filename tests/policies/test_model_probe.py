@@ -9,11 +9,12 @@ import pytest
 import torch
 from model_matrix import CORE, make_model
 
+import gradus
 from gradus.core import ConfigError
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
-from gradus.planning.forecast import read_shape
 from gradus.planning.model_probe import check_model, probe_model
+from gradus.planning.shapes import read_shape
 from gradus.policies.local import general_decoding
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
@@ -78,7 +79,12 @@ def test_an_architecture_that_cannot_be_driven_is_refused_in_a_sentence(tmp_path
 
 def test_positions_that_change_with_the_length_end_at_the_original_length(tmp_path: Path):
     """LongRoPE turns all positions at another rate once a sequence passes its original length, also those in a cache."""
-    assert load("phi3-longrope", tmp_path).context == 512
+    loaded = load("phi3-longrope", tmp_path)
+    assert loaded.context == 512
+    settings = {"grpo.sampling.max_new_tokens": 510}
+    with pytest.raises(ConfigError, match=r"the model's context holds 512, not 4096: beyond it the positions"):
+        gradus.run("arithmetic:digits=1", model=loaded.path, settings=settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # nothing was begun
 
 
 def test_the_shape_of_a_model_without_attention_is_read(tmp_path: Path):

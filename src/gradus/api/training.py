@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,12 +120,14 @@ def run(
     anyway: bool = False,
     trackers: Sequence[str] = (),
     preset: str | None = None,
+    memory: str | None = None,
 ) -> Run:
     """Do all stages of a recipe: audit, teacher, SFT, GRPO, doctor, evaluation, report. What is there already is not done again.
 
     ``data`` and ``rewards`` as in :func:`train`. ``recipe``: a TOML file, or one that comes with Gradus; without it the
     environment's own, or one made for the data. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``; None unsets one.
-    ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``quick``: every stage at toy size. ``redo``: do stages again whose settings have changed.
+    ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``memory``: fit the settings to a card of this
+    size, as in ``"24GB"``. ``quick``: every stage at toy size. ``redo``: do stages again whose settings have changed.
     ``anyway``: go on although the audit of the grader failed.
 
     >>> import gradus
@@ -144,6 +147,7 @@ def run(
         seed=seed,
         trackers=trackers,
         preset=preset,
+        memory=memory,
     )
     require_names(chosen)
     return Run(run_recipe(chosen, out=folder, redo=redo, anyway=anyway))
@@ -156,19 +160,33 @@ def make_recipe(
     rewards: Sequence[Any] = (),
     model: str | Path | None = None,
     settings: Mapping[str, Any] | Sequence[str] = (),
+    memory: str | None = None,
     **options: Any,
 ) -> Recipe:
-    """The recipe of an environment, of rows, or of a file, with changes. Raises ConfigError."""
-    from gradus.pipeline.recipe_files import load_recipe
+    """The recipe of an environment, of rows, or of a file, with changes. Raises ConfigError.
 
-    return load_recipe(
+    ``memory``: change settings until the forecast fits a card of this size, and say which.
+    """
+    from gradus.pipeline.recipe_files import load_recipe, parse_changes
+
+    load = partial(
+        load_recipe,
         None if data is None else as_name(data, rewards),
         path=None if recipe is None else Path(recipe),
         model=None if model is None else str(model),
         rewards=reward_entries(rewards),
-        changes=settings,
         **options,
     )
+    chosen = load(changes=settings)
+    if memory is None:
+        return chosen
+    from gradus.pipeline.checks.plan import fitted_plan
+    from gradus.planning.forecast import check_fits
+
+    forecast, config, changed = fitted_plan(chosen, preset=options.get("preset"), memory=memory)
+    check_fits(forecast, config)
+    print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)
+    return load(changes={**parse_changes(settings), **parse_changes(changed)})
 
 
 def recipe_or_data(name: str | None, recipe: str | None) -> tuple[str | None, str | None]:

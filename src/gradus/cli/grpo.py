@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import CHANGES, ENVIRONMENT, GRADER, PRESET, RECIPE, REWARDS, TRACKER
+from gradus.cli.options import CHANGES, ENVIRONMENT, GRADER, MEMORY, PRESET, RECIPE, REWARDS, TRACKER
 from gradus.cli.output import next_command
 
 __all__ = ["command"]
@@ -20,6 +20,7 @@ def command(
     recipe: str | None = RECIPE,
     changes: list[str] = CHANGES,
     preset: str | None = PRESET,
+    memory: str | None = MEMORY,
     tracker: list[str] = TRACKER,
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/grpo"), "--out", "-o", help="Folder for checkpoints and metrics."),
@@ -40,6 +41,7 @@ def command(
         grader=grader,
         trackers=tracker,
         preset=preset,
+        memory=memory,
     )
     typer.echo(f"model: {best}")
     next_command("doctor", out)

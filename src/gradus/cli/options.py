@@ -17,6 +17,7 @@ __all__ = [
     "JSON",
     "KEEP_HISTORY",
     "MAX_NEW_TOKENS",
+    "MEMORY",
     "MODEL",
     "PRESET",
     "QUICK",
@@ -71,6 +72,10 @@ PRESET = typer.Option(
     None,
     "--preset",
     help="Settings that suit a machine: cpu, small-gpu (24 GB) or large-gpu (80 GB); --set goes before them.",
+)
+
+MEMORY = typer.Option(
+    None, "--memory", help="Fit the settings to a card of this size, as in 24GB, and print what was set."
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gradus.cli.options import CHANGES, JSON, MODEL, PRESET, QUICK, RECIPE
+from gradus.cli.options import CHANGES, JSON, MEMORY, MODEL, PRESET, QUICK, RECIPE
 from gradus.cli.output import next_command, show
 
 __all__ = ["command"]
@@ -15,9 +15,7 @@ def command(
     recipe: str | None = RECIPE,
     model: str | None = MODEL,
     preset: str | None = PRESET,
-    memory: str | None = typer.Option(
-        None, "--memory", help="Fit the settings to a card of this size, as in 24GB, and print what to set."
-    ),
+    memory: str | None = MEMORY,
     changes: list[str] = CHANGES,
     quick: bool = QUICK,
     json_file: str | None = JSON,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import CHANGES, MODEL, PRESET, QUICK, RECIPE, REWARDS, TRACKER
+from gradus.cli.options import CHANGES, MEMORY, MODEL, PRESET, QUICK, RECIPE, REWARDS, TRACKER
 from gradus.cli.output import next_command
 
 __all__ = ["command"]
@@ -21,6 +21,7 @@ def command(
     reward: list[str] = REWARDS,
     changes: list[str] = CHANGES,
     preset: str | None = PRESET,
+    memory: str | None = MEMORY,
     tracker: list[str] = TRACKER,
     quick: bool = QUICK,
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
@@ -46,5 +47,6 @@ def command(
         anyway=anyway,
         trackers=tracker,
         preset=preset,
+        memory=memory,
     )
     next_command("chat", result.folder)

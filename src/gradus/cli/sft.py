@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import CHANGES, ENVIRONMENT, MODEL, PRESET, RECIPE, REWARDS, TRACKER
+from gradus.cli.options import CHANGES, ENVIRONMENT, MEMORY, MODEL, PRESET, RECIPE, REWARDS, TRACKER
 from gradus.cli.output import next_command
 
 __all__ = ["command"]
@@ -20,6 +20,7 @@ def command(
     reward: list[str] = REWARDS,
     changes: list[str] = CHANGES,
     preset: str | None = PRESET,
+    memory: str | None = MEMORY,
     tracker: list[str] = TRACKER,
     seed: int | None = typer.Option(None, "--seed", help="Seed."),
     out: Path = typer.Option(Path("runs/sft"), "--out", "-o", help="Folder for the model and its metrics."),
@@ -40,6 +41,7 @@ def command(
         seed=seed,
         trackers=tracker,
         preset=preset,
+        memory=memory,
     )
     typer.echo(f"model: {best}")
     next_command("grpo", environment, "--model", best)

@@ -22,13 +22,13 @@ from gradus.core.naming import did_you_mean
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.starter import beside, starter
 from gradus.planning.defaults import by_size
-from gradus.planning.forecast import read_shape
 from gradus.planning.hardware import PRESETS
+from gradus.planning.shapes import read_shape
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.sft import SftConfig
 
-__all__ = ["load_recipe", "own_recipes", "sampling_of"]
+__all__ = ["load_recipe", "own_recipes", "parse_changes", "sampling_of"]
 
 
 def load_recipe(
@@ -52,7 +52,7 @@ def load_recipe(
     if environment is None and path is None:
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = _table(environment, path)
-    edits = _changes(changes)
+    edits = parse_changes(changes)
     _for_language_model(table, _named_model(model, edits, table))
     small = table.pop("quick", {})
     if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
@@ -115,7 +115,7 @@ def _for_machine(table: dict[str, Any], preset: str) -> None:
     table["sft"] = {**table.get("sft", {}), **both}
 
 
-def _changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+def parse_changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Dotted keys to values. Raises ConfigError for a text that is not ``key=value``."""
     if isinstance(given, Mapping):
         return dict(given)

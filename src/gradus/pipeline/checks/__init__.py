@@ -7,6 +7,7 @@ too: its message says what was expected and the way out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import ConfigError, GradusError
-from gradus.pipeline.checks.model import context, disk, memory, model, probe, spelling
+from gradus.pipeline.checks.model import context, disk, memory, model, probe, spelling, too_long
 from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, trackers
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
@@ -89,12 +90,16 @@ def check_made_recipe(recipe: Recipe, *, out: Path | None = None, online: bool =
 
 
 def require_names(recipe: Recipe) -> None:
-    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that is about nothing that is there.
+    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that is about nothing that is there, and
+    for prompts and answers that are longer than the context of a model that was given.
 
-    A run asks this before it trains; it costs nothing.
+    A run asks this before it trains; it costs next to nothing.
     """
-    subject = Subject(recipe, folder=None, scratch=Path(), online=False)
+    subject = Subject(recipe, folder=None, scratch=Path(), online=recipe.model.path is not None)
     wrong = [finding for finding in (*names(subject), *schedule(subject)) if finding.status == "fail"]
+    if recipe.model.path is not None:
+        with suppress(GradusError):  # what cannot be tried beforehand will be seen in the run
+            wrong += [finding for finding in [too_long(subject)] if finding is not None]
     if wrong:
         lines = [f"{each.message}; {each.remedy}" for each in wrong]
         raise ConfigError("this run could not be finished:\n  " + "\n  ".join(lines))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 
-__all__ = ["context", "disk", "memory", "model", "probe", "spelling"]
+__all__ = ["context", "disk", "memory", "model", "probe", "spelling", "too_long"]
 
 GIB = 2**30
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter
@@ -72,15 +72,27 @@ def spelling(subject: Subject) -> list[Finding]:
     return [passed(f"{len(texts)} answers come back from the tokenizer as they went in")]
 
 
+def too_long(subject: Subject) -> Finding | None:
+    """What is wrong if prompts and answers do not fit into the model's context."""
+    from gradus.policies.local.loading import context_length
+
+    held, needed = context_length(subject.config), subject.longest.needed
+    if held is None or needed <= held:
+        return None
+    named = subject.config.get_text_config(decoder=True).max_position_embeddings
+    why = f", not {named}: beyond it the positions of all tokens change" if held < named else ""
+    way = "lower grpo.sampling.max_new_tokens, shorten the prompts, or use a model with a longer context"
+    return failed(f"a sequence needs {needed} tokens, the model's context holds {held}{why}", way)
+
+
 def context(subject: Subject) -> list[Finding]:
     """Prompts and answers fit into the model's context, and the answers into what may be sampled."""
     from gradus.policies.local.loading import context_length
 
     held = context_length(subject.config)
     longest, allowed = subject.longest, subject.recipe.grpo.sampling.max_new_tokens
-    if held is not None and longest.needed > held:
-        way = "lower grpo.sampling.max_new_tokens, shorten the prompts, or use a model with a longer context"
-        return [failed(f"a sequence needs {longest.needed} tokens, the model's context holds {held}", way)]
+    if (wrong := too_long(subject)) is not None:
+        return [wrong]
     if longest.answer > allowed:
         way = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
         report = failed if subject.trained else warned
@@ -115,7 +127,7 @@ def probe(subject: Subject) -> list[Finding]:
 
 def disk(subject: Subject) -> list[Finding]:
     """Room for the checkpoints, best and final models of both training stages."""
-    from gradus.planning.forecast import read_shape
+    from gradus.planning.shapes import read_shape
 
     shape = read_shape(subject.model)
     needed = 0.0

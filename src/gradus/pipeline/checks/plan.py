@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,9 +12,12 @@ from tempfile import TemporaryDirectory
 from gradus.core import ConfigError
 from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe import Recipe
-from gradus.planning.forecast import GIB, Lengths, ModelShape, Plan, fit_to_memory, make_plan, read_shape
+from gradus.planning.defaults import by_size
+from gradus.planning.forecast import GIB, Plan, fit_to_memory, make_plan
 from gradus.planning.hardware import PRESETS, this_machine
+from gradus.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import TrainerConfig
 
 __all__ = ["fitted_plan", "forecast_of"]
 
@@ -33,7 +37,17 @@ def fitted_plan(recipe: Recipe, *, preset: str | None, memory: str | None) -> tu
     shape = replace(shape, name=recipe.model.path or "a nano model")
     if memory is None:
         return make_plan(shape, recipe.grpo, lengths, hardware), recipe.grpo, []
-    return fit_to_memory(shape, recipe.grpo, lengths, hardware)
+    plan, config, changed = fit_to_memory(shape, recipe.grpo, lengths, hardware)
+    return plan, config, [*changed, *_for_sft(changed)]
+
+
+def _for_sft(changed: Sequence[str]) -> list[str]:
+    """What SFT must change as well: both stages hold the same model in the same memory, and train the same adapters."""
+    changes = dict(each.removeprefix("grpo.").split("=", 1) for each in changed)
+    both = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
+    if "lora" in both:
+        both["lr"] = str(by_size(None)["sft"]["lr"])  # that of adapters
+    return [f"sft.{key}={value}" for key, value in both.items()]
 
 
 def forecast_of(subject: Subject) -> tuple[ModelShape, Lengths]:
