@@ -16,7 +16,7 @@ from gradus.stats import Paired, mean_interval, paired_difference
 
 __all__ = ["Judged", "Reference", "judge"]
 
-_RECOVERED = 0.3  # of what the first half lost: a second half that loses less was set up by it
+_RECOVERED = 0.5  # of what the first half lost: a second half that loses less was set up by it
 
 
 @dataclass(frozen=True, kw_only=True)
