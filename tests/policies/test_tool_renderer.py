@@ -207,7 +207,7 @@ def test_what_a_template_cannot_do_is_refused_with_the_way_out(template: str, sa
     plain = ChatRenderer(tokenizer, tool_calls="json").for_tools(TOOLS)
     assert json.dumps(TOOLS[0]["function"]) in tokenizer.decode(plain.first("be brief", "hello"))
     text = write_calls([call(1, count=1, text="a")])
-    assert plain.decode(plain.encode_answer(text)) == text
+    assert plain.decode(plain.encode_answer(text)).strip() == text
     assert plain.following([result(1, "7")]) == ChatRenderer(tokenizer).following("7")
 
 
