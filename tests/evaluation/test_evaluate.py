@@ -12,7 +12,9 @@ from garden import SPEC, Garden, Scripted
 from rich.console import Console
 
 from gradus.core import Action, ConfigError, Observation, child_rng
-from gradus.evaluation import compare, curve_rows, evaluate, pair_rows, policy_rows
+from gradus.evaluation import compare, evaluate
+from gradus.reports import all_tables
+from gradus.reports.score_tables import score_tables
 from gradus.stats import mean_interval, paired_difference, pass_at_k
 
 
@@ -139,9 +141,9 @@ def test_failed_episodes_are_counted_shown_and_leave_their_pair():
     assert (feeder["episodes"], feeder["failed"], feeder["failures"]) == (20, 5, {"step: RuntimeError": 5})
     assert record["policies"]["constant:water"]["failed"] == 0
     assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
-    header, rows = policy_rows(evaluation.to_json(), "main")
-    assert rows[1][-1] == "20 (5 failed)"
-    assert header[0] == "policy"
+    table = _table(evaluation.to_json(), "All figures, main")
+    assert {row.name: row.cells[-1].text for row in table.rows} == {"feeder": "20, 5 failed", "constant:water": "20"}
+    assert "failed: feeder step: RuntimeError x 5" in table.caption
 
 
 def test_a_grader_that_cannot_grade_is_counted_not_zero():
@@ -241,8 +243,8 @@ def test_several_samples_of_a_task_are_one_unit():
     pair = result.to_json()["conditions"][condition]["pairs"]["teacher - random"]
     assert pair["reward"]["episodes"] == 20
     assert pair["pass@4"]["mean"] == pytest.approx(1 - record["pass@4"]["mean"], abs=1e-6)
-    header, rows = policy_rows(result.to_json(), condition)
-    assert "[" in rows[0][header.index("pass@4")]
+    table = _table(result.to_json(), f"All figures, {condition}")
+    assert all(row.cells[table.header.index("pass@4") - 1].note for row in table.rows)
     with pytest.raises(ConfigError, match="between 1 and samples"):
         evaluate(spec, policies, episodes=2, pass_k=[2])
 
@@ -250,29 +252,23 @@ def test_several_samples_of_a_task_are_one_unit():
 def test_tables_show_the_document(small):
     out = io.StringIO()
     console = Console(file=out, width=400)
-    for table in small.tables():
+    for table in all_tables(small.to_json()):
         console.print(table)
     shown = out.getvalue()
     for wanted in (
         "plant wellbeing",
         "belief mae",
         "grader gullible",
-        "teacher - feeder",
+        "teacher − feeder",
         "episodes for 0.02",
         "clustered",
     ):
         assert wanted in shown
-    header, rows = curve_rows(small.to_json(), "main", "belief_error")
-    assert header == ["policy", *"12345678"]
-    assert rows[2][0] == "teacher"
-    assert float(rows[2][8]) < float(rows[2][1])
+    curve = _table(small.to_json(), "belief error, main")
+    assert curve.header == ["policy", *"12345678"]
+    teacher = next(row for row in curve.rows if row.name == "teacher")
+    assert float(teacher.cells[7].text) < float(teacher.cells[0].text)
 
 
-def test_many_pairs_are_cut_in_the_table_but_not_in_the_document():
-    names = ["random", "feeder", "teacher", "clairvoyant", "constant:feed", "constant:water", "silent"]
-    document = evaluate(SPEC, _policies(*names), conditions=["main"], episodes=3).to_json()
-    assert len(document["conditions"]["main"]["pairs"]) == 21
-    _, rows = pair_rows(document, "main", most=15)
-    assert [row[0] for row in rows if row[0].endswith("- random")] == [f"{name} - random" for name in names[1:]]
-    assert "silent - constant:water" in {row[0] for row in rows}
-    assert len(rows) == 11
+def _table(results, title):
+    return next(table for table in score_tables(results, curves=True) if table.title == title)

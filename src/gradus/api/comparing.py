@@ -32,11 +32,10 @@ class Scores(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The verdict and three figures a policy; if ``wide``, every figure, component, pair and curve."""
-        if not self.wide:
-            from gradus.reports import show_results
+        from gradus.reports import all_tables, show_results
 
-            return [show_results(self.result.to_json()), ""]
-        return [part for table in self.result.tables() for part in (table, "")]
+        results = self.result.to_json()
+        return all_tables(results) if self.wide else [show_results(results), ""]
 
     @property
     def episodes(self) -> list[Episode]:

@@ -2,6 +2,5 @@
 
 from gradus.evaluation.evaluate import Evaluation, compare, evaluate
 from gradus.evaluation.summary import SCHEMA
-from gradus.evaluation.tables import curve_rows, pair_rows, policy_rows, tables
 
-__all__ = ["SCHEMA", "Evaluation", "compare", "curve_rows", "evaluate", "pair_rows", "policy_rows", "tables"]
+__all__ = ["SCHEMA", "Evaluation", "compare", "evaluate"]

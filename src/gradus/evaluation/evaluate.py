@@ -29,12 +29,6 @@ class Evaluation:
         """The document of schema 2 (docs/evaluation.md); the same evaluation gives the same bytes."""
         return self.document.copy()
 
-    def tables(self) -> list[Any]:
-        """Tables for a terminal, as rich renderables."""
-        from gradus.evaluation.tables import tables
-
-        return tables(self.document)
-
 
 def evaluate(
     spec: EnvironmentSpec,

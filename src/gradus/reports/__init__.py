@@ -6,13 +6,14 @@ from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
 from gradus.reports.pictures import audit_figure, scores_figure
 from gradus.reports.show import show_episode
-from gradus.reports.tables import show_results, summary_table
+from gradus.reports.tables import all_tables, show_results, summary_table
 from gradus.reports.verdict import Claim, Verdict, verdict_on
 
 __all__ = [
     "Change",
     "Claim",
     "Verdict",
+    "all_tables",
     "audit_badge",
     "audit_card",
     "audit_figure",

@@ -64,6 +64,8 @@ class Difference:
     wins: int | None = None
     episodes: int | None = None
     p: float | None = None  # of the reward, Holm-adjusted over conditions where that was stored
+    win_rate: tuple[float, float] | None = None
+    episodes_needed: int | None = None
 
     def reversed(self) -> Difference:
         """``second`` minus ``first``; wins are unknown, because ties are not kept apart here."""
@@ -139,7 +141,7 @@ def ranked(conditions: Json, condition: str, measure: str = "reward") -> list[st
 
 def differences(conditions: Json, condition: str) -> list[Difference]:
     """All stored pairs of a condition, as they were stored."""
-    pairs_found: list[Difference] = []
+    pairs: list[Difference] = []
     for name, pair in ((conditions.get(condition) or {}).get("pairs") or {}).items():
         first, separator, second = name.partition(" - ")
         if not separator or not isinstance(pair, Mapping):
@@ -148,7 +150,8 @@ def differences(conditions: Json, condition: str) -> list[Difference]:
         reward = reward if isinstance(reward, Mapping) else {}
         figures = {measure: figure(value) for measure, value in pair.items() if measure != "components"}
         p = reward.get("p_holm", reward.get("p"))
-        pairs_found.append(
+        low, high = reward.get("win_low"), reward.get("win_high")
+        pairs.append(
             Difference(
                 first=first,
                 second=second,
@@ -156,6 +159,8 @@ def differences(conditions: Json, condition: str) -> list[Difference]:
                 wins=reward.get("wins"),
                 episodes=reward.get("episodes"),
                 p=p,
+                win_rate=None if low is None or high is None else (low, high),
+                episodes_needed=reward.get("episodes_needed"),
             )
         )
-    return pairs_found
+    return pairs

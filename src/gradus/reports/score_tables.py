@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gradus.reports.results import Figure, components_of, differences, figure, graders_of, measures_of, ranked
+from gradus.reports.results import (
+    Difference,
+    Figure,
+    components_of,
+    differences,
+    figure,
+    graders_of,
+    measures_of,
+    ranked,
+)
 from gradus.reports.verdict import STUDENTS, state_of
 from gradus.stats import format_number, format_p, format_signed
 
@@ -78,8 +87,11 @@ def _measure_name(results: Json, measure: str) -> str:
     return measure.replace("_", " ")
 
 
-def score_tables(results: Json | None) -> list[ScoreTable]:
-    """The reward by condition under every grader, then all figures and differences of each condition."""
+def score_tables(results: Json | None, *, curves: bool = False) -> list[ScoreTable]:
+    """The reward by condition under every grader, then all figures and differences of each condition.
+
+    ``curves``: those in the course of an episode too, as rows.
+    """
     if not results or not results.get("conditions"):
         return []
     graders = graders_of(results)
@@ -87,8 +99,10 @@ def score_tables(results: Json | None) -> list[ScoreTable]:
     tables: list[ScoreTable] = [_overview(conditions, grader) for grader, conditions in graders.items()]
     for condition in conditions:
         tables.append(_policy_table(results, conditions, condition, main))
-        if conditions[condition].get("pairs"):
-            tables.append(_pair_table(results, conditions, condition, main))
+        for grader, graded in graders.items():
+            if graded[condition].get("pairs"):
+                tables.append(_pair_table(results, graded, condition, grader))
+        tables += _curve_tables(conditions[condition], condition) if curves else []
     return tables
 
 
@@ -122,30 +136,61 @@ def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, 
         rows.append(Row(name=name, cells=[*cells, Cell(text=_counted(stored))], own=is_own(name)))
     header = ["policy", *(_measure_name(results, each) for each in measures)]
     header += [each.replace("_", " ") for each in components]
-    return ScoreTable(
-        title=f"All figures, {condition}",
-        caption=f"{conditions[condition].get('episodes', '?')} episodes, grader {grader}; the components of the reward unweighted",
-        header=[*header, "episodes"],
-        rows=rows,
-    )
+    caption = f"{conditions[condition].get('episodes', '?')} episodes, grader {grader}; the components of the reward unweighted"
+    caption += f"; {results['samples']} samples of each task" if results.get("samples", 1) > 1 else ""
+    caption += "; clustered on the hidden unit that episodes share" if conditions[condition].get("clustered") else ""
+    failures = [
+        f"{name} {kind} x {count}"
+        for name, stored in policies.items()
+        for kind, count in (stored.get("failures") or {}).items()
+    ]
+    caption += f"; failed: {', '.join(failures)}" if failures else ""
+    return ScoreTable(title=f"All figures, {condition}", caption=caption, header=[*header, "episodes"], rows=rows)
 
 
 def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:
-    pairs = differences(conditions, condition)
+    pairs, power = differences(conditions, condition), results.get("power")
     measures = [name for name in measures_of(conditions) if any(pair.figures.get(name) for pair in pairs)]
+    measures = measures if grader == results.get("grader") else ["reward"]  # another grader changes the reward alone
     rows: list[Row] = []
     for pair in pairs:
         cells = [figure_cell(pair.figures.get(name), signed=True) for name in measures]
-        wins = "–" if pair.wins is None else f"{pair.wins} of {pair.episodes}"
-        cells += [Cell(text=wins), Cell(text=format_p(pair.p))]
+        cells += [_wins(pair), Cell(text=format_p(pair.p))]
+        cells += [Cell(text=str(pair.episodes_needed or "–"))] if power else []
         rows.append(Row(name=f"{pair.first} − {pair.second}", cells=cells, own=is_own(pair.first)))
     header = ["difference", *(_measure_name(results, name) for name in measures), "wins", "p (Holm)"]
+    header += [f"episodes for {power['difference']:g}"] if power else []
+    main = grader == results.get("grader")
     return ScoreTable(
-        title=f"Differences, {condition}",
+        title=f"Differences, {condition}" + ("" if main else f", {grader}"),
         caption=f"same seeds, grader {grader}; paired 95 % interval below each",
         header=header,
         rows=rows,
     )
+
+
+def _wins(pair: Difference) -> Cell:
+    if pair.wins is None:
+        return Cell(text="–")
+    rate = pair.win_rate
+    return Cell(text=f"{pair.wins} of {pair.episodes}", note="" if rate is None else f"{rate[0]:.0%} to {rate[1]:.0%}")
+
+
+def _curve_tables(stored: Json, condition: str) -> list[ScoreTable]:
+    """The mean of each curve at each of its points, a row a policy (for Rhythm, belief error by day)."""
+    policies = stored.get("policies") or {}
+    tables: list[ScoreTable] = []
+    for curve in dict.fromkeys(name for each in policies.values() for name in each.get("curves") or {}):
+        points = {name: (each.get("curves") or {}).get(curve) or [] for name, each in policies.items()}
+        header = ["policy", *(str(number + 1) for number in range(max(map(len, points.values()))))]
+        rows = [
+            Row(name=name, cells=[figure_cell(figure(each), bounds=False) for each in values])
+            for name, values in points.items()
+            if values
+        ]
+        title = f"{curve.replace('_', ' ')}, {condition}"
+        tables.append(ScoreTable(title=title, caption="mean over the episodes", header=header, rows=rows))
+    return tables
 
 
 def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = True) -> Cell:

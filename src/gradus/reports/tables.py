@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.reports.results import figure, graders_of, measures_of, ranked
-from gradus.reports.score_tables import is_own
+from gradus.reports.score_tables import is_own, score_tables
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["condition_table", "show_results", "summary_table"]
+__all__ = ["all_tables", "condition_table", "show_results", "summary_table"]
 
 MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
 
@@ -100,3 +100,22 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
         if (pairs := pair_table(results, condition)) is not None:
             parts.append(pairs)
     return Group(*parts)
+
+
+def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
+    """The tables of the page for a terminal: every figure, component, pair and curve."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown: list[RenderableType] = []
+    for each in score_tables(dict(results), curves=True):
+        table = Table(title=each.title, caption=each.caption, box=None, pad_edge=False)
+        table.title_justify = table.caption_justify = "left"
+        for place, name in enumerate(each.header):
+            table.add_column(name, justify="right" if place else "left", style=None if place else "bold")
+        for row in each.rows:
+            table.add_row(
+                Text(row.name), *(Text(f"{cell.text} [{cell.note}]" if cell.note else cell.text) for cell in row.cells)
+            )
+        shown += [table, ""]
+    return shown
