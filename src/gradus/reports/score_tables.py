@@ -100,7 +100,7 @@ def score_tables(results: Json | None, *, curves: bool = False) -> list[ScoreTab
     for condition in conditions:
         tables.append(_policy_table(results, conditions, condition, main))
         for grader, graded in graders.items():
-            if graded[condition].get("pairs"):
+            if (graded.get(condition) or {}).get("pairs"):
                 tables.append(_pair_table(results, graded, condition, grader))
         tables += _curve_tables(conditions[condition], condition) if curves else []
     return tables
@@ -151,7 +151,7 @@ def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, 
 def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:
     pairs, power = differences(conditions, condition), results.get("power")
     measures = [name for name in measures_of(conditions) if any(pair.figures.get(name) for pair in pairs)]
-    measures = measures if grader == results.get("grader") else ["reward"]  # another grader changes the reward alone
+    measures = measures if grader == results.get("grader", grader) else ["reward"]  # another grader changes the reward alone
     rows: list[Row] = []
     for pair in pairs:
         cells = [figure_cell(pair.figures.get(name), signed=True) for name in measures]
@@ -160,7 +160,7 @@ def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, gr
         rows.append(Row(name=f"{pair.first} − {pair.second}", cells=cells, own=is_own(pair.first)))
     header = ["difference", *(_measure_name(results, name) for name in measures), "wins", "p (Holm)"]
     header += [f"episodes for {power['difference']:g}"] if power else []
-    main = grader == results.get("grader")
+    main = grader == results.get("grader", grader)
     return ScoreTable(
         title=f"Differences, {condition}" + ("" if main else f", {grader}"),
         caption=f"same seeds, grader {grader}; paired 95 % interval below each",
