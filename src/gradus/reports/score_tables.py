@@ -151,7 +151,9 @@ def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, 
 def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:
     pairs, power = differences(conditions, condition), results.get("power")
     measures = [name for name in measures_of(conditions) if any(pair.figures.get(name) for pair in pairs)]
-    measures = measures if grader == results.get("grader", grader) else ["reward"]  # another grader changes the reward alone
+    measures = (
+        measures if grader == results.get("grader", grader) else ["reward"]
+    )  # another grader changes the reward alone
     rows: list[Row] = []
     for pair in pairs:
         cells = [figure_cell(pair.figures.get(name), signed=True) for name in measures]
