@@ -192,7 +192,9 @@ ROWS = [
     "grpo.dtype=bfloat16",
     "teach.episodes=600",
     "sft.epochs=3",
-    "grpo.max_steps=40",
+    "grpo.lr=2e-4",
+    "grpo.max_steps=100",
+    "grpo.groups=16",
     "grpo.validation_every=20",
     "grpo.validation_tasks=64",
     "grpo.sampling.max_new_tokens=48",
@@ -215,7 +217,7 @@ RHYTHM = [
 def trained(environment: str, model: Path, out: Path, settings: list[str]) -> dict[str, Any]:
     """One run, and its first condition's rewards with intervals."""
     recipe = load_recipe(environment, model=str(model), changes=settings)
-    run = run_recipe(recipe, out=out)
+    run = run_recipe(recipe, out=out, redo=True)
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     condition = results["conditions"].get("held-out") or next(iter(results["conditions"].values()))
     table = {
