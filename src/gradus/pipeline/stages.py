@@ -55,6 +55,8 @@ class RunContext:
         self.spec: EnvironmentSpec = recipe.spec()
         self.grader = self.spec.grader(recipe.grader)
         self.schedule = recipe.schedule(self.grader)  # a stage that cannot be graded should fail now
+        if self.spec.content is not None:
+            reserved_ids(self.spec, recipe.grpo)  # and so should too few rows
         self.state = RunState(folder, redo=redo)
 
     @property
