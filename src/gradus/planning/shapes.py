@@ -63,8 +63,9 @@ def read_shape(
         config = AutoConfig.from_pretrained(_base(path_or_name), local_files_only=not online)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"the config of {path_or_name} cannot be read: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a value of the wrong kind can fail anywhere in a model's own code
+        said = next(iter(str(error).splitlines()), "")
+        raise ConfigError(f"the config of {path_or_name} cannot be read: {type(error).__name__}: {said}") from error
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
     kept = {name: getattr(text, name, None) for name in ("num_key_value_heads", "head_dim", "intermediate_size")}

@@ -146,8 +146,8 @@ class Subject:
         """A config or a tokenizer."""
         try:
             return kind.from_pretrained(source, local_files_only=not self.online)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            first = str(error).strip().splitlines()[0]
+        except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
+            first = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
             raise ConfigError(
                 f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "
                 "config.json, weights and tokenizer files; a name on the hub is looked up with --online"

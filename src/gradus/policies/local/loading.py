@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 
 from gradus.core import ConfigError
 from gradus.policies.local.folders import check_model_source
@@ -191,8 +190,8 @@ def _load_parts(name: str, dtype: torch.dtype, attention: str | None, loading: M
             tokenizer = AutoTokenizer.from_pretrained(name)
             read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
             model, report = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **loading)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
+        first = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
         raise ConfigError(
             f"the model {name} could not be loaded: {first} "
             "(a model folder needs config.json, weights and tokenizer files; a hub name needs the network or a cached copy)"
