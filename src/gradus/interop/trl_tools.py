@@ -166,7 +166,7 @@ def _with_environments(function: RewardFunction, factory: Any) -> RewardFunction
 
 
 def _restored(factory: Any, state: Mapping[str, Any]) -> Any:
-    kind = factory if isinstance(factory, type) else type(factory())
+    kind: Any = factory if isinstance(factory, type) else type(factory())
     instance = kind.__new__(kind)
     instance.__dict__.update(state)
     return instance

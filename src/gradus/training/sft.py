@@ -210,9 +210,8 @@ class _Trainer:
             record = self._step(self.run.step + 1)
             figures: Mapping[str, Any] = record
             self.run.step += 1
-            self.run.last |= {
-                key: figures[key] for key in ("loss", "validation_loss", "validation_accuracy") if key in figures
-            }
+            wanted = ("loss", "validation_loss", "validation_accuracy")
+            self.run.last |= {key: value for key, value in figures.items() if key in wanted}
             logged = (
                 self.run.step % self.config.log_every == 0 or self.run.step == self.steps or "validation_loss" in record
             )

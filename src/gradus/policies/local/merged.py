@@ -89,6 +89,6 @@ def _dequantized(layer: Any, value: Tensor) -> Tensor:
     state = getattr(getattr(layer, "weight", None), "quant_state", None)
     if layer is None or state is None:
         return value
-    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports] - an extra
 
     return dequantize_4bit(layer.weight.data, state).to(layer.compute_dtype)

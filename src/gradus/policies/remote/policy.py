@@ -188,7 +188,8 @@ class RemoteSession:
         shown = request.observation.shown
         seen = (Message(role="user", content=shown),) if isinstance(shown, str) else shown
         results = [each.call_id for each in seen if each.role == "tool"]
-        for call, call_id in zip(messages[-1].get("tool_calls", ()) if messages else (), results, strict=False):
+        calls: Any = messages[-1].get("tool_calls", ()) if messages else ()
+        for call, call_id in zip(calls, results, strict=False):
             call["id"] = call_id  # the environment numbers calls that came without an id
         messages += map(_record, seen)
         return messages

@@ -117,7 +117,7 @@ def _adamw8bit(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> to
         raise ConfigError(
             "optimizer = 'adamw8bit' needs bitsandbytes; install gradus-rl[quantized], or set optimizer = adamw"
         )
-    from bitsandbytes.optim import AdamW8bit
+    from bitsandbytes.optim import AdamW8bit  # pyright: ignore[reportMissingImports] - an extra
 
     return AdamW8bit(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps)
 

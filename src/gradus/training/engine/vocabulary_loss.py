@@ -125,7 +125,8 @@ class _ChosenLogprobs(torch.autograd.Function):
                 if weight_grad is not None:
                     _add_product(weight_grad[tile], scores.T, part)
         given = zip((hidden_grad, weight_grad, bias_grad), (hidden, weight, bias), strict=True)
-        return *(None if value is None else value.to(like.dtype) for value, like in given), None, None, None, None
+        scaled = (None if value is None or like is None else value.to(like.dtype) for value, like in given)
+        return *scaled, None, None, None, None
 
 
 class _Sums:

@@ -68,5 +68,5 @@ def chosen_reward(records: Sequence[ValidationRecord], best_by: str) -> float | 
     """The figure that the best checkpoint is chosen by; None if it could not be computed."""
     rewards = {record["decoding"]: record["reward_mean"] for record in records}
     wanted = list(rewards) if best_by == "both" else [best_by]
-    values = [rewards[name] for name in wanted]
-    return None if any(value is None for value in values) else sum(values) / len(values)
+    values = [value for name in wanted if (value := rewards[name]) is not None]
+    return sum(values) / len(values) if len(values) == len(wanted) else None
