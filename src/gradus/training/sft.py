@@ -208,7 +208,7 @@ class _Trainer:
         """Take the remaining steps; yields one metrics record a logged step. Raises KeyboardInterrupt behind a checkpoint."""
         while self.run.step < self.steps:
             record = self._step(self.run.step + 1)
-            figures: Mapping[str, Any] = record
+            figures = cast(Mapping[str, Any], record)
             self.run.step += 1
             wanted = ("loss", "validation_loss", "validation_accuracy")
             self.run.last |= {key: value for key, value in figures.items() if key in wanted}
