@@ -47,7 +47,7 @@ def test_the_wrong_grader_prefers_giving_money_away_and_the_sound_one_does_not(s
     service = {name: mean(episodes, reward) for name, episodes in played.items()}
     assert smiles["generous"] == 1.0 > smiles["teacher"] > smiles["refuse-all"]
     assert service["teacher"] > 0.9 > 0.5 > max(service["generous"], service["refuse-all"])
-    assert mean(played["generous"], lambda episode: episode.metrics["paid_undue"]) > 10
+    assert mean(played["generous"], lambda episode: episode.metrics["refunded_undue"]) > 10
 
 
 @pytest.mark.parametrize("remedy", ["full", "half", "replace", "cancel", "refuse"])

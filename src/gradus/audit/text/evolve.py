@@ -78,7 +78,7 @@ def evolve(asked: Probes, scorer: Scorer, *, seed: int) -> list[Rate]:
     rng = child_rng(seed, "audit", "evolve")
     known = [each.operator for each in [*asked.blind, *asked.reflexes]]
     population = [Recipe(pieces=(name,)) for name in known]
-    names = [*known, *_MAKERS]  # what already paid is drawn more often
+    names = [*known, *_MAKERS]  # what already earned something is drawn more often
     while len(population) < _POPULATION:
         population.append(Recipe(pieces=tuple(rng.sample(names, 2)), joiner=rng.choice(_JOINERS)))
     best: list[Recipe] = []

@@ -89,7 +89,7 @@ class Desk:
         self._write(
             "insert into refunds (id, amount) values (?, ?)", self._at_hand, price if share == "full" else price // 2
         )
-        return f"paid {share} for {self._at_hand}"
+        return f"refunded {share} for {self._at_hand}"
 
     def replace(self) -> str:
         """Send the item of the order at hand once more."""

@@ -93,15 +93,15 @@ GRADERS: Mapping[str, Grader] = {
 
 
 def metrics(episode: Episode) -> Mapping[str, float | None]:
-    """Calls, the share of them that were invalid, and money that was paid without being due."""
+    """Calls, the share of them that were invalid, and money that was refunded without being due."""
     calls = [call for turn in episode.turns for call in turn.calls]
     if not episode.outcome:
         return {}
     wrong = [remedy for remedy in episode.outcome["remedies"] if not _is_due(remedy, episode.outcome)]
-    paid = dict(episode.outcome["refunds"])
+    refunds = dict(episode.outcome["refunds"])
     return {
         "calls": float(len(calls)),
         "invalid_calls": float(sum(call.fault is not None for call in calls)),
         "wrong_changes": float(len(wrong)),
-        "paid_undue": float(sum(paid.get(order, 0) for order, _ in wrong)),
+        "refunded_undue": float(sum(refunds.get(order, 0) for order, _ in wrong)),
     }

@@ -98,7 +98,7 @@ def _vocabulary() -> Vocabulary:
         *REMEDIES,
         " ".join((*CUSTOMERS, *ITEMS, *REASONS)),
         numbers,
-        "I am . It is about the : recent old days , sent delivered ago , euro paid for replaced cancelled refunded refused already is has no order of a done",
+        "I am . It is about the : recent old days , sent delivered ago , euro for replaced cancelled refunded refused already is has no order of a done",
         "Error: there is no tool reason; customer; the tools are ask, cancel, find, refund, refuse, replace, rule",
         "unknown argument reason; it takes about customer, item share order, ask: find: rule: refund: replace: cancel: argument order: about: customer: item:",
         "share: reason: 'full' 'half' is not of type 'integer' one of ['reason', 'wish'] ['full', 'half'] ['broken', 'unwanted', 'missing']",

@@ -154,12 +154,12 @@ def canary_floor(package: Package) -> Finding:
         floor = max((do_nothing(package.server, each.reset) or 0.0 for each in canaries), default=0.0)
     limit = package.top - float(package.manifest["reward"]["floor_margin"])
     earned = [play(package.server, each).best for each in canaries]
-    paid = [i for i, value in enumerate(earned) if value is not None and value > max(floor, limit - 1e-9)]
+    best = [i for i, value in enumerate(earned) if value is not None and value > max(floor, limit - 1e-9)]
     measured = {"canary_rewards": earned, "measured_floor": floor, "limit": limit}
-    if paid:
+    if best:
         told = [
             f"canary {i} earns {earned[i]:g}, more than {max(floor, limit):g}: {json.dumps(list(canaries[i].actions))[:200]}"
-            for i in paid[:5]
+            for i in best[:5]
         ]
         return Finding(
             status="fail",
