@@ -38,18 +38,20 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=160)
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--episodes", type=int, default=400)
+    arguments.add_argument("--ways", default=",".join(WAYS), help="which of them, float32 among them")
     given = arguments.parse_args()
+    ways = {name: WAYS[name] for name in given.ways.split(",")}
     student = given.out / "student" / "sft" / "best"
     if not student.exists():  # the recipe's own student; its GRPO is as short as it gets
         short = ["grpo.max_steps=1", "stage=[]", "eval.episodes=2", "audit.enabled=false"]
         run_recipe(load_recipe("arithmetic", changes=short), out=given.out / "student")
     settings = [*SETTINGS, f"grpo.max_steps={given.steps}", f"grpo.threads={given.threads}"]
     models = {"student": student}
-    for way, changes in WAYS.items():
+    for way, changes in ways.items():
         folder = given.out / way
         resume = (folder / "config.json").exists()
         models[way] = api.grpo("arithmetic", student, out=folder, settings=[*settings, *changes], resume=resume)
-    pairs = [(way, "float32") for way in WAYS if way != "float32"] + [("float32", "student")]
+    pairs = [(way, "float32") for way in ways if way != "float32"] + [("float32", "student")]
     scores = api.evaluate(
         {name: str(folder) for name, folder in models.items()},
         env="arithmetic",
