@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradus.core import ConfigError, GradusError
-from gradus.policies.local.folders import find_model
+from gradus.policies.local.folders import adapter_base, find_model
 from gradus.policies.local.model_card import evaluation_table
 from gradus.rollouts import read_episodes
 from gradus.version import __version__
@@ -109,7 +109,7 @@ def _model_card(repository: str, model: Path, results: Mapping[str, Any] | None)
         "tags": ["gradus", "grpo", "reinforcement-learning"],
     }
     if adapter:
-        head["base_model"] = json.loads((model / "adapter_config.json").read_text())["base_model_name_or_path"]
+        head["base_model"] = adapter_base(model)
     body = [f"# {repository.partition('/')[2]}", "", f"Trained with Gradus {__version__}.", ""]
     body += (
         [evaluation_table(results), ""]

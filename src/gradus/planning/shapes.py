@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.core import ConfigError
+from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import context_length
 
 __all__ = ["Lengths", "ModelShape", "read_shape"]
@@ -60,7 +60,7 @@ def read_shape(
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(_base(path_or_name), local_files_only=not online)
+        config = AutoConfig.from_pretrained(adapter_base(path_or_name) or path_or_name, local_files_only=not online)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except Exception as error:  # a value of the wrong kind can fail anywhere in a model's own code
@@ -91,11 +91,3 @@ def read_shape(
         context=context_length(config),
         adapter_width=sum(module.in_features + module.out_features for module in adapted),
     )
-
-
-def _base(path_or_name: str | Path) -> str | Path:
-    """The model that adapters belong to, where a folder holds adapters alone."""
-    file = Path(path_or_name) / "adapter_config.json"
-    if not file.is_file() or (file.parent / "config.json").is_file():
-        return path_or_name
-    return json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path") or path_or_name

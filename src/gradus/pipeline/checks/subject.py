@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.pipeline.recipe import Recipe
-from gradus.policies.local.folders import find_model
+from gradus.policies.local.folders import adapter_base, find_model
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.rollouts import roll_out
 
@@ -99,7 +99,7 @@ class Subject:
         """The model's config; read from the disk unless ``online``. Raises ConfigError."""
         from transformers import AutoConfig
 
-        return self._read(AutoConfig, _base(self.model))
+        return self._read(AutoConfig, adapter_base(self.model) or self.model)
 
     @cached_property
     def renderer(self) -> ChatRenderer:
@@ -152,16 +152,6 @@ class Subject:
                 f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "
                 "config.json, weights and tokenizer files; a name on the hub is looked up with --online"
             ) from error
-
-
-def _base(model: str) -> str:
-    """A LoRA folder's base model; any other model itself."""
-    import json
-
-    file = Path(model) / "adapter_config.json"
-    if not file.is_file() or (file.parent / "config.json").is_file():
-        return model
-    return json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path") or model
 
 
 def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:

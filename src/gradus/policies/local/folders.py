@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gradus.core import ConfigError
 from gradus.core.checksums import check_checksums
+from gradus.core.documents import read_document
 
-__all__ = ["RUN_MODELS", "check_model_source", "find_model", "is_hub_name", "model_kind"]
+__all__ = ["RUN_MODELS", "adapter_base", "check_model_source", "find_model", "is_hub_name", "model_kind"]
 
 RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
 
@@ -25,6 +26,20 @@ def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
     except (OSError, ValueError, TypeError, RecursionError):
         pass
     return "adapter" if (folder / "adapter_config.json").is_file() else None
+
+
+def adapter_base(folder: str | Path) -> str | None:
+    """The model that the adapters (LoRA) in ``folder`` belong to; None for a folder with a model of its own, or any other name.
+
+    Raises StorageError if adapter_config.json is damaged, ConfigError if it names no model.
+    """
+    file = Path(folder).expanduser() / "adapter_config.json"
+    if not file.is_file() or (file.parent / "config.json").is_file():
+        return None
+    base = read_document(file, dict[str, Any]).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ConfigError(f"{file} names no base model; give the base as the path and {folder} as adapter=")
+    return base
 
 
 def find_model(name: str | Path) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from gradus.core import ConfigError
-from gradus.policies.local.folders import check_model_source
+from gradus.policies.local.folders import adapter_base, check_model_source
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
 
@@ -158,13 +157,8 @@ def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
 
 def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tuple[str, str | os.PathLike[str] | None]:
     """A LoRA folder names the model that it was trained on."""
-    file = Path(name).expanduser() / "adapter_config.json"
-    if adapter is not None or not file.is_file() or (file.parent / "config.json").is_file():
-        return name, adapter
-    base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if not base:
-        raise ConfigError(f"{file} names no base model; give the base as the path and {name} as adapter=")
-    return base, name
+    base = adapter_base(name) if adapter is None else None
+    return (name, adapter) if base is None else (base, name)
 
 
 def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
