@@ -109,6 +109,20 @@ def test_every_rule_has_a_test():
     assert covered == {rule.name for rule in RULES}
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_agreement_on_right_answers_is_no_collapse(seed):
+    """Sums as they are learned: the share right, the spread within groups and the distinct answers move together."""
+    records = healthy(seed, 160)
+    for i, (record, noise) in enumerate(zip(records, healthy(seed, 160, gain=0.0), strict=True)):
+        right = 0.29 + 0.67 * (1 - np.exp(-i / 25))
+        record["reward_mean"] = 1 + 2 * right + 2 * (noise["reward_mean"] - 0.4)
+        record["reward_std"] = 1.9 * np.sqrt(right * (1 - right))
+        record["distinct_actions"] = 0.125 + 0.46 * (1 - right)
+    assert records[-1]["reward_std"] < 0.5 * records[0]["reward_std"]
+    assert records[-1]["distinct_actions"] < 0.5 * records[0]["distinct_actions"]
+    assert "collapse to one answer" not in [each.rule for each in diagnose(records)]
+
+
 def test_dead_groups_of_solved_tasks_do_not_stop():
     def solved(record, i):
         return {"zero_variance_groups": 0.95, "reward_mean": 0.99, "reward_total_std": 0.01}

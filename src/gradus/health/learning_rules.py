@@ -35,6 +35,7 @@ _ZERO_VARIANCE_WARN, _ZERO_VARIANCE_STOP = 0.5, 0.8
 _SHORT = 20  # steps of a stage below which it is not stopped: a short one ends by itself
 _LEFT = 0.6  # of the spread over episodes at the start, below which tasks count as solved
 _HALF = 0.5  # of what spread and variety were at the start
+_VARIED = 0.75  # of the variety at the start, from which its fall is held against the reward
 _GONE = 0.2  # of what the answer told about the task at the start
 _INVALID = 0.05
 _TRUNCATED = 0.1
@@ -85,7 +86,11 @@ def _solved(history: History) -> str:
 
 
 def collapse(history: History) -> Finding | None:
-    """Spread and variety both below half of what they were, and the reward flat over the last 20 steps."""
+    """Spread and variety both below half of what they were, the reward flat over the last 20 steps, and nothing gained meanwhile.
+
+    Members of a group also agree when they are all right: then the reward rose while the variety fell from three quarters to
+    less than half.
+    """
     if len(history) < 3 * _WINDOW:
         return None
     spread = _against_start(history, "reward_std")
@@ -93,13 +98,29 @@ def collapse(history: History) -> Finding | None:
     if spread is None or variety is None or spread >= _HALF or variety >= _HALF:
         return None
     flat = trend(history.column("reward_mean", 2 * _WINDOW))
-    if flat is None or flat.t > _NOISE:
+    if flat is None or flat.t > _NOISE or _paid_for(history, "distinct_actions"):
         return None
     evidence = (
         f"reward_std is {spread:.0%} and distinct_actions {variety:.0%} of the first {_WINDOW} steps, "
         f"the reward moved by {flat.rise:+.3f} in {2 * _WINDOW} steps"
     )
     return Finding(severity="warn", evidence=evidence)
+
+
+def _paid_for(history: History, name: str) -> bool:
+    """Whether the reward rose while ``name`` fell: since it was last at three quarters of its start, over windows of ten steps.
+
+    A quarter of the whole rise must lie there; the end of an earlier rise is no gain.
+    """
+    values, rewards = history.column(name), history.column("reward_mean")
+    first = history.first_mean(name, _WINDOW)
+    ends = range(_WINDOW, len(values) + 1)
+    varied = [end for end in ends if first is not None and np.nanmean(values[end - _WINDOW : end]) >= _VARIED * first]
+    if not varied:
+        return False
+    start, then, now = rewards[:_WINDOW], rewards[varied[-1] - _WINDOW : varied[-1]], rewards[-_WINDOW:]
+    rose = difference(then, now)
+    return rose is not None and rose > _NOISE and 4 * np.nanmean(now - then) >= np.nanmean(now - start)
 
 
 def template_collapse(history: History) -> Finding | None:
