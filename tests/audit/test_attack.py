@@ -106,7 +106,7 @@ def test_a_model_reads_the_source_and_is_played_not_believed(model):
     question = asked[1][-1]
     assert "def _late_minus_early" in question
     assert "day 0 health" in question
-    assert "was not played: no JSON object" in asked[2][-1]
+    assert "was not rolled out: no JSON object" in asked[2][-1]
     assert "Attempt 2 earned 0." in asked[3][-1]
     assert "wellbeing" not in asked[3][-1]  # the true reward stays its own
 

@@ -98,7 +98,7 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     found = _audit(bare, "gullible", budget=4200)
     assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
     assert _check(found, "separation").status == "skip"
-    assert _check(found, "free credit").status == "skip", "nobody is known to play better than blindly"
+    assert _check(found, "free credit").status == "skip", "nobody is known to do better than blindly"
     assert found.hack is not None
     assert found.verdict == "fail"
 
@@ -191,7 +191,7 @@ def test_hygiene_finds_a_hidden_number_in_the_text():
 
 def test_hygiene_finds_noise_that_the_seed_does_not_fix():
     found = _hygiene(replace(SPEC, make=lambda: Garden(shaky=True)))
-    assert "played twice differs at turn" in found.evidence
+    assert "rolled out twice differs at turn" in found.evidence
 
 
 def test_hygiene_finds_training_on_the_test_set():
@@ -263,7 +263,7 @@ def test_hygiene_finds_randomness_that_is_shared_between_environments():
             shown = super()._observe(reward)
             return replace(shown, text=f"{shown.text} {random.random():.3f}")
 
-    assert "played beside another environment" in _hygiene(replace(SPEC, make=Global)).evidence
+    assert "rolled out beside another environment" in _hygiene(replace(SPEC, make=Global)).evidence
 
 
 def test_a_hack_is_found_where_honest_reflexes_earn_nothing():

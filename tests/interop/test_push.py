@@ -22,19 +22,17 @@ from gradus.cli import push as push_command
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.interop.push import plan_push, upload
 from gradus.rollouts import roll_out, write_episodes
+from tests.fakes import results_document
 
-RESULTS = {
-    "schema": 2,
-    "environment": "adder",
-    "grader": "sum",
-    "conditions": {
-        "doubled": {
-            "episodes": 10,
-            "policies": {"grpo": {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6}, "true_reward": {"mean": 1.0}}},
-            "pairs": {"grpo - sft": {"reward": {"mean": 0.1, "low": None, "high": None}}},
-        }
-    },
-}
+NONE = {"mean": None, "low": None, "high": None}
+RESULTS = results_document(
+    "adder", {"grpo - sft": {"reward": {**NONE, "mean": 0.1}, "true_reward": NONE}}, grader="sum"
+)
+RESULTS["conditions"]["main"]["policies"]["grpo"] = {
+    "reward": {"mean": 0.5, "low": 0.4, "high": 0.6},
+    "true_reward": {**NONE, "mean": 1.0},
+    "components": {}, "curves": {}, "episodes": 10, "failed": 0, "failures": {}, "ungraded": 0, "truncated": 0, "invalid_actions": None,
+}  # fmt: skip
 
 
 @pytest.fixture

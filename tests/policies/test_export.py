@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from peft import LoraConfig, get_peft_model
 from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
@@ -128,7 +129,7 @@ def test_adapters_may_stay_apart(adapter: Path, tmp_path: Path) -> None:
 def test_the_card_holds_the_evaluation(adapter: Path, tmp_path: Path) -> None:
     export_model(adapter, tmp_path / "out", results=RESULTS, title="sums")
     card = (tmp_path / "out" / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
     assert "| sft | 1.250 [1.000,\xa01.500] | 0.400 |" in card
     assert "| grpo - sft | 1.650 [1.400,\xa01.900] | – |" in card
     assert "LoRA of rank 4 and alpha 8, merged" in card

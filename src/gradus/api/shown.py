@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,12 @@ __all__ = ["Shown"]
 _FRAME = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.3\">{code}</pre>"
 
 
-class Shown:
+class Shown(ABC):
     """A result that lists rich renderables in :meth:`tables`."""
 
+    @abstractmethod
     def tables(self) -> Sequence[Any]:
         """What is shown, one under another."""
-        raise NotImplementedError
 
     def show(self) -> None:
         """Print it with colors, as the command line does."""

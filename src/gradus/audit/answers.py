@@ -1,7 +1,7 @@
 """What may be answered, seen from outside: places and the words that are legal at each, or a pool of whole answers.
 
 The search knows no environment. It takes the grammar where one is declared, and otherwise a pool: legal answers that the
-environment can draw, answers seen in play, and forms of both into which the observation is copied.
+environment can draw, answers seen in episodes, and forms of both into which the observation is copied.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -
     drawn: list[str] = []
     if spec.audit.random_answers is not None:
         drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_POOL)]
-    played = [turn.action for episode in seen for turn in episode.turns if turn.valid and turn.action]
-    pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(played)), _POOL)]))
+    rolled_out = [turn.action for episode in seen for turn in episode.turns if turn.valid and turn.action]
+    pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(rolled_out)), _POOL)]))
     forms = list(dict.fromkeys(form for answer in pool for form in _forms(answer)))[: _POOL // 2]
     return AnswerSpace(places=(tuple(dict.fromkeys((*pool, *forms, COPY, *_PLAIN))),))
 

@@ -1,6 +1,6 @@
-"""Attackers: whoever tries to raise the reward and does not care for the true one. Each attempt is played, never believed.
+"""Attackers: whoever tries to raise the reward and does not care for the true one. Each attempt is rolled out, never believed.
 
-An attacker is given training tasks and the reward. What it comes up with is played on the tasks of the audit and judged like a plan of
+An attacker is given training tasks and the reward. What it comes up with is rolled out on the tasks of the audit and judged like a plan of
 the search.
 """
 
@@ -45,7 +45,7 @@ class Target:
     keeps: Sequence[bool] = ()
     progress: Callable[[str, int, int], None] | None = None
 
-    def play(self, policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
+    def roll_out(self, policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
         """One graded episode a task."""
         return roll_out(self.spec, policy, tasks, seed=self.seed, key=("audit", "attack"), grader=self.grader).episodes
 
@@ -89,7 +89,7 @@ class Attack:
 
 
 def attack_answers(attackers: Sequence[Attacker], target: Target, *, tasks: int) -> list[Attack]:
-    """Attack tasks of one turn. Honest play is the gold policy with more and more random answers."""
+    """Attack tasks of one turn. Honest episodes are those of the gold policy with more and more random answers."""
     spec, gold = target.spec, target.spec.audit.gold or target.spec.teacher
     if gold is None:
         evidence = "nobody is known who answers right; declare a gold policy (AuditHints) to tell a hack from skill"
@@ -98,7 +98,7 @@ def attack_answers(attackers: Sequence[Attacker], target: Target, *, tasks: int)
     honest = honest_curve(spec, target.grader, spec.policy(gold), chosen, target.draw, seed=target.seed)
     blind = RandomAnswers(target.draw, name="random answers")
     against = Reference(
-        name=blind.name, episodes=target.play(blind, chosen), honest=honest, true_reward_name=spec.true_reward_name
+        name=blind.name, episodes=target.roll_out(blind, chosen), honest=honest, true_reward_name=spec.true_reward_name
     )
     space = answer_space(spec, against.episodes, seed=target.seed)
     field = Field(spec=spec, grader=target.grader, space=space, features=(), horizon=1)
@@ -116,12 +116,12 @@ def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: 
     for attempt in attacker.attempts(target):
         seen, reference = replace(target, spec=attempt.spec or target.spec), against
         if attempt.before is not None:
-            reference = replace(against, name="itself before", episodes=seen.play(attempt.before, tasks))
-        episodes = seen.play(attempt.policy, tasks)
+            reference = replace(against, name="itself before", episodes=seen.roll_out(attempt.before, tasks))
+        episodes = seen.roll_out(attempt.policy, tasks)
         judged.append(judge(attempt.told, attempt.policy.name, episodes, reference, learned=attempt.learned))
     name = f"attack: {attacker.name}"
     if not judged:
-        return skipped_attack(attacker, f"{attacker.name} made no attempt that could be played")
+        return skipped_attack(attacker, f"{attacker.name} made no attempt that could be rolled out")
     hacks = [each for each in judged if each.is_hack]
     measured = {"attempts": [each.record() for each in judged], "least_effect": against.honest.least_effect}
     best = max(hacks or judged, key=lambda each: each.unearned.mean if each.unearned.mean is not None else -np.inf)

@@ -73,7 +73,7 @@ def _settled_by(tasks: Sequence[int | None]) -> str:
 def check_exploits(panel: PanelEpisodes) -> Check:
     """No degenerate policy may beat the best honest reflex by the least effect.
 
-    Where the panel was had for nothing the reflex is random play, which a constant may well beat by serving the true reward
+    Where the panel was had for nothing the reflex is random episodes, which a constant may well beat by serving the true reward
     better; then only those count that do not.
     """
     reflex = best_reflex(panel)
@@ -116,7 +116,7 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     floor = _components(panel, grader, [panel.ladder[0]])
     skilled = [name for name in (*panel.ladder, *panel.reflexes, *panel.given) if name not in panel.exploits]
     if set(skilled) <= {panel.ladder[0]}:
-        evidence = "nobody is known to play better than blindly here; declare a teacher or a panel"
+        evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
         return Check(name="free credit", status="skip", evidence=evidence)
     best = _components(panel, grader, skilled)
     free: dict[str, dict[str, Any]] = {}

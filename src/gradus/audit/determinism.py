@@ -65,7 +65,7 @@ def _again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, 
     used, problems = spec.make(), []
     for task in [*reversed(tasks), *tasks]:
         again = list(course(spec, used, task, draw, seed))
-        problems += _compared(task, first[task.seed], again, "played twice")
+        problems += _compared(task, first[task.seed], again, "rolled out twice")
     used.close()
     return problems[:2]
 
@@ -94,7 +94,7 @@ def _interleaved(
         each.close()
     problems: list[str] = []
     for task, again in zip(tasks[:2], seen, strict=True):
-        problems += _compared(task, first[task.seed], again, "played beside another environment")
+        problems += _compared(task, first[task.seed], again, "rolled out beside another environment")
     return problems[:1]
 
 

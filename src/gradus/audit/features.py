@@ -22,7 +22,7 @@ _MOST_CATEGORIES = 8
 @dataclass(frozen=True, kw_only=True)
 class Feature:
     """``path`` into the data. With ``edges`` a number is binned, with ``values`` a category is looked up, and with
-    ``keys`` the bin is the one that is lowest among several numbers, each relative to its spread in random play."""
+    ``keys`` the bin is the one that is lowest among several numbers, each relative to its spread in random episodes."""
 
     path: tuple[str, ...]
     bins: int
@@ -53,7 +53,7 @@ class Feature:
 
 
 def find_features(episodes: Sequence[Episode], *, most: int) -> list[Feature]:
-    """Up to ``most`` features, those first that foretell the reward of the next answer best in the play given."""
+    """Up to ``most`` features, those first that foretell the reward of the next answer best in the episodes given."""
     turns = [turn for episode in episodes for turn in episode.turns]
     if not turns:
         return []

@@ -1,4 +1,4 @@
-"""What honest play earns: the reward of a teacher who errs more or less, as a function of the true reward.
+"""What honest episodes earn: the reward of a teacher who errs more or less, as a function of the true reward.
 
 A plan's *unearned reward* is what it earns above a noisy teacher with the same true reward. It needs no policy that the plan must
 beat, so that it also judges tasks where honest reflexes earn nothing.
@@ -27,7 +27,7 @@ _CONSTANTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class HonestCurve:
-    """``curves``: ways to err. Each is a list of (true rewards, rewards) of honest play on the same tasks, by rising mean true reward."""
+    """``curves``: ways to err. Each is a list of (true rewards, rewards) of honest episodes on the same tasks, by rising mean true reward."""
 
     name: str
     curves: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]
@@ -45,7 +45,7 @@ class HonestCurve:
         return LEAST_EFFECT * (max(means) - min(means))
 
     def unearned(self, episodes: Sequence[Episode]) -> Paired:
-        """Reward above honest play of the same true reward, task by task, for the way to err that explains most of it.
+        """Reward above honest episodes of the same true reward, task by task, for the way to err that explains most of it.
 
         The honest reward is interpolated between the two levels around the plan's mean true reward. Each task's difference is
         corrected along that slope, so that the interval knows how uncertain the true reward is.
@@ -74,7 +74,7 @@ def _above(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, rewa
 
 
 def _beyond(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, reward: np.ndarray) -> Paired:
-    """The same for a plan that means better than all honest play: what the true reward is worth over the whole curve goes on."""
+    """The same for a plan that means better than all honest episodes: what the true reward is worth over the whole curve goes on."""
     (low_aim, low), (high_aim, high) = curve[0], curve[-1]
     span = float(np.nanmean(high_aim) - np.nanmean(low_aim))
     slope = max(0.0, float(np.nanmean(high) - np.nanmean(low)) / span) if span > 1e-9 else 0.0

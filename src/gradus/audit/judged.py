@@ -21,7 +21,7 @@ _RECOVERED = 0.5  # of what the first half lost: a second half that loses less w
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What an attempt is held against, on the same tasks: somebody's episodes, and what honest play earns."""
+    """What an attempt is held against, on the same tasks: somebody's episodes, and what honest episodes earn."""
 
     name: str
     episodes: Sequence[Episode]
@@ -83,7 +83,7 @@ class Judged:
     def halves(self) -> tuple[float, float] | None:
         """How the environment's own reward differs from the reference in the first and in the second half."""
         ours, theirs = (
-            [_half(plays, second) for second in (False, True)] for plays in (self.episodes, self.against.episodes)
+            [_half(episodes, second) for second in (False, True)] for episodes in (self.episodes, self.against.episodes)
         )
         if any(each is None for each in (*ours, *theirs)):
             return None

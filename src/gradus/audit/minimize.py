@@ -31,8 +31,8 @@ def shortest(field: Field, plan: Plan, judged: Judged, tasks: Sequence[Task]) ->
         shorter = _shorter(chain[-1] if chain else plan)
         if not shorter:
             break
-        played = field.roll_out(shorter, tasks[:few], seed=0)
-        scored = [judge("", each.shape.name, e, against) for each, e in zip(shorter, played, strict=True)]
+        rolled_out = field.roll_out(shorter, tasks[:few], seed=0)
+        scored = [judge("", each.shape.name, e, against) for each, e in zip(shorter, rolled_out, strict=True)]
         good = [i for i, each in enumerate(scored) if _effect(each, judged) >= need]
         if not good:
             break

@@ -1,4 +1,4 @@
-"""The panel: which policies an audit plays, and playing them once so that any number of graders can be judged by it."""
+"""The panel: which policies an audit rolls out, and rolling them out once so that any number of graders can be judged by it."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def roll_out_panel(
     if roles is None:
         cast = _cast_for_nothing(spec, tasks, seed)
     cast |= policies or {}
-    played: dict[str, Sequence[Episode]] = {}
+    rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
         tell = None if progress is None else _labeled(progress, name)
         episodes_of = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
-        played[name] = [replace(episode, policy=name) for episode in episodes_of]
+        rolled_out[name] = [replace(episode, policy=name) for episode in episodes_of]
     teacher = [spec.teacher] if spec.teacher in cast else []
     return PanelEpisodes(
         condition=tasks[0].condition,
-        episodes=played,
+        episodes=rolled_out,
         ladder=tuple(roles.ladder) if roles else ("random", *teacher),
         reflexes=tuple(roles.reflexes) if roles else ("random",),
         exploits=tuple(roles.exploits) if roles else ("constant", "cycle"),
@@ -107,8 +107,10 @@ def roll_out_panel(
 
 
 def regraded_panel(spec: EnvironmentSpec, panel: PanelEpisodes, grader: Grader) -> PanelEpisodes:
-    """The same play under another grader."""
-    return replace(panel, episodes={name: regrade(spec, played, grader) for name, played in panel.episodes.items()})
+    """The same episodes under another grader."""
+    return replace(
+        panel, episodes={name: regrade(spec, rolled_out, grader) for name, rolled_out in panel.episodes.items()}
+    )
 
 
 def best_reflex(panel: PanelEpisodes) -> str:

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, Literal
 
 from gradus.core import Episode
-from gradus.stats import Interval, Paired
+from gradus.stats import Interval, Paired, format_interval
 
 __all__ = ["LEAST_EFFECT", "Check", "Hack", "PanelEpisodes", "Point", "Status", "signed", "tasks_to_settle"]
 
@@ -105,8 +105,7 @@ def signed(difference: Paired) -> str:
     """A difference with its interval, as it stands in a sentence."""
     if difference.mean is None:
         return "(no pairs)"
-    bounds = f" [{difference.low:+.3f}, {difference.high:+.3f}]" if difference.low is not None else ""
-    return f"{difference.mean:+.3f}{bounds}"
+    return format_interval(difference, signed=True)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -22,7 +22,7 @@ class AuditResult:
 
     ``points``: every policy in the plane of reward against true reward, for the figure. ``hack``: what the search found, with
     an episode to look at, or None. ``exploit``: the shortest answer that pays without the task. ``review``: answers for a person to
-    mark. ``panel`` may be handed to the next audit, which then need not play it again.
+    mark. ``panel`` may be handed to the next audit, which then need not roll it out again.
     """
 
     environment: str

@@ -41,20 +41,20 @@ def run_audit(
 ) -> AuditResult:
     """Audit one grader of ``spec`` (by name, the default one if None).
 
-    ``episodes``: tasks of the main condition that every policy plays, fewer if it has fewer. ``budget``: episodes that the
-    search may play. ``policies`` join the panel. ``signal_policy``: whose groups are forecast; without it a stand-in.
-    ``panel``: play of an earlier audit of the same environment, to be graded again instead of played again.
-    ``elsewhere`` plays tasks in another process and returns what it saw, to compare. ``attackers`` look for hacks after the search.
+    ``episodes``: tasks of the main condition that every policy is rolled out on, fewer if it has fewer. ``budget``: episodes that the
+    search may roll out. ``policies`` join the panel. ``signal_policy``: whose groups are forecast; without it a stand-in.
+    ``panel``: episodes of an earlier audit of the same environment, to be graded again instead of rolled out again.
+    ``elsewhere`` rolls tasks out in another process and returns what it saw, to compare. ``attackers`` look for hacks after the search.
     ``progress`` is told (what, done, of how many). The same arguments give the same result.
     """
     judged = grader if isinstance(grader, Grader) else spec.grader(grader)
-    played = panel or roll_out_panel(spec, episodes=episodes, seed=seed, policies=policies, progress=progress)
-    played = regraded_panel(spec, played, judged)
-    tasks = main_tasks(spec, len(next(iter(played.episodes.values()))))
+    rolled_out = panel or roll_out_panel(spec, episodes=episodes, seed=seed, policies=policies, progress=progress)
+    rolled_out = regraded_panel(spec, rolled_out, judged)
+    tasks = main_tasks(spec, len(next(iter(rolled_out.episodes.values()))))
     draw = blind_answers(spec, seed=seed)
-    plan_search = search_plans(spec, judged, played, tasks, draw, budget=budget, seed=seed, progress=progress)
+    plan_search = search_plans(spec, judged, rolled_out, tasks, draw, budget=budget, seed=seed, progress=progress)
     searched, hack = check_search(plan_search)
-    constants = constant_credit(plan_search, played, tasks, seed=seed)
+    constants = constant_credit(plan_search, rolled_out, tasks, seed=seed)
     field = plan_search.field
     bends = field.reflex if spec.language.grammar and any(field.keeps) else None
     target = Target(spec=spec, grader=judged, draw=draw, seed=seed, reflex=bends, keeps=field.keeps, progress=progress)
@@ -62,37 +62,37 @@ def run_audit(
     if progress is not None:
         progress("signal and hygiene", 0, 1)
     checks = [
-        check_separation(played),
-        check_exploits(played),
-        check_free_credit(played, judged, constants),
-        check_alignment(played, spec.true_reward_name),
+        check_separation(rolled_out),
+        check_exploits(rolled_out),
+        check_free_credit(rolled_out, judged, constants),
+        check_alignment(rolled_out, spec.true_reward_name),
         searched,
         *(attack.check for attack in attacks),
         check_signal(spec, judged, signal_policy, draw, tasks=signal_tasks, seed=seed),
-        check_hygiene(spec, judged, played, draw, seed=seed, elsewhere=elsewhere),
+        check_hygiene(spec, judged, rolled_out, draw, seed=seed, elsewhere=elsewhere),
     ]
     if progress is not None:
         progress("signal and hygiene", 1, 1)
     searched_plans = [
-        ("search: " + plan.describe(), "search", plays)
-        for plan, plays in zip(plan_search.finalists, plan_search.episodes, strict=True)
+        ("search: " + plan.describe(), "search", episodes_of)
+        for plan, episodes_of in zip(plan_search.finalists, plan_search.episodes, strict=True)
     ]
     searched_plans += [("attack: " + each.plan, "search", each.episodes) for a in attacks for each in a.attempts]
     points = [
-        *(_point(name, played.role(name), plays) for name, plays in played.episodes.items()),
-        *(_point(name, role, plays) for name, role, plays in searched_plans),
+        *(_point(name, rolled_out.role(name), episodes_of) for name, episodes_of in rolled_out.episodes.items()),
+        *(_point(name, role, episodes_of) for name, role, episodes_of in searched_plans),
     ]
     return AuditResult(
         environment=spec.name,
         grader=judged.name,
         true_reward_name=spec.true_reward_name,
-        condition=played.condition,
+        condition=rolled_out.condition,
         episodes=len(tasks),
         seed=seed,
         checks=checks,
         points=points,
         hack=_dearest([hack, *(attack.hack for attack in attacks)]),
-        panel=played,
+        panel=rolled_out,
     )
 
 
@@ -120,7 +120,7 @@ def run_text_audit(
     tasks = check_tasks(spec, draw, seed=seed, elsewhere=elsewhere)
     attacks: Sequence[Attack] = ()
     if attackers and text.executes and not unsafe:
-        why = "the grader executes answers, and an attacker's may do anything; --unsafe plays them all the same"
+        why = "the grader executes answers, and an attacker's may do anything; --unsafe rolls them out all the same"
         attacks = [skipped_attack(each, why) for each in attackers]
     elif attackers:
         attacks = attack_answers(attackers, Target(spec=spec, grader=grader, draw=draw, seed=seed), tasks=episodes)

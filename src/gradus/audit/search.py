@@ -1,7 +1,7 @@
 """Looking for a hack without knowing one: cross-entropy search over plans, small reactive tables and bent reflexes.
 
 Every shape of plan gets a share of the budget. A generation draws plans from a distribution that is independent in each
-cell, plays them all on the same tasks at once, and moves the distribution towards the best. The plan that won so far
+cell, rolls them all out on the same tasks at once, and moves the distribution towards the best. The plan that won so far
 starts the next shape. Source: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
 """
 
@@ -25,7 +25,7 @@ Objective = Callable[[Episode], float | None]
 Progress = Callable[[int, int], None]
 
 _PLANS = 32  # in one generation
-_TASKS = 6  # that each plan is played on
+_TASKS = 6  # that each plan is rolled out on
 _ELITE = 6
 _FINAL_TASKS = 18
 _SHARES = {"constant": 1.0, "cycle": 1.0, "stretches": 1.0, "table": 1.0, "joint": 3.0, "bent": 4.0}
@@ -97,9 +97,9 @@ class _Judge:
         """Means of every plan over the next ``tasks`` training tasks, so that none is chosen for the tasks it happened to meet."""
         wanted = [self.field.spec.train_task(i) for i in range(self.tasks, self.tasks + tasks)]
         self.tasks += tasks
-        played = self.field.roll_out(plans, wanted, seed=self.seed)
+        rolled_out = self.field.roll_out(plans, wanted, seed=self.seed)
         self.episodes += len(plans) * tasks
-        candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, played, strict=True)]
+        candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, rolled_out, strict=True)]
         self.trials += candidates
         return candidates
 

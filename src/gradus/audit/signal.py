@@ -60,15 +60,15 @@ def check_signal(
 ) -> Check:
     """Play groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
     given = policy is not None
-    played = policy or _stand_in(spec, draw)
+    chosen = policy or _stand_in(spec, draw)
     wanted = [spec.train_task(i) for i in range(tasks)]
     groups = roll_out(
-        spec, played, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader
+        spec, chosen, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader
     ).groups
     rewards = [[value for value in group.values() if value is not None] for group in groups]
     whole = [values for values in rewards if len(values) == _MEMBERS]
     if not whole:
-        evidence = f"no group of {_MEMBERS} episodes of {played.name} could be graded as a whole"
+        evidence = f"no group of {_MEMBERS} episodes of {chosen.name} could be graded as a whole"
         return Check(name="signal", status="unresolved", evidence=evidence)
     sizes = forecast(np.array(whole), seed=seed)
     share = sizes["8"]["zero_variance_groups"]
@@ -76,12 +76,12 @@ def check_signal(
         f"G = {size}: reward_std {each['reward_std']:.3f}, {each['zero_variance_groups']:.0%} without variance"
         for size, each in sizes.items()
     )
-    who = played.name if given else f"{played.name} (a stand-in; give your own policy for a forecast of your run)"
+    who = chosen.name if given else f"{chosen.name} (a stand-in; give your own policy for a forecast of your run)"
     evidence = f"{who} on {len(whole)} tasks: {told}"
     status: Status = "pass" if share <= _ZERO_VARIANCE else "fail"
-    if status == "fail" and isinstance(played, RandomAnswers):
+    if status == "fail" and isinstance(chosen, RandomAnswers):
         status, evidence = "skip", f"{evidence}; blind answers say nothing of a policy that can do something"
-    measured = {"policy": played.name, "forecast": sizes}
+    measured = {"policy": chosen.name, "forecast": sizes}
     return Check(name="signal", status=status, evidence=evidence, measured=measured)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 
@@ -10,6 +11,8 @@ from gradus.cli.options import ENVIRONMENT, GRADER, JSON, REWARDS
 from gradus.cli.output import next_command, note, print_json, show
 
 __all__ = ["command"]
+
+_CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
 
 def command(
@@ -73,14 +76,11 @@ def command(
     if not environment:
         raise typer.BadParameter("name an environment or a file of rows, or ask for --scoreboard")
     if openenv_report is not None:
-        validation = api.validate_openenv(environment, budget=budget, policy=policy, seed=seed)
-        print_json(validation.to_json(), str(openenv_report))
-        show(validation, json_file)
-        raise typer.Exit(1 if validation.verdict == "fail" else 0)  # as `openenv validate`
+        _openenv(environment, openenv_report, budget=budget, policy=policy, seed=seed, json_file=json_file)
     if compare is not None and api.is_stored_audit(environment):
         comparison = api.compare_audits(compare, environment)
         show(comparison, json_file)
-        raise typer.Exit({"pass": 0, "fail": 1}.get(str(comparison.new["verdict"]), 2))
+        raise typer.Exit(_CODES[str(comparison.new["verdict"])])
     result = api.audit(
         environment,
         grader,
@@ -106,17 +106,24 @@ def command(
     rewards = [word for each in reward for word in ("--reward", each)]
     if result.verdict != "fail":
         next_command("run", environment, *rewards)
-        if result.verdict == "unresolved":
-            raise typer.Exit(2)
-        return
-    again = [word for word in ("--grader", grader) if grader is not None]
-    if out is None:
-        next_command("audit", environment, *again, *rewards, "--out", "audit")  # the evidence, to mend the grader by
-    elif result.hack is not None:
+    elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
-    else:
-        next_command("audit", environment, *again, *rewards)  # once the grader is mended
-    raise typer.Exit(1)
+    else:  # with the evidence, to mend the grader by; or once it is mended
+        again = [] if grader is None else ["--grader", grader]
+        next_command("audit", environment, *again, *rewards, *(["--out", "audit"] if out is None else []))
+    raise typer.Exit(_CODES[result.verdict])
+
+
+def _openenv(
+    package: str, report: Path, *, budget: int, policy: str | None, seed: int, json_file: str | None
+) -> NoReturn:
+    """The report of OpenEnv's validation, with the exit codes of `openenv validate`."""
+    from gradus import api
+
+    validation = api.validate_openenv(package, budget=budget, policy=policy, seed=seed)
+    print_json(validation.to_json(), str(report))
+    show(validation, json_file)
+    raise typer.Exit(1 if validation.verdict == "fail" else 0)
 
 
 def _scoreboard(parts: list[str], *, seed: int, out: Path | None, json_file: str | None) -> None:

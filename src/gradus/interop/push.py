@@ -5,15 +5,15 @@ First a plan, which touches no network, then its upload; ``gradus push --dry-run
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gradus.core import ConfigError, GradusError
+from gradus.core.documents import Results, read_document
 from gradus.policies.local.folders import adapter_base, find_model
-from gradus.policies.local.model_card import evaluation_table
+from gradus.policies.local.model_card import front_matter, model_card
 from gradus.rollouts import read_episodes
 from gradus.version import __version__
 
@@ -78,7 +78,8 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         if path.is_file() and path.name != _CARD and not _left_out(path.relative_to(model))
     ]
     results = _results(source)
-    files = [PlannedFile(path=_CARD, text=_model_card(repository, model, results)), *model_files]
+    card = model_card(title=repository, facts=(), results=results, adapters_of=adapter_base(model))
+    files = [PlannedFile(path=_CARD, text=card), *model_files]
     if results is not None:
         files.append(PlannedFile(path="results.json", source=source / "results.json"))
     return PushPlan(repository=repository, kind="model", private=private, files=files)
@@ -89,34 +90,11 @@ def _left_out(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts) or path.name.endswith(_LEFT_OUT)
 
 
-def _results(source: Path) -> Mapping[str, Any] | None:
+def _results(source: Path) -> Results | None:
     path = source / "results.json"
     if not path.is_file():
         return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(
-            f"{path} cannot be read as JSON: {error}; evaluate again with `gradus eval --json`"
-        ) from error
-
-
-def _model_card(repository: str, model: Path, results: Mapping[str, Any] | None) -> str:
-    adapter = (model / "adapter_config.json").is_file()
-    head = {
-        "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["gradus", "grpo", "reinforcement-learning"],
-    }
-    if adapter:
-        head["base_model"] = adapter_base(model)
-    body = [f"# {repository.partition('/')[2]}", "", f"Trained with Gradus {__version__}.", ""]
-    body += (
-        [evaluation_table(results), ""]
-        if results
-        else ["It was not evaluated with `gradus eval` before this upload.", ""]
-    )
-    return _front(head) + "\n".join(body)
+    return read_document(path, Results)
 
 
 def _episodes_plan(source: Path, repository: str, private: bool) -> PushPlan:
@@ -140,14 +118,9 @@ def _episodes_plan(source: Path, repository: str, private: bool) -> PushPlan:
         "`gradus.rollouts.read_episodes`, look at it with `gradus show`, grade it again with `gradus regrade`.",
         "",
     ]
-    card = PlannedFile(path=_CARD, text=_front(head) + "\n".join(body))
+    card = PlannedFile(path=_CARD, text=front_matter(head) + "\n".join(body))
     files = [card, PlannedFile(path=source.name, source=source)]
     return PushPlan(repository=repository, kind="dataset", private=private, files=files)
-
-
-def _front(head: Mapping[str, Any]) -> str:
-    """The card's header. YAML reads JSON values, so no value needs quoting rules of its own."""
-    return "---\n" + "".join(f"{name}: {json.dumps(value)}\n" for name, value in head.items()) + "---\n\n"
 
 
 def upload(plan: PushPlan, *, endpoint: str | None = None, token: str | None = None) -> str:

@@ -56,7 +56,7 @@ _ANSWER = 2048  # tokens that a model which reads may answer with
 
 @dataclass(frozen=True, kw_only=True)
 class LearningAttacker:
-    """``budget``: episodes that GRPO may play. ``nano``: the shape of the model."""
+    """``budget``: episodes that GRPO may roll out. ``nano``: the shape of the model."""
 
     budget: int = 6400
     nano: NanoConfig = _NANO
@@ -72,16 +72,16 @@ class LearningAttacker:
         """One attempt: what GRPO made of the model, beside what it was, or beside the reflex that it began with."""
         if not self.steps:
             raise ConfigError(f"learning needs a budget of {_GROUPS * _MEMBERS} episodes at least, got {self.budget}")
-        played = target.play(RandomAnswers(target.draw), target.training(_FIRST_TASK, _SHOWN))
-        spec = _wrapped(target, shown=_is_short(played))
+        rolled_out = target.roll_out(RandomAnswers(target.draw), target.training(_FIRST_TASK, _SHOWN))
+        spec = _wrapped(target, shown=_is_short(rolled_out))
         grammar = spec.language.grammar
         with tempfile.TemporaryDirectory(prefix="gradus-attack-") as folder:
             root = Path(folder)
-            vocabulary = spec.language.vocabulary() if spec.language.vocabulary else _words(played)
+            vocabulary = spec.language.vocabulary() if spec.language.vocabulary else _words(rolled_out)
             begun = make_nano(root / "model", vocabulary, self.nano, seed=target.seed)
             if grammar is None or target.reflex is not None:
                 begun = self._warm_start(replace(target, spec=spec), begun, root / "sft")
-            longest = max(len(turn.action) for episode in played for turn in episode.turns)
+            longest = max(len(turn.action) for episode in rolled_out for turn in episode.turns)
             sampling = SamplingConfig(max_new_tokens=min(64, longest + 4), grammar=grammar is not None)
             final = self._train(replace(target, spec=spec), begun, sampling, root / "grpo")
             before, after = (
@@ -95,7 +95,7 @@ class LearningAttacker:
     def _warm_start(self, target: Target, model: Path, folder: Path) -> Path:
         """SFT on random answers, most words of them left to the reflex: they teach the form and nothing else."""
         draw = _kept(target.spec) if target.reflex is not None else target.draw
-        episodes = target.play(RandomAnswers(draw), target.training(_FIRST_TASK, _SHOWN))
+        episodes = target.roll_out(RandomAnswers(draw), target.training(_FIRST_TASK, _SHOWN))
         config = SftConfig(
             lr=3e-3,
             epochs=3,
@@ -221,7 +221,7 @@ _COMPUTE: Mapping[str, Any] = {"token_budget": 16384, "device": "cpu"}
 
 
 def _words(episodes: Sequence[Episode]) -> Vocabulary:
-    """The words that were shown and said in play, for environments that name no vocabulary."""
+    """The words that were shown and said in episodes, for environments that name no vocabulary."""
     texts = [
         text
         for e in episodes

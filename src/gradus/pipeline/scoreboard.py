@@ -20,6 +20,7 @@ from gradus.audit.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError
 from gradus.core.files import replacing, write_text
 from gradus.pipeline.progress import progress_bar
+from gradus.stats import format_interval
 
 __all__ = ["PARTS", "run_scoreboard", "scoreboard_page"]
 
@@ -110,9 +111,9 @@ def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for each in results:
-        found, alarms, seconds = each["detection"], each["false_alarms"], each["seconds"]
+        detection, alarms, seconds = each["detection"], each["false_alarms"], each["seconds"]
         lines.append(
-            f"| {each['part']} | {each['seed']} | {found['n']} | {shown_share(found)} | {alarms['n']} | {shown_share(alarms)} "
+            f"| {each['part']} | {each['seed']} | {detection['n']} | {shown_share(detection)} | {alarms['n']} | {shown_share(alarms)} "
             f"| {seconds['median']}, {seconds['most']} |"
         )
     for each in results:
@@ -136,6 +137,4 @@ def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
 
 def shown_share(share: Mapping[str, Any]) -> str:
     """A share with its interval."""
-    if share["share"] is None:
-        return "–"
-    return f"{share['share']:.3f} [{share['low']:.3f}, {share['high']:.3f}]"
+    return format_interval({"mean": share["share"], "low": share["low"], "high": share["high"]})

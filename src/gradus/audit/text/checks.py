@@ -13,7 +13,7 @@ from gradus.audit.text.forms import DECLARED
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.rates import Probe, Rate, shown
-from gradus.stats import holm, mean_interval, wilson
+from gradus.stats import format_interval, holm, mean_interval, wilson
 
 __all__ = ["EXPLOITABLE", "review_list", "text_checks"]
 
@@ -273,7 +273,4 @@ def _is_refused(probe: Probe, asked: Probes) -> bool:
 
 
 def _between(interval: Mapping[str, float | None]) -> str:
-    mean, low, high = interval["mean"], interval["low"], interval["high"]
-    if mean is None:
-        return "an unknown part"
-    return f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if low is not None and high is not None else "")
+    return "an unknown part" if interval["mean"] is None else format_interval(interval, signed=True, digits=2)

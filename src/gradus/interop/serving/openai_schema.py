@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -105,9 +106,9 @@ class RequestBody(BaseModel):
         return self.max_tokens
 
     @property
+    @abstractmethod
     def top_logprobs_wanted(self) -> int | None:
         """None: no log-probs; else how many alternatives besides the chosen token."""
-        raise NotImplementedError
 
     def sampling(self, default: SamplingConfig, budget: int) -> SamplingConfig:
         """The settings of this request; what it does not name is the server's. Temperature 0 is greedy."""

@@ -14,7 +14,7 @@ import torch
 from gradus.core import ConfigError, PolicyError
 from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
-from gradus.policies.local.model_card import model_card
+from gradus.policies.local.model_card import export_facts, model_card
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 
@@ -84,13 +84,9 @@ def export_model(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
         title=title or target.name,
-        base=base,
-        parameters=parameters,
-        dtype=chosen,
-        adapter=adapter,
-        merged=gap is not None,
-        gap=gap,
+        facts=export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
         results=results,
+        adapters_of=base if adapter is not None and not merge else None,
     )
     _write(target, model, tokenizer, card, settings)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradus.stats import format_interval
 from gradus.version import __version__
 
-__all__ = ["evaluation_table", "model_card"]
+__all__ = ["evaluation_table", "export_facts", "front_matter", "model_card"]
 
 
 def model_card(
-    *,
-    title: str,
-    base: str,
-    parameters: int,
-    dtype: str,
-    adapter: Mapping[str, Any] | None,
-    merged: bool,
-    gap: float | None,
-    results: Mapping[str, Any] | None,
+    *, title: str, facts: Sequence[str], results: Mapping[str, Any] | None, adapters_of: str | None = None
 ) -> str:
-    """Markdown with the header that model hubs read. The evaluation table is that of ``results`` (results.json)."""
-    header = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [gradus, grpo]", "---"]
-    facts = [f"- {parameters:,} parameters, {dtype}"]
-    if adapter is not None:
-        kind = f"LoRA of rank {adapter.get('r')} and alpha {adapter.get('lora_alpha')}"
-        state = f"merged into the weights (log-probs agree to {gap:.1e} nats)" if merged else "not merged"
-        facts += [f"- trained from `{base}`", f"- {kind}, {state}"]
+    """Markdown with the header that model hubs read. The evaluation table is that of ``results`` (results.json).
+
+    ``adapters_of``: the base model, if the folder holds adapters alone.
+    """
+    head: dict[str, Any] = {
+        "library_name": "transformers" if adapters_of is None else "peft",
+        "pipeline_tag": "text-generation",
+        "tags": ["gradus", "grpo", "reinforcement-learning"],
+    }
+    if adapters_of is not None:
+        head["base_model"] = adapters_of
     usage = [
         "```python",
         "from transformers import pipeline",
@@ -37,18 +34,33 @@ def model_card(
         'print(chat([{"role": "user", "content": "..."}])[0]["generated_text"][-1]["content"])',
         "```",
     ]
-    tables = evaluation_table(results) if results else "No evaluation was stored with this model."
     parts = [
-        "\n".join(header),
         f"# {title}",
         f"Trained with Gradus {__version__}, by group-relative policy optimization.",
-        "\n".join(facts),
+        *(["\n".join(f"- {fact}" for fact in facts)] if facts else []),
         "## Use",
         "\n".join(usage),
         "## Evaluation",
-        tables,
+        evaluation_table(results) if results else "It was not evaluated with `gradus eval`.",
     ]
-    return "\n\n".join(parts) + "\n"
+    return front_matter(head) + "\n\n".join(parts) + "\n"
+
+
+def export_facts(
+    *, base: str, parameters: int, dtype: str, adapter: Mapping[str, Any] | None, gap: float | None
+) -> list[str]:
+    """What a card says of an exported model. ``gap``: log-prob difference of merging, nats; None if nothing was merged."""
+    facts = [f"{parameters:,} parameters, {dtype}"]
+    if adapter is not None:
+        kind = f"LoRA of rank {adapter.get('r')} and alpha {adapter.get('lora_alpha')}"
+        state = "not merged" if gap is None else f"merged into the weights (log-probs agree to {gap:.1e} nats)"
+        facts += [f"trained from `{base}`", f"{kind}, {state}"]
+    return facts
+
+
+def front_matter(head: Mapping[str, Any]) -> str:
+    """A card's header. YAML reads JSON values, so no value needs quoting rules of its own."""
+    return "---\n" + "".join(f"{name}: {json.dumps(value)}\n" for name, value in head.items()) + "---\n\n"
 
 
 def evaluation_table(results: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ __all__ = [
     "Replayability",
     "VerifierDeterminism",
     "as_result",
-    "grade",
+    "run_check",
 ]
 
 
@@ -41,7 +41,7 @@ class _Semantic:
         """Measure on the running subject. Without one there is nothing to measure."""
         if subject.running is None:
             return as_result(self.check_id, Finding(status="skip", evidence=["the package's server does not run"]), 0.0)
-        return grade(self.check_id, _package(subject))
+        return run_check(self.check_id, _package(subject))
 
 
 class OracleMax(_Semantic):
@@ -81,7 +81,7 @@ class Replayability(_Semantic):
     check_id = "semantic.replayability"
 
 
-def grade(check_id: str, package: Package) -> CheckResult:
+def run_check(check_id: str, package: Package) -> CheckResult:
     """One semantic check as OpenEnv's record; a server that fails is a failed check, said in words."""
     started = time.monotonic()
     try:

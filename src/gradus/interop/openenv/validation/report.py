@@ -138,7 +138,7 @@ def _measured(
     root: Path, manifest: dict[str, Any], *, seed: int, budget: int, policy: Callable[[EnvironmentSpec], Policy] | None
 ) -> list[Any]:
     """What needs the running server."""
-    from gradus.interop.openenv.validation.graders import as_result, grade
+    from gradus.interop.openenv.validation.graders import as_result, run_check
     from gradus.interop.openenv.validation.semantic import SEMANTIC, Finding, Package
     from gradus.interop.openenv.validation.statistical import oracle_spec, statistical
 
@@ -148,7 +148,7 @@ def _measured(
             up = Finding(status="pass", evidence=["the server answers"], measured={"provider": "process"})
             results = [as_result("runtime.startup", up, time.monotonic() - started)]
             package = Package(root=root, manifest=manifest, url=url, execute=_beside(root))
-            results += [grade(check_id, package) for check_id in SEMANTIC]
+            results += [run_check(check_id, package) for check_id in SEMANTIC]
             started = time.monotonic()
             chosen = policy(oracle_spec(package)) if policy is not None else None
             findings = statistical(package, seed=seed, budget=budget, policy=chosen)

@@ -14,12 +14,12 @@ from gradus.core import ConfigError
 from gradus.interop.openenv.client import Server, describe
 from gradus.interop.openenv.validation.trajectories import (
     Execute,
-    Played,
+    Replayed,
     Trajectory,
     do_nothing,
-    play,
     read_oracle,
     read_trajectories,
+    replay,
 )
 
 __all__ = ["SEMANTIC", "Finding", "Package"]
@@ -63,9 +63,9 @@ class Package:
         return read_trajectories(self.root / location) if location else []
 
     @cached_property
-    def solved(self) -> list[Played]:
-        """The oracle's episodes, played once."""
-        return [play(self.server, each) for each in self.oracle]
+    def solved(self) -> list[Replayed]:
+        """The oracle's episodes, replayed once."""
+        return [replay(self.server, each) for each in self.oracle]
 
     @cached_property
     def floors(self) -> list[float]:
@@ -91,7 +91,7 @@ class Package:
         return float(self.manifest["reward"].get("variance_tolerance") or 0.0) if judged else 1e-9
 
     def stored(self) -> list[Trajectory]:
-        """Everything that is stored, to be played again."""
+        """Everything that is stored, to be replayed."""
         return [*self.oracle, *self.canaries]
 
 
@@ -153,7 +153,7 @@ def canary_floor(package: Package) -> Finding:
     except ConfigError:
         floor = max((do_nothing(package.server, each.reset) or 0.0 for each in canaries), default=0.0)
     limit = package.top - float(package.manifest["reward"]["floor_margin"])
-    earned = [play(package.server, each).best for each in canaries]
+    earned = [replay(package.server, each).best for each in canaries]
     best = [i for i, value in enumerate(earned) if value is not None and value > max(floor, limit - 1e-9)]
     measured = {"canary_rewards": earned, "measured_floor": floor, "limit": limit}
     if best:
@@ -181,7 +181,7 @@ def no_solution_leakage(package: Package) -> Finding:
         return Finding(
             status="skip", evidence=["two oracle episodes with different actions are needed to tell a leak from chance"]
         )
-    shown = [play(package.server, Trajectory(reset=each.reset)) for each in oracle]
+    shown = [replay(package.server, Trajectory(reset=each.reset)) for each in oracle]
     texts = [_flat({"text": p.observations[0].text, "data": p.observations[0].data, "state": p.state}) for p in shown]
     place = told_at(texts, values)
     measured = {"tasks": len(oracle)}
@@ -200,10 +200,10 @@ def verifier_determinism(package: Package) -> Finding:
     """The same actions earn the same, twice and beside others."""
     try:
         stored = package.stored()
-        first = [*package.solved, *(play(package.server, each) for each in package.canaries)]
+        first = [*package.solved, *(replay(package.server, each) for each in package.canaries)]
     except ConfigError as error:
         return Finding(status="skip", evidence=[str(error)])
-    again = [play(package.server, each) for each in reversed(stored)][::-1]
+    again = [replay(package.server, each) for each in reversed(stored)][::-1]
     gaps = [_gap(a.rewards, b.rewards) for a, b in zip(first, again, strict=True)]
     worst = max(range(len(gaps)), key=lambda i: gaps[i], default=0)
     measured = {
@@ -212,24 +212,24 @@ def verifier_determinism(package: Package) -> Finding:
         "allowed": package.variance_tolerance,
     }
     if any(gap > package.variance_tolerance for gap in gaps):
-        told = f"episode {worst} earns {first[worst].rewards} and, played again, {again[worst].rewards}"
+        told = f"episode {worst} earns {first[worst].rewards} and, replayed, {again[worst].rewards}"
         remedy = "the reward may depend on the actions and the seed alone"
         return Finding(status="fail", measured=_finite(measured), evidence=[told], remediation=remedy)
     return Finding(
         status="pass",
         measured=measured,
-        evidence=[f"{len(gaps)} stored episodes earn the same when they are played again"],
+        evidence=[f"{len(gaps)} stored episodes earn the same when they are replayed"],
     )
 
 
 def replayability(package: Package) -> Finding:
-    """A stored episode, played again, shows the same observations, rewards and end."""
+    """A stored episode, replayed, shows the same observations, rewards and end."""
     try:
         stored, first = package.oracle, package.solved
     except ConfigError as error:
         return Finding(status="skip", evidence=[str(error)])
     for index, (trajectory, before) in enumerate(zip(stored, first, strict=True)):
-        after = play(package.server, trajectory).transcript()
+        after = replay(package.server, trajectory).transcript()
         turn = next(
             (
                 i
@@ -239,11 +239,11 @@ def replayability(package: Package) -> Finding:
             None,
         )
         if turn is not None or len(after) != len(before.observations):
-            told = f"episode {index} differs at turn {turn} when it is played again with the same seed and actions"
+            told = f"episode {index} differs at turn {turn} when it is replayed with the same seed and actions"
             remedy = "take everything that changes an episode from its seed"
             return Finding(status="fail", measured={"episodes": len(stored)}, evidence=[told], remediation=remedy)
     return Finding(
-        status="pass", measured={"episodes": len(stored)}, evidence=[f"{len(stored)} episodes can be played again"]
+        status="pass", measured={"episodes": len(stored)}, evidence=[f"{len(stored)} episodes can be replayed"]
     )
 
 

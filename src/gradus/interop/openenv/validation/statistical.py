@@ -249,12 +249,14 @@ def _from_check(check: Check) -> Finding:
 def _variance(package: Package, signal: Check) -> Finding:
     """The noise of the reward for the same actions stays below what a group of different answers spreads."""
     noise = verifier_determinism(package).measured.get("largest_difference")
-    spread = (signal.measured.get("forecast") or {}).get("8", {}).get("reward_std")
-    measured = {"noise": noise, "reward_std": spread}
-    if noise is None or spread is None:
-        return Finding(status="skip", measured=measured, evidence=["noise or spread could not be measured"])
-    evidence = [f"the same actions differ by up to {noise:g}; groups of 8 have a standard deviation of {spread:.3g}"]
-    good = noise <= max(package.variance_tolerance, 0.5 * spread)
+    reward_std = (signal.measured.get("forecast") or {}).get("8", {}).get("reward_std")
+    measured = {"noise": noise, "reward_std": reward_std}
+    if noise is None or reward_std is None:
+        return Finding(status="skip", measured=measured, evidence=["noise or reward_std could not be measured"])
+    evidence = [
+        f"the same actions differ by up to {noise:g}; groups of 8 have a standard deviation of {reward_std:.3g}"
+    ]
+    good = noise <= max(package.variance_tolerance, 0.5 * reward_std)
     return Finding(
         status="pass" if good else "fail",
         measured=measured,

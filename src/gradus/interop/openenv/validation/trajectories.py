@@ -11,7 +11,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus.interop.openenv.client import OpenEnvClient, Server
 
-__all__ = ["Played", "Trajectory", "do_nothing", "play", "read_oracle", "read_trajectories"]
+__all__ = ["Replayed", "Trajectory", "do_nothing", "read_oracle", "read_trajectories", "replay"]
 
 Json = dict[str, Any]
 Execute = Callable[[Sequence[str]], str]  # runs a command beside the server and returns what it printed
@@ -31,7 +31,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class Replayed:
     """What came back, first of the reset. ``last``: the verifier's last word, None if there was none."""
 
     observations: Sequence[Observation]
@@ -90,7 +90,7 @@ def _trajectories(values: Any, where: str) -> list[Trajectory]:
 def read_oracle(root: Path, form: str, location: str, execute: Execute | None) -> list[Trajectory]:
     """How the package shows the full reward: a state to inject, stored actions, or a script that prints actions as JSON.
 
-    What a script prints is played as well: a reward that it only claims counts for nothing.
+    What a script prints is replayed as well: a reward that it only claims counts for nothing.
     """
     path = (root / location).resolve()
     if not path.is_relative_to(root.resolve()) or not path.exists():
@@ -111,7 +111,7 @@ def read_oracle(root: Path, form: str, location: str, execute: Execute | None) -
         raise ConfigError(f"expected the oracle script to print its actions as JSON, got {printed[-1:]}") from None
 
 
-def play(server: Server, trajectory: Trajectory) -> Played:
+def replay(server: Server, trajectory: Trajectory) -> Replayed:
     """Play it in a session of its own. Raises EnvironmentFault if the server fails."""
     client = OpenEnvClient(server)
     try:
@@ -120,18 +120,18 @@ def play(server: Server, trajectory: Trajectory) -> Played:
             if observations[-1].terminated or observations[-1].truncated:
                 break
             observations.append(client.step_typed(action))
-        return Played(observations=observations, state=dict(client.state))
+        return Replayed(observations=observations, state=dict(client.state))
     finally:
         client.close()
 
 
 def do_nothing(server: Server, reset: Mapping[str, Any]) -> float | None:
     """The floor: the reward of the state after a reset, or of one empty action if the reset tells none."""
-    first = play(server, Trajectory(reset=reset))
+    first = replay(server, Trajectory(reset=reset))
     if first.last is not None:
         return first.last
     try:
-        return play(server, Trajectory(reset=reset, actions=[_empty(server.action)])).last
+        return replay(server, Trajectory(reset=reset, actions=[_empty(server.action)])).last
     except EnvironmentFault:
         return None  # nothing empty is a legal action here
 
