@@ -1,15 +1,23 @@
-"""One student, four arithmetics: GRPO on sums in float32, in bfloat16, under autocast, and with adapters.
+"""One student, several ways: GRPO on sums in float32, in bfloat16, under autocast, with adapters, and one step off.
 
     python benchmarks/precision_learning.py --out runs/precision
 
 All ways begin with the same SFT student and see the same tasks. The sums are held out and the same for all; the last column is the paired
-difference to float32 with its 95 % interval. `trainer` is float32 with the trainer's own old log-probs. The last line is JSON.
+difference to float32 with its 95 % interval. `trainer` is float32 with the trainer's own old log-probs; `ahead` rolls out the next groups while a step trains, and `ahead-http` lets
+`gradus serve` do so in a process of its own. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +37,8 @@ WAYS = {
     "bfloat16": ["grpo.dtype=bfloat16"],
     "autocast": ["grpo.autocast=true"],
     "adapters": ["grpo.lora={rank=32,alpha=64}", "grpo.lr=2e-3"],
+    "ahead": ["grpo.async_level=1", "grpo.correction=truncate"],
+    "ahead-http": ["grpo.async_level=1", "grpo.correction=truncate", "grpo.sampler=http"],
 }
 
 
@@ -38,6 +48,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=160)
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--episodes", type=int, default=400)
+    arguments.add_argument("--seed", type=int, default=0, help="of GRPO")
     arguments.add_argument("--ways", default=",".join(WAYS), help="which of them, float32 among them")
     given = arguments.parse_args()
     ways = {name: WAYS[name] for name in given.ways.split(",")}
@@ -45,12 +56,14 @@ def main() -> None:
     if not student.exists():  # the recipe's own student; its GRPO is as short as it gets
         short = ["grpo.max_steps=1", "stage=[]", "eval.episodes=2", "audit.enabled=false"]
         run_recipe(load_recipe("arithmetic", changes=short), out=given.out / "student")
-    settings = [*SETTINGS, f"grpo.max_steps={given.steps}", f"grpo.threads={given.threads}"]
+    settings = [*SETTINGS, f"grpo.max_steps={given.steps}", f"grpo.threads={given.threads}", f"grpo.seed={given.seed}"]
     models = {"student": student}
     for way, changes in ways.items():
         folder = given.out / way
         resume = (folder / "config.json").exists()
-        models[way] = api.grpo("arithmetic", student, out=folder, settings=[*settings, *changes], resume=resume)
+        with serving(student, given.out) if way.endswith("http") else nullcontext([]) as address:
+            wanted = [*settings, *changes, *address]
+            models[way] = api.grpo("arithmetic", student, out=folder, settings=wanted, resume=resume)
     pairs = [(way, "float32") for way in ways if way != "float32"] + [("float32", "student")]
     scores = api.evaluate(
         {name: str(folder) for name, folder in models.items()},
@@ -65,7 +78,8 @@ def main() -> None:
 
 
 def show(out: Path, condition: dict) -> None:
-    table = Table("way", "right", "float32 and it differ by", "largest logp_diff", box=None)
+    columns = ("seconds a step", "waited", "gained", "largest weight")
+    table = Table("way", "right", "float32 and it differ by", "largest logp_diff", *columns, box=None)
     lines = {}
     for name, figures in condition["policies"].items():
         pair = condition["pairs"].get(f"{name} - float32", {}).get("true_reward")
@@ -74,10 +88,43 @@ def show(out: Path, condition: dict) -> None:
             [record for record in read_metrics(out / name) if record.get("kind") == "step"] if name != "student" else []
         )
         worst = max((record["logp_diff_max"] for record in steps), default=None)
-        table.add_row(name, spread(right), spread(pair) if pair else "", f"{worst:.1e}" if worst is not None else "")
-        lines[name] = {"right": right, "difference": pair, "logp_diff_max": worst}
+        times = {
+            each: mean([record["seconds"].get(each) for record in steps]) for each in ("total", "waited", "gained")
+        }
+        weight = max((record.get("mismatch_ratio_max") or 1.0 for record in steps), default=None)
+        cells = ["" if each is None else f"{each:.2f}" for each in (*times.values(), weight)]
+        gap = f"{worst:.1e}" if worst is not None else ""
+        table.add_row(name, spread(right), spread(pair) if pair else "", gap, *cells)
+        lines[name] = {
+            "right": right,
+            "difference": pair,
+            "logp_diff_max": worst,
+            "seconds": times,
+            "weight_max": weight,
+        }
     Console().print(table)
     print(json.dumps({"name": "precision_learning", **lines}))
+
+
+@contextmanager
+def serving(model: Path, weights: Path) -> Iterator[list[str]]:
+    """`gradus serve` in a process of its own, which takes weights from below a folder; yields the settings that name it."""
+    os.environ["VLLM_API_KEY"] = secrets.token_hex(8)
+    command = [sys.executable, "-m", "gradus", "serve", str(model), "--port", "0", "--weights", str(weights)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        address = re.search(r"http://\S+/v1", process.stderr.readline())
+        assert address is not None, process.stderr.read()
+        yield [f"grpo.sampler_url={address[0]}"]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def spread(mean: dict) -> str:

@@ -63,7 +63,9 @@ class StepRecord(TypedDict):
     seconds: Mapping[str, float]
     tokens_per_second: float | None
     matmul_peak_share: float | None
+    weights_age: NotRequired[int]
     mismatch_fraction: NotRequired[float | None]
+    mismatch_ratio_mean: NotRequired[float | None]
     mismatch_ratio_max: NotRequired[float | None]
     mismatch_kl: NotRequired[float | None]
     stage: NotRequired[str | None]

@@ -50,21 +50,16 @@ def served_sampler(
         api_key=key,
         name="grpo",
     )
-    return loaded, policy, weights_to_server(policy, folder / "sampler", every=config.sync_every)
+    return loaded, policy, weights_to_server(policy, folder / "sampler")
 
 
-def weights_to_server(policy: HttpSampler, folder: Path, *, every: int = 1) -> PushWeights:
-    """Write the weights to ``folder`` and let the server read them: at the first call, then at every ``every``-th step.
+def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
+    """Write the weights to ``folder`` and let the server read them.
 
     The server must see the same files. Process 0 alone does it; the others wait.
     """
-    begun = False
 
     def push_weights(loaded: LoadedModel, step: int) -> None:
-        nonlocal begun
-        if begun and step % every:
-            return
-        begun = True
         state = full_state_dict(loaded.model)
 
         def fill(aside: Path) -> None:

@@ -101,6 +101,13 @@ class GrpoConfig(TrainerConfig):
     sync_every: int = Field(
         default=1, ge=1, description="Steps between new weights for the server; with 3 they are 0, 1 and 2 steps old."
     )
+    async_level: int = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="1 rolls out the next step's groups while this step trains, by weights that are one step older; a correction "
+        "must say what is done about it. With sampler = 'local' a second copy of the model samples in a thread.",
+    )
 
     validation_every: int = Field(default=10, ge=0, description="Steps between validations; 0 for never.")
     validation_tasks: int = Field(
@@ -168,6 +175,12 @@ class GrpoConfig(TrainerConfig):
             raise ValueError(
                 "correction weighs the trainer's old log-probs against the sampler's; it has no effect with "
                 "old_logprobs = 'sampler': leave one of them out"
+            )
+        if self.async_level and self.correction is None and self.old_logprobs != "sampler":
+            raise ValueError(
+                "async_level = 1 trains on what older weights sampled; set correction = 'truncate' (the trainer's old "
+                "log-probs, each token weighted by trainer over sampler), or old_logprobs = 'sampler' (the clipped ratio to "
+                "the sampler)"
             )
         if self.sampler == "local":
             _refuse(

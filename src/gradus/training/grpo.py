@@ -15,11 +15,11 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, penalize_length
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.data.step_rollouts import roll_out_step
+from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.distributed.deepspeed import zero_launched
 from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
-from gradus.training.engine.loss_step import autocast, prepare_model
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import load_reference
@@ -78,8 +78,8 @@ def train_grpo(
     ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the process that writes. Resuming
     gives, bit for bit, the weights of an unbroken run. ``sampler`` samples in place of the model in this process (a server,
     say); its actions must carry token ids and log-probs, and ``push_weights`` is called with the weights and the step, before
-    the first step and after each update, to bring them there. Validation stays in this process. ``sources``: setting -> where
-    it came from, for ``resolved.json``. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
+    the first step and after each ``sync_every``-th one, to bring them there. Validation stays in this process.
+    ``sources``: setting -> where it came from, for ``resolved.json``. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
 
     Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
     cannot go on; the run folder then still holds its last checkpoint.
@@ -107,7 +107,7 @@ def train_grpo(
     )
     if resume:
         loop.restore()
-    loop.sync_weights(loop.state.step)
+    loop.sync_weights(loop.state.step, now=True)
     started = time.perf_counter()
     watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
     steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
@@ -152,9 +152,9 @@ class GrpoLoop:
         self.reference = load_reference(loaded, config)
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = sampler is None or bool(config.validation_every) or config.lora is not None
-        self.inference_model = shard(loaded, samples=samples)
+        self.inference_model = shard(loaded, samples=samples, beside=bool(config.async_level) and sampler is None)
         self.optimizer, self.budget = make_optimizer(loaded.model, config), PassBudget(config)
-        self.policy: Policy = sampler or LocalPolicy(
+        policy = sampler or LocalPolicy(
             self.inference_model,
             config.sampling,
             name="grpo",
@@ -163,6 +163,7 @@ class GrpoLoop:
             grammar=spec.language.grammar,
         )
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
+        self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved, loaded)
         self.alerts = AlertHandler(monitor, config.on_alert, restore_best=self.restore_best)
         self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
         self.state = GrpoState()
@@ -170,11 +171,14 @@ class GrpoLoop:
 
     def run(self, screen: Screen, on_step: Callable[[Mapping[str, Any]], None] | None) -> None:
         """Take the remaining steps, show each one, and write the final model."""
-        with screen, Interrupt() as interrupt:
-            for record in self.train(screen, interrupt):
-                screen.step(record)
-                if on_step is not None:
-                    on_step(record)
+        try:
+            with screen, Interrupt() as interrupt:
+                for record in self.train(screen, interrupt):
+                    screen.step(record)
+                    if on_step is not None:
+                        on_step(record)
+        finally:
+            self.rollouts.close()
         self.finish()
 
     def result(self, seconds: float) -> GrpoResult:
@@ -215,21 +219,18 @@ class GrpoLoop:
         started = time.perf_counter()
         config, step = self.config, self.state.step + 1
         lr = self.begin(step)
-        with autocast(self.loaded, config):
-            rollout = roll_out_step(
-                self.spec,
-                self.policy,
-                config,
-                self.step_grader,
-                step=step,
-                next_task=self.state.next_task,
-                reserved=self.splits.reserved,
-                progress=lambda done, total: screen.phase(f"rollout {done}/{total}"),
-            )
+        rollout = self.rollouts.take(
+            step,
+            self.state.next_task,
+            self.step_grader,
+            scheduled=self.schedule is not None,
+            progress=lambda done, total: screen.phase(f"rollout {done}/{total}"),
+        )
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
         screen.phase("training")
+        credit_started = time.perf_counter()
         samples = self.credit(rollout.groups)
-        credit_seconds = time.perf_counter() - started - sum(seconds.values())
+        credit_seconds = time.perf_counter() - credit_started
         update = policy_update(
             self.loaded,
             self.optimizer,
@@ -241,13 +242,23 @@ class GrpoLoop:
             skip_above=self.alerts.skip_above(self.records),
             budget=self.budget,
         )
+        self.rollouts.wait()  # all tokens of a group come from the same weights
         self.sync_weights(step)
         if config.store_every and step % config.store_every == 0:
             self.book.store_episodes(step, rollout.groups[: config.store_groups], self.spec.name)
         seconds |= update.seconds
-        seconds["train"] += max(0.0, credit_seconds)
+        seconds["train"] += credit_seconds
         seconds["total"] = time.perf_counter() - started
-        record = step_record(step, rollout.groups, update, seconds, lr=lr, loaded=self.loaded, autocast=config.autocast)
+        record = step_record(
+            step,
+            rollout.groups,
+            update,
+            seconds,
+            lr=lr,
+            loaded=self.loaded,
+            autocast=config.autocast,
+            weights_age=step - 1 - rollout.weights_step,
+        )
         return self.observe(step, record)
 
     def begin(self, step: int) -> float:
@@ -276,11 +287,13 @@ class GrpoLoop:
         self.schedule.observe(step, record["components"])
         return {**record, "stage": plan.stage, "weights": dict(plan.weights)}
 
-    def sync_weights(self, step: int) -> None:
-        """Let whoever samples have the weights as they are after ``step``."""
+    def sync_weights(self, step: int, *, now: bool = False) -> None:
+        """Let whoever samples have the weights as they are after ``step``; a server has them after every ``sync_every``-th."""
         sync_inference_model(self.inference_model, self.loaded)
-        if self.push_weights is not None:
-            self.push_weights(self.inference_model, step)
+        if now or step % self.config.sync_every == 0:
+            self.rollouts.weights_step = step
+            if self.push_weights is not None:
+                self.push_weights(self.inference_model, step)
 
     def validate(self, screen: Screen) -> None:
         """Roll out the held-out tasks; keep the weights if they are the best so far."""
@@ -318,7 +331,8 @@ class GrpoLoop:
         if best_step is not None:
             self.book.restore_best(best_step)
             self.optimizer = make_optimizer(self.loaded.model, self.config)
-            self.sync_weights(self.state.step)
+            self.rollouts.drop()
+            self.sync_weights(self.state.step, now=True)
         return best_step
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -330,12 +344,17 @@ class GrpoLoop:
         """Write down where the run stands."""
         self.state.alerts = self.alerts.state()
         self.state.schedule = None if self.schedule is None else self.schedule.state()
-        self.book.checkpoint(self.state, self.optimizer, keep=self.config.keep_checkpoints)
+        self.book.checkpoint(
+            self.state,
+            self.optimizer,
+            keep=self.config.keep_checkpoints,
+            more=self.rollouts.save,
+        )
         self.splits.store(self.folder, self.state.next_task)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
-        self.state = self.book.restore(self.optimizer)
+        self.state = self.book.restore(self.optimizer, more=self.rollouts.load)
         barrier()
         self.alerts.restore(self.state.alerts)
         if self.state.step and (self.schedule is None) != (self.state.schedule is None):

@@ -1,28 +1,174 @@
-"""Rolling out the groups of a step, each process its share of them."""
+"""The groups of each step: rolled out when they are asked for, or while the step before trains (``async_level = 1``).
+
+Each process rolls out its share of them.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from gradus.core import EnvironmentSpec, Grader, Group, Policy
-from gradus.rollouts import MAX_CONCURRENT, roll_out
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, StorageError
+from gradus.core.files import read_json, write_text
+from gradus.policies.local.loading import LoadedModel
+from gradus.rollouts import MAX_CONCURRENT, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
-from gradus.training.distributed.processes import gather, share
-from gradus.training.engine.loss_step import TrainingError
+from gradus.training.distributed.processes import gather, share, world
+from gradus.training.engine.loss_step import TrainingError, autocast
 from gradus.training.run.step_metrics import has_zero_variance
 
-__all__ = ["StepRollout", "roll_out_step"]
+__all__ = ["StepRollout", "StepRollouts", "roll_out_step"]
+
+Progress = Callable[[int, int], None]
+EPISODES, SUMMARY = (
+    "ahead.jsonl",
+    "ahead.json",
+)  # in a checkpoint: the next step's episodes, and what else is known of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepRollout:
-    """The groups of a step, the first place in the order of tasks that is still unused, and this process's seconds by phase."""
+    """The groups of a step, the first place in the order of tasks that is still unused, and this process's seconds by phase.
+
+    ``weights_step``: the step whose weights sampled them, 0 for those that the run began with.
+    """
 
     groups: Sequence[Group]
     next_task: int
     seconds: Mapping[str, float]
+    weights_step: int
+
+    def timed(self, **seconds: float) -> StepRollout:
+        """The same with further seconds."""
+        return replace(self, seconds={**self.seconds, **seconds})
+
+
+class StepRollouts:
+    """Rolls out the groups of a run, step by step.
+
+    With ``async_level = 1`` the next step's are begun in a thread as soon as a step has its own, by the weights that the sampler
+    has then. Whoever calls waits with :meth:`wait` before it brings new weights there, so that all tokens of a group come from the
+    same weights. What is ready is part of a checkpoint: a resumed run trains on these very episodes.
+    ``weights_step``: the step whose weights sample; the caller keeps it up to date.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        policy: Policy,
+        config: GrpoConfig,
+        reserved: frozenset[str],
+        loaded: LoadedModel,
+    ) -> None:
+        if config.async_level and world().size > 1:
+            raise ConfigError(
+                "async_level = 1 trains in one process; launch without accelerate, or set async_level = 0"
+            )
+        self._spec, self._policy, self._config, self._reserved, self._loaded = spec, policy, config, reserved, loaded
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
+        self._next: Future[StepRollout] | None = None
+        self.weights_step = 0
+
+    def take(
+        self, step: int, next_task: int, grader: Grader, *, scheduled: bool, progress: Progress | None = None
+    ) -> StepRollout:
+        """The groups of ``step``; the next step's are begun. Raises what rolling out raised.
+
+        ``scheduled``: the grader changes from step to step, so that what was graded a step ahead is graded again.
+        """
+        if self._next is None:
+            rollout = self._roll_out(step, next_task, grader, progress)
+            if self._config.async_level:
+                rollout = rollout.timed(waited=sum(rollout.seconds.values()), gained=0.0)
+        else:
+            rollout, self._next = self._next.result(), None
+            if scheduled:
+                groups = [
+                    replace(each, episodes=tuple(regrade(self._spec, each.episodes, grader))) for each in rollout.groups
+                ]
+                rollout = replace(rollout, groups=groups)
+        if self._config.async_level and step < self._config.max_steps:
+            self._next = self._thread.submit(self._roll_out, step + 1, rollout.next_task, grader)
+        return rollout
+
+    def wait(self) -> None:
+        """Wait for what was begun. What it raised is raised by :meth:`take`."""
+        if self._next is None:
+            return
+        before = time.perf_counter()
+        wait((self._next,))
+        waited = time.perf_counter() - before
+        if self._next.exception() is None:
+            rollout = self._next.result()
+            gained = max(0.0, sum(rollout.seconds.values()) - waited)
+            self._put(rollout.timed(waited=waited, gained=gained))
+
+    def drop(self) -> None:
+        """Forget what was rolled out ahead: its weights were abandoned."""
+        self._next = None
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    def save(self, folder: Path) -> None:
+        """Write what is ready to the folder of a checkpoint; nothing if there is nothing."""
+        if self._next is None or self._next.exception() is not None:
+            return
+        rollout = self._next.result()
+        episodes = [episode for group in rollout.groups for episode in group.episodes]
+        write_episodes(folder / EPISODES, episodes, environment=self._spec.name)
+        summary = {
+            "next_task": rollout.next_task,
+            "weights_step": rollout.weights_step,
+            "seconds": dict(rollout.seconds),
+            "group_sizes": [len(group.episodes) for group in rollout.groups],
+        }
+        write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def load(self, folder: Path) -> None:
+        """Have ready what :meth:`save` wrote, if it wrote anything. Raises StorageError if it cannot be read whole."""
+        if not (folder / SUMMARY).exists():
+            return
+        summary, stored = read_json(folder / SUMMARY), read_episodes(folder / EPISODES)
+        if stored.problems or len(stored.episodes) != sum(summary["group_sizes"]):
+            reason = stored.problems[0] if stored.problems else f"{len(stored.episodes)} episodes are there"
+            raise StorageError(
+                f"the next step's episodes in {folder} are damaged: {reason}; remove that folder to go on from an earlier one"
+            )
+        episodes = iter(stored.episodes)
+        members = [tuple(next(episodes) for _ in range(size)) for size in summary["group_sizes"]]
+        self._put(
+            StepRollout(
+                groups=[Group(task=each[0].task, episodes=each) for each in members],
+                next_task=summary["next_task"],
+                seconds=summary["seconds"],
+                weights_step=summary["weights_step"],
+            )
+        )
+
+    def _roll_out(self, step: int, next_task: int, grader: Grader, progress: Progress | None = None) -> StepRollout:
+        with autocast(self._loaded, self._config):
+            return roll_out_step(
+                self._spec,
+                self._policy,
+                self._config,
+                grader,
+                step=step,
+                next_task=next_task,
+                reserved=self._reserved,
+                weights_step=self.weights_step,
+                progress=progress,
+            )
+
+    def _put(self, rollout: StepRollout) -> None:
+        self._next = Future()
+        self._next.set_result(rollout)
 
 
 def roll_out_step(
@@ -34,7 +180,8 @@ def roll_out_step(
     step: int,
     next_task: int,
     reserved: frozenset[str],
-    progress: Callable[[int, int], None] | None = None,
+    weights_step: int,
+    progress: Progress | None = None,
 ) -> StepRollout:
     """Roll out ``config.groups`` groups. With dynamic sampling, zero-variance groups are replaced in further rounds.
 
@@ -66,7 +213,7 @@ def roll_out_step(
         if len(groups) == config.groups:
             break
     _check_graded(groups)
-    return StepRollout(groups=groups, next_task=next_task, seconds=seconds)
+    return StepRollout(groups=groups, next_task=next_task, seconds=seconds, weights_step=weights_step)
 
 
 def _check_graded(groups: Sequence[Group]) -> None:

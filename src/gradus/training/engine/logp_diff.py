@@ -39,7 +39,7 @@ _LIMITS = {
     torch.bfloat16: LogpDiff(mean=0.1, p99=1.0, max=math.inf),
     torch.float16: LogpDiff(mean=0.02, p99=0.2, max=math.inf),
 }
-_SERVER = LogpDiff(mean=0.5, p99=math.inf, max=math.inf)  # perhaps with weights that are some steps old
+_SERVER = LogpDiff(mean=0.5, p99=math.inf, max=math.inf)  # another engine, or weights that are some steps old
 
 
 def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
@@ -56,7 +56,7 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
     """What a run goes on with: ``max_logp_diff`` if it was set, else by who samples and in which dtype."""
     if config.max_logp_diff is not None:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
-    if config.sampler != "local" or config.correction is not None:
+    if config.sampler != "local" or config.correction is not None or config.async_level:
         return _SERVER
     if _exact(loaded, config):
         return _EXACT

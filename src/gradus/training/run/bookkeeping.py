@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,20 +47,29 @@ class RunBook:
     ) -> None:
         self.folder, self.loaded, self.inference_model, self.keep_best = folder, loaded, inference_model, keep_best
 
-    def checkpoint(self, state: GrpoState, optimizer: torch.optim.Optimizer, *, keep: int) -> None:
-        """Write down where the run stands."""
+    def checkpoint(
+        self,
+        state: GrpoState,
+        optimizer: torch.optim.Optimizer,
+        *,
+        keep: int,
+        more: Callable[[Path], None] | None = None,
+    ) -> None:
+        """Write down where the run stands; ``more`` writes further files into the checkpoint."""
         values = {name: value for name, value in vars(state).items() if name != "step"}
         checkpoint = Checkpoint(step=state.step, offset=self.folder.offset(), state=values)
-        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, optimizer, keep=keep)
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, optimizer, keep=keep, more=more)
         self._drop_old_best(state.best_step)
 
-    def restore(self, optimizer: torch.optim.Optimizer) -> GrpoState:
-        """Go back to the newest checkpoint; to the beginning if there is none."""
+    def restore(self, optimizer: torch.optim.Optimizer, *, more: Callable[[Path], None] | None = None) -> GrpoState:
+        """Go back to the newest checkpoint; to the beginning if there is none. ``more`` reads what it wrote there."""
         path = latest_checkpoint(self.folder.path)
         if path is None:
             self.folder.truncate(0)
             return GrpoState()
         checkpoint = load_checkpoint(path, self.loaded.model, optimizer)
+        if more is not None:
+            more(path)
         self.folder.truncate(checkpoint.offset)
         return GrpoState(step=checkpoint.step, **checkpoint.state)
 

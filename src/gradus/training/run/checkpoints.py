@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,18 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: int = 2
+    folder: Path,
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    keep: int = 2,
+    more: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
+    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest.
+
+    ``more`` writes further files into it.
+    """
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
     weights = _gather_weights(model)
     optimizer_state = optimizer.state_dict()
@@ -68,6 +77,8 @@ def save_checkpoint(
             "state": dict(checkpoint.state),
         }
         (aside / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        if more is not None:
+            more(aside)
 
     if world().main:
         write_folder(path, fill)

@@ -58,6 +58,7 @@ def step_record(
     lr: float,
     loaded: LoadedModel,
     autocast: bool,
+    weights_age: int,
 ) -> StepRecord:
     """One line of docs/metrics.md."""
     turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
@@ -79,6 +80,7 @@ def step_record(
         "seconds": dict(seconds),
         "tokens_per_second": (sampled + read) / seconds["total"],
         "matmul_peak_share": flops / (peak * seconds["train"]) if update.passes else None,
+        "weights_age": weights_age,
     }
     return cast(StepRecord, record)
 

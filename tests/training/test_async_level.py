@@ -1,0 +1,164 @@
+"""Groups that are rolled out one step ahead: by which weights, with which ratios, and over kills."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import lamps
+from safetensors.torch import load_file
+
+from gradus.core import StorageError
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rewards.schedules import RewardSchedule, StageConfig
+from gradus.training.config import GrpoConfig
+from gradus.training.grpo import train_grpo
+from gradus.training.run.folder import RunFolder
+
+NOT_COMPARED = ("seconds", "tokens_per_second", "matmul_peak_share")
+
+
+def settings(**changes: Any) -> GrpoConfig:
+    base: dict[str, Any] = {
+        "max_steps": 5,
+        "groups": 4,
+        "group_size": 4,
+        "lr": 1e-2,
+        "sampling": SamplingConfig(max_new_tokens=3, grammar=True),
+        "validation_every": 0,
+        "checkpoint_every": 2,
+        "store_every": 1,
+        "store_groups": 4,
+        "threads": 1,
+        "device": "cpu",
+        "async_level": 1,
+        "correction": "truncate",
+    }
+    return GrpoConfig(**{**base, **changes})
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    return [record for record in RunFolder(folder).records() if record["kind"] == "step"]
+
+
+def answers(folder: Path, step: int) -> str:
+    return (folder / "episodes" / f"step-{step:06d}.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def ahead(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ahead") / "run"
+    train_grpo(lamps_model, lamps(), settings(), folder, live=False)
+    return folder
+
+
+def test_groups_are_of_the_weights_one_step_before(ahead: Path, lamps_model: Path, tmp_path: Path) -> None:
+    records = steps(ahead)
+    assert [record["weights_age"] for record in records] == [0, 1, 1, 1, 1]
+    assert records[0]["logp_diff_max"] < 1e-4
+    assert all(record["logp_diff_max"] > 1e-3 for record in records[1:])
+    for record in records:
+        assert record["seconds"]["waited"] >= 0
+        assert record["seconds"]["gained"] >= 0
+    assert records[0]["seconds"]["gained"] == 0.0
+    train_grpo(lamps_model, lamps(), settings(async_level=0, correction=None), tmp_path / "run", live=False)
+    plain = steps(tmp_path / "run")
+    assert [record["weights_age"] for record in plain] == [0] * 5
+    assert answers(ahead, 1) == answers(tmp_path / "run", 1)  # the same weights and keys
+    assert records[0]["grad_norm"] == pytest.approx(plain[0]["grad_norm"], rel=1e-5)
+    assert answers(ahead, 3) != answers(tmp_path / "run", 3)
+
+
+def test_the_second_step_is_sampled_by_the_first_weights(ahead: Path, lamps_model: Path, tmp_path: Path) -> None:
+    """Without a learning rate the weights never move: its episodes are those of a run that moves them in step 1."""
+    train_grpo(lamps_model, lamps(), settings(max_steps=2, lr=1e-12), tmp_path / "still", live=False)
+    assert answers(tmp_path / "still", 2) == answers(ahead, 2)
+
+
+def test_older_samples_are_weighted_by_the_sampler_that_drew_them(
+    ahead: Path, lamps_model: Path, tmp_path: Path
+) -> None:
+    """Read as if they were of the present weights, they would have a ratio of 1, no weight, and another gradient."""
+    first, *late = steps(ahead)
+    assert first["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert first["mismatch_ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert all(record["mismatch_ratio_max"] > 1.01 for record in late)
+    assert all(record["mismatch_kl"] > 1e-5 for record in late)
+    assert all(record["ratio_max"] == pytest.approx(1.0, abs=1e-5) for record in late)  # to the weights of the update
+    clipped = settings(correction=None, old_logprobs="sampler", max_steps=2)
+    train_grpo(lamps_model, lamps(), clipped, tmp_path / "clipped", live=False)
+    other = steps(tmp_path / "clipped")
+    assert answers(tmp_path / "clipped", 2) == answers(ahead, 2)
+    assert other[1]["ratio_max"] > 1.01  # the ratio itself is to the sampler
+    assert "mismatch_ratio_max" not in other[1]
+    with pytest.raises(ValueError, match="set correction = 'truncate'"):
+        settings(correction=None)
+    with pytest.raises(ValueError, match="set correction = 'truncate'"):
+        settings(correction=None, old_logprobs="trainer")
+
+
+def test_a_resumed_run_trains_on_what_was_rolled_out_ahead(ahead: Path, lamps_model: Path, tmp_path: Path) -> None:
+    def press(record: Any) -> None:
+        if record["step"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=press, live=False)
+    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    compare_runs(ahead, tmp_path / "run")
+
+
+def test_a_run_resumed_from_an_older_checkpoint_is_the_same(ahead: Path, lamps_model: Path, tmp_path: Path) -> None:
+    """What a kill behind step 3 leaves: the checkpoint of step 2, whose next groups are of the weights of step 1."""
+
+    def fail(record: Any) -> None:
+        if record["step"] == 3:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=fail, live=False)
+    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    compare_runs(ahead, tmp_path / "run")
+
+
+def test_lost_episodes_are_named(lamps_model: Path, tmp_path: Path) -> None:
+    from gradus.core.checksums import write_checksums
+
+    def press(record: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=press, live=False)
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    lines = (checkpoint / "ahead.jsonl").read_text().splitlines(keepends=True)
+    (checkpoint / "ahead.jsonl").write_text("".join(lines[:-1]))
+    write_checksums(checkpoint)
+    with pytest.raises(StorageError, match="15 episodes are there"):
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+
+
+def test_a_schedule_grades_the_groups_by_their_own_step(lamps_model: Path, tmp_path: Path) -> None:
+    spec = lamps()
+    grader = spec.grader()
+    name = next(iter(grader.weights))
+    stages = [StageConfig(name="one", steps=2), StageConfig(name="two", weights={name: 3.0})]
+    for level in (0, 1):
+        schedule = RewardSchedule(grader.weights, stages=stages)
+        config = settings(async_level=level, lr=1e-12, max_steps=4)
+        train_grpo(lamps_model, spec, config, tmp_path / str(level), schedule=schedule, live=False)
+    left, right = steps(tmp_path / "0"), steps(tmp_path / "1")
+    assert [one["reward_mean"] for one in left] == pytest.approx([one["reward_mean"] for one in right])
+    assert left[1]["weights"] != left[2]["weights"]
+
+
+def compare_runs(one: Path, other: Path) -> None:
+    left, right = load_file(one / "final" / "model.safetensors"), load_file(other / "final" / "model.safetensors")
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    records = [
+        [{name: value for name, value in record.items() if name not in NOT_COMPARED} for record in steps(run)]
+        for run in (one, other)
+    ]
+    assert records[0] == records[1]
