@@ -34,9 +34,15 @@ class Run(Shown):
         """What the evaluation found (docs/evaluation.md describes it)."""
         return dict(read_document(self.folder / "results.json", Results))
 
+    @cached_property
+    def seeds(self) -> dict[int, Run]:
+        """The run of each training seed; empty if there was one seed only."""
+        folders = {int(each.name.removeprefix("seed-")): each for each in self.folder.glob("seed-*")}
+        return {seed: Run(folders[seed]) for seed in sorted(folders)}
+
     @property
     def model(self) -> Path:
-        """The folder of the trained model."""
+        """The folder of the trained model; that of the first seed if there are several."""
         from gradus.pipeline.policies import existing_model
 
         return existing_model(str(self.folder))
@@ -45,6 +51,8 @@ class Run(Shown):
         """The training's metrics, one record a step."""
         from gradus.core.metrics import read_metrics
 
+        if self.seeds:
+            raise ConfigError(f"{self.folder} holds several seeds; take the metrics of one, as in run.seeds[{min(self.seeds)}]")
         return read_metrics(self.folder)
 
     def tables(self) -> Sequence[Any]:
@@ -93,7 +101,7 @@ def train(
         steps: GRPO's steps.
         out: the run's folder, ``runs/NAME`` if left out. The same call goes on where it stopped.
         warm_start: SFT on a teacher's episodes before GRPO. By default only a nano model gets it.
-        options: further arguments of :func:`run` (``seed``, ``settings``, ``recipe``, ``quick``, ``redo``).
+        options: further arguments of :func:`run` (``seed``, ``seeds``, ``parallel``, ``settings``, ``recipe``, ``quick``, ``redo``).
 
     See examples/own_rewards.py.
     """
@@ -121,6 +129,8 @@ def run(
     trackers: Sequence[str] = (),
     preset: str | None = None,
     memory: str | None = None,
+    seeds: int | None = None,
+    parallel: int | None = None,
 ) -> Run:
     """Do all stages of a recipe: audit, teacher, SFT, GRPO, doctor, evaluation, report. What is there already is not done again.
 
@@ -128,7 +138,9 @@ def run(
     environment's own, or one made for the data. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``; None unsets one.
     ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``memory``: fit the settings to a card of this
     size, as in ``"24GB"``. ``quick``: every stage at toy size. ``redo``: do stages again whose settings have changed.
-    ``anyway``: go on although the audit of the grader failed.
+    ``anyway``: go on although the audit of the grader failed. ``seeds``: train from so many seeds, beginning with the recipe's, each in
+    a folder of its own in ``out``; ``parallel`` of them at a time, by default as many as there are free cores. Intervals are then over
+    seeds and tasks.
 
     >>> import gradus
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
@@ -150,6 +162,12 @@ def run(
         memory=memory,
     )
     require_names(chosen)
+    if seeds is not None and seeds != 1:
+        from gradus.pipeline.seeds import run_seeds
+
+        return Run(run_seeds(chosen, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
+    if parallel is not None:
+        raise ConfigError("parallel has no effect without seeds; a plain run is one process")
     return Run(run_recipe(chosen, out=folder, redo=redo, anyway=anyway))
 
 

@@ -25,6 +25,12 @@ def command(
     tracker: list[str] = TRACKER,
     quick: bool = QUICK,
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
+    seeds: int | None = typer.Option(
+        None, "--seeds", help="Train from so many seeds; intervals are then over seeds and tasks."
+    ),
+    parallel: int | None = typer.Option(
+        None, "--parallel", help="Seeds trained at a time, one thread each; by default as many as cores are free."
+    ),
     out: Path | None = typer.Option(None, "--out", "-o", help="Run folder; runs/ENVIRONMENT otherwise."),
     redo: bool = typer.Option(False, "--redo", help="Do stages again whose settings have changed."),
     anyway: bool = typer.Option(False, "--anyway", help="Go on although the audit of the grader failed."),
@@ -48,5 +54,7 @@ def command(
         trackers=tracker,
         preset=preset,
         memory=memory,
+        seeds=seeds,
+        parallel=parallel,
     )
     next_command("chat", result.folder)

@@ -46,6 +46,7 @@ class Mean(TypedDict):
     mean: float | None
     low: float | None
     high: float | None
+    by_seed: NotRequired[list[float | None]]  # the mean of each training seed, where there are several
 
 
 class PairedMean(Mean):

@@ -11,7 +11,7 @@ from gradus.core.documents import Results
 from gradus.evaluation.summary import SCHEMA, Figures, holm_adjusted, pair_record, policy_record
 from gradus.rollouts import MAX_CONCURRENT, regrade, roll_out
 
-__all__ = ["Evaluation", "Progress", "Rollouts", "compare", "evaluate"]
+__all__ = ["Evaluation", "Pair", "Progress", "Rollouts", "chosen_graders", "chosen_pairs", "compare", "evaluate", "results_document"]
 
 Progress = Callable[[str, int, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]
@@ -32,8 +32,9 @@ class Evaluation:
 
 def evaluate(
     spec: EnvironmentSpec,
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, Policy | None],
     *,
+    stored: Rollouts | None = None,
     conditions: Sequence[str] | None = None,
     graders: Sequence[str] | None = None,
     episodes: int | None = None,
@@ -48,7 +49,7 @@ def evaluate(
 ) -> Evaluation:
     """Roll out every policy on the same seeds of every condition and compare them.
 
-    ``policies``: the name shown -> the policy. ``conditions``: names, all of the environment's if None; the first is the
+    ``policies``: the name shown -> the policy, or None if ``stored`` has its episodes. ``conditions``: names, all of the environment's if None; the first is the
     main one. ``graders``: names, the environment's default if None; the first is the main one and the others grade the
     same episodes again. ``episodes``: seeds per condition; a condition that has fewer gives all it has, if another has
     enough. ``pairs``: (a, b) for the difference a - b; by default each policy minus every one before it. ``power``: a
@@ -66,10 +67,13 @@ def evaluate(
         )
     names = list(conditions) if conditions is not None else list(spec.conditions)
     tasks = _tasks(spec, names, episodes)
-    chosen = _graders(spec, graders)
+    chosen = chosen_graders(spec, graders)
     rollouts: dict[str, dict[str, list[Episode]]] = {condition: {} for condition in names}
     for name, policy in policies.items():  # one after another: each may hold a model
         for condition in names:
+            if policy is None:
+                rollouts[condition][name] = list((stored or {})[condition][name])
+                continue
             rolled_out = roll_out(
                 spec,
                 policy,
@@ -117,29 +121,37 @@ def compare(
     randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them. ``pass_k``: for each k
     the figure ``pass@k``, from all episodes of a seed.
     """
-    chosen = _graders(spec, graders)
+    chosen = chosen_graders(spec, graders)
     names = list(dict.fromkeys(name for policies in rollouts.values() for name in policies))
-    compared = _pairs(names, pairs)
+    compared = chosen_pairs(names, pairs)
     by_grader: dict[str, dict[str, Any]] = {}
     for index, grader in enumerate(chosen):
         current = rollouts if graded and index == 0 else _regraded(spec, rollouts, grader)
         by_grader[grader.name] = _conditions(spec, grader, current, compared, power, pass_k)
         holm_adjusted(by_grader[grader.name], over_pairs=correct_pairs)
-    first, *others = chosen
+    document = results_document(spec, by_grader, checkpoint, seeds)
+    if power is not None:
+        document["power"] = {"difference": power, "power": 0.8, "alpha": 0.05}
+    return document
+
+
+def results_document(
+    spec: EnvironmentSpec, by_grader: Mapping[str, dict[str, Any]], checkpoint: str | None, seeds: Sequence[int]
+) -> Results:
+    """The document from each grader's conditions, the main grader first."""
+    first, *others = by_grader
     document: Results = {
         "schema": SCHEMA,
         "environment": spec.name,
-        "grader": first.name,
+        "grader": first,
         "checkpoint": checkpoint,
         "true_reward_name": spec.true_reward_name,
         "level": 0.95,
         "seeds": list(seeds),
-        "conditions": by_grader[first.name],
+        "conditions": by_grader[first],
     }
     if others:
-        document["graders"] = {grader.name: {"conditions": by_grader[grader.name]} for grader in others}
-    if power is not None:
-        document["power"] = {"difference": power, "power": 0.8, "alpha": 0.05}
+        document["graders"] = {grader: {"conditions": by_grader[grader]} for grader in others}
     return document
 
 
@@ -192,11 +204,13 @@ def _tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | Non
     return {name: spec.tasks(name, None if episodes is None else min(episodes, sizes[name])) for name in conditions}
 
 
-def _graders(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[Grader]:
+def chosen_graders(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[Grader]:
+    """The graders of these names, the environment's default one if there are none."""
     return [spec.grader(name) for name in dict.fromkeys(names or [spec.default_grader])]
 
 
-def _pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pair]:
+def chosen_pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pair]:
+    """The pairs asked for; each policy minus every one before it if None. Raises ConfigError for a name that is not there."""
     if pairs is None:
         return [(later, earlier) for i, later in enumerate(names) for earlier in names[:i]]
     for pair in pairs:

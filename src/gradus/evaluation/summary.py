@@ -15,7 +15,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReaso
 from gradus.core.documents import SCHEMA, Mean, PairedMean
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
 
-__all__ = ["SCHEMA", "Figures", "holm_adjusted", "pair_record", "policy_record"]
+__all__ = ["SCHEMA", "Figures", "Values", "counts", "holm_adjusted", "pair_record", "policy_record", "rounded", "stored_pair"]
 
 _DIGITS = 6
 _RESERVED = frozenset({"reward", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})
@@ -127,22 +127,28 @@ def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode | None]) -> dict[s
 
 def policy_record(figures: Figures) -> dict[str, Any]:
     """What the document says of one policy."""
-    episodes = figures.episodes
+    record: dict[str, Any] = {name: _mean(values, figures) for name, values in figures.plain.items()}
+    return record | {
+        "components": {name: _mean(values, figures) for name, values in figures.components.items()},
+        "curves": {name: [_mean(values, figures) for values in points] for name, points in figures.curves.items()},
+        **counts(figures.episodes),
+    }
+
+
+def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """How many episodes there are, what went missing, and what they cost."""
     failures = Counter(f"{e.failure.stage}: {e.failure.type}" for e in episodes if e.failure)
     ungraded = [e for e in episodes if e.stop is not StopReason.FAILED and (e.reward is None or e.reward.value is None)]
     cut = [e for e in episodes if e.stop not in (StopReason.TERMINATED, StopReason.FAILED)]
     turns = [turn for episode in episodes for turn in episode.turns]
     invalid = sum(not turn.valid for turn in turns) / len(turns) if turns else None
-    record: dict[str, Any] = {name: _mean(values, figures) for name, values in figures.plain.items()}
-    record |= {
-        "components": {name: _mean(values, figures) for name, values in figures.components.items()},
-        "curves": {name: [_mean(values, figures) for values in points] for name, points in figures.curves.items()},
+    record: dict[str, Any] = {
         "episodes": len(episodes),
         "failed": sum(e.stop is StopReason.FAILED for e in episodes),
         "failures": dict(sorted(failures.items())),
         "ungraded": len(ungraded),
         "truncated": len(cut),
-        "invalid_actions": _rounded(invalid),
+        "invalid_actions": rounded(invalid),
     }
     usage = [turn.usage for turn in turns if turn.usage is not None]
     if usage:
@@ -151,7 +157,7 @@ def policy_record(figures: Figures) -> dict[str, Any]:
         record["usage"] = {
             "prompt_tokens": sum(each.prompt_tokens for each in usage),
             "completion_tokens": sum(each.completion_tokens for each in usage),
-            "cost": _rounded(sum(known)) if known and len(known) == len(costs) else None,
+            "cost": rounded(sum(known)) if known and len(known) == len(costs) else None,
         }
     return record
 
@@ -170,11 +176,11 @@ def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for name in dict.fromkeys([*a.plain, *b.plain]):
         paired = difference(a.plain.get(name), b.plain.get(name))
-        record[name] = _pair(paired)
+        record[name] = stored_pair(paired)
         if name == "reward" and power is not None:
             record[name]["episodes_needed"] = episodes_needed(power, paired.sd) if paired.sd is not None else None
     record["components"] = {
-        name: _pair(difference(a.components.get(name), b.components.get(name)))
+        name: stored_pair(difference(a.components.get(name), b.components.get(name)))
         for name in dict.fromkeys([*a.components, *b.components])
     }
     return record
@@ -194,27 +200,28 @@ def holm_adjusted(conditions: Mapping[str, dict[str, Any]], *, over_pairs: bool 
                     families.setdefault((*family, name), []).append(figure)
     for family in families.values():
         for figure, adjusted in zip(family, holm([figure["p"] for figure in family]), strict=True):
-            figure["p_holm"] = _rounded(adjusted)
+            figure["p_holm"] = rounded(adjusted)
 
 
 def _mean(values: Values, figures: Figures) -> Mean:
     interval = mean_interval(values, clusters=figures.clusters)
-    return {"mean": _rounded(interval.mean), "low": _rounded(interval.low), "high": _rounded(interval.high)}
+    return {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
 
 
-def _pair(paired: Paired) -> PairedMean:
+def stored_pair(paired: Paired) -> PairedMean:
+    """A paired difference as the document has it."""
     return {
-        "mean": _rounded(paired.mean),
-        "low": _rounded(paired.low),
-        "high": _rounded(paired.high),
-        "bca_low": _rounded(paired.bca_low),
-        "bca_high": _rounded(paired.bca_high),
+        "mean": rounded(paired.mean),
+        "low": rounded(paired.low),
+        "high": rounded(paired.high),
+        "bca_low": rounded(paired.bca_low),
+        "bca_high": rounded(paired.bca_high),
         "wins": paired.wins,
         "ties": paired.ties,
-        "win_low": _rounded(paired.win_low),
-        "win_high": _rounded(paired.win_high),
+        "win_low": rounded(paired.win_low),
+        "win_high": rounded(paired.win_high),
         "episodes": paired.n,
-        "p": _rounded(paired.p),
+        "p": rounded(paired.p),
     }
 
 
@@ -223,6 +230,6 @@ def _number(value: float | None) -> float | None:
     return float(value) if value is not None and isfinite(value) else None
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Six decimals: far below any interval, and above what a different order of summation can change."""
     return None if value is None else round(float(value), _DIGITS) + 0.0

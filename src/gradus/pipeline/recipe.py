@@ -82,6 +82,9 @@ class EvalSection(_Section):
     conditions: tuple[str, ...] = Field(default=(), description="Conditions; all by default.")
     graders: tuple[str, ...] = Field(default=(), description="Further graders; the run's own comes first.")
     episodes: int | None = Field(default=None, description="Seeds of each condition; all it has by default.")
+    seed: int | None = Field(
+        default=None, description="Seed of what policies draw in the evaluation; that of the whole run by default."
+    )
     samples: int = Field(default=1, ge=1, description="episodes of each task")
     pass_k: tuple[int, ...] = Field(default=(), description="for each k, the chance that one of k samples passes")
     pairs: tuple[str, ...] = Field(

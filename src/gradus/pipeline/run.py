@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from rich.console import Console
 
+from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 from gradus.core.files import write_json, write_text
 from gradus.core.locks import FolderLock
 from gradus.core.verbosity import quiet
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run_summary import show_costs, show_promises
-from gradus.pipeline.stages import RunContext
+from gradus.pipeline.stages import RunContext, Stage
 from gradus.training.run.trackers import check_trackers
 
-__all__ = ["remaining", "run_recipe"]
+__all__ = ["SEEDS", "do_stages", "finish", "remaining", "run_folder", "run_recipe"]
+
+SEEDS = "seeds.json"  # in the folder of a run of several training seeds
 
 
 def run_recipe(
@@ -27,22 +31,31 @@ def run_recipe(
 
     A failed audit stops the run, unless ``anyway``.
     """
-    folder = out or Path("runs") / recipe.environment.partition(":")[0]
+    folder = run_folder(recipe, out)
+    if (folder / SEEDS).is_file():
+        raise ConfigError(f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out")
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
         run = RunContext(recipe, folder, redo=redo, console=console or Console(quiet=quiet()))
         run.anyway = anyway
-        _do_stages(run)
-        return _finish(run, console or Console())
+        do_stages(run, run.stages)
+        write_json(folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
+        return finish(run, run.state.costs(), console or Console())
     finally:
         lock.release()
 
 
-def _do_stages(run: RunContext) -> None:
+def run_folder(recipe: Recipe, out: Path | None) -> Path:
+    """Where a run is stored: ``out``, or runs/ENVIRONMENT."""
+    return out or Path("runs") / recipe.environment.partition(":")[0]
+
+
+def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
+    """Do the stages that are not done yet, and store the recipe."""
     recipe, folder = run.recipe, run.folder
-    settings = {name: select(run) for name, (_, select) in run.stages.items()}
-    for name, (do, _) in run.stages.items():
+    settings = {name: select(run) for name, (_, select) in stages.items()}
+    for name, (do, _) in stages.items():
         if run.state.done(name, settings[name]):
             run.console.print(f"[dim]{name}: there already[/dim]")
             continue
@@ -59,16 +72,15 @@ def remaining(recipe: Recipe, folder: Path) -> list[str]:
     return [name for name, (_, select) in run.stages.items() if not run.state.done(name, select(run))]
 
 
-def _finish(run: RunContext, console: Console) -> Path:
-    """Costs, the report with them, and the tables on screen."""
+def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:
+    """The report, and the tables on screen."""
     from gradus.reports import show_results, write_report
 
-    write_json(run.folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
     report = write_report(run.folder)
     results = read_document(run.folder / "results.json", Results)
     console.print(show_results(results, quick=run.recipe.quick))
     show_promises(console, results.get("promises", []))
-    show_costs(console, run.state.costs())
+    show_costs(console, costs)
     console.print(f"report: [bold]{report}[/bold]", highlight=False)
     return run.folder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.files import write_json
 from gradus.core.metrics import read_metrics
 from gradus.pipeline.audit import audit_stage
@@ -32,7 +32,7 @@ from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.training.data.tasks import reserved_ids
 
-__all__ = ["CHECKPOINTS", "STAGES", "RunContext"]
+__all__ = ["CHECKPOINTS", "STAGES", "RunContext", "Stage", "evaluated_names", "read_rollouts", "run_policies", "section_of"]
 
 CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
     "base": ("model", False),
@@ -52,6 +52,7 @@ class RunContext:
         self.folder = folder
         self.console = console
         self.anyway = False
+        self.stored: Path | None = None  # episodes of policies that are not rolled out again
         self.spec: EnvironmentSpec = recipe.spec()
         self.grader = self.spec.grader(recipe.grader)
         self.schedule = recipe.schedule(self.grader)  # a stage that cannot be graded should fail now
@@ -69,7 +70,7 @@ class RunContext:
         return self.base if stage == "model" else str(self.folder / stage / "best")
 
     @property
-    def stages(self) -> Mapping[str, Any]:
+    def stages(self) -> Mapping[str, Stage]:
         """The stages that the recipe wants."""
         left_out = () if self.recipe.teach.enabled else ("teach", "sft")
         return {name: stage for name, stage in STAGES.items() if name not in left_out}
@@ -150,20 +151,22 @@ def _do_doctor(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     section = run.recipe.eval
-    names = section.policies or _default_policies(run)
-    names = names if "base" in names else ("base", *names)  # what training began with is in every table
+    names = evaluated_names(run)
     graders = list(dict.fromkeys([run.grader.name, *section.graders]))
-    policies = _policies(run, names)
+    stored = read_rollouts(run.stored) if run.stored else {}
+    there = {name for policies in stored.values() for name in policies}
+    policies = run_policies(run, [name for name in names if name not in there])
     pairs = [parse_pair(text, list(names)) for text in section.pairs] or None
     evaluation = evaluate_policies(
         run.spec,
-        policies,
+        {name: policies.get(name) for name in names},
+        stored=stored,
         conditions=list(section.conditions) or None,
         graders=graders,
         episodes=section.episodes,
         samples=section.samples,
         pass_k=section.pass_k,
-        seed=run.recipe.seed,
+        seed=run.recipe.seed if section.seed is None else section.seed,
         pairs=pairs,
         checkpoint="grpo/best",
     )
@@ -187,12 +190,26 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     cost.update(episodes=len(flat))
 
 
+def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
+    """Stored episodes by condition and policy."""
+    rollouts: dict[str, dict[str, list[Episode]]] = {}
+    for episode in read_episodes(path).episodes:
+        rollouts.setdefault(episode.task.condition or "", {}).setdefault(episode.policy, []).append(episode)
+    return rollouts
+
+
+def evaluated_names(run: RunContext) -> tuple[str, ...]:
+    """The policies of the evaluation, in the order of its tables."""
+    names = run.recipe.eval.policies or _default_policies(run)
+    return names if "base" in names else ("base", *names)  # what training began with is in every table
+
+
 def _default_policies(run: RunContext) -> tuple[str, ...]:
     first = ("random",) if "random" in run.spec.policies else ()
     return (*first, *(("sft",) if run.recipe.teach.enabled else ()), "grpo", "grpo-greedy")
 
 
-def _policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
+def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
     """The policies of the evaluation: the run's checkpoints, one loaded at a time, and whatever a name means elsewhere."""
     shelf = ModelShelf()
     policies: dict[str, Policy] = {}
@@ -231,7 +248,7 @@ def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _section(*names: str) -> Callable[[RunContext], dict[str, Any]]:
+def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:
     """The settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: RunContext) -> dict[str, Any]:
@@ -244,12 +261,14 @@ def _section(*names: str) -> Callable[[RunContext], dict[str, Any]]:
 _TRAINED = ("model", "teach", "sft", "grpo", "grader", "rewards", "stage", "adaptive")
 
 
-STAGES: Mapping[str, tuple[Callable[[RunContext, dict[str, Any]], None], Callable[[RunContext], dict[str, Any]]]] = {
-    "model": (_do_model, _section("model")),
-    "audit": (_do_audit, _section("audit", "grader", "rewards")),
-    "teach": (_do_teach, _section("teach")),
-    "sft": (_do_sft, _section("model", "teach", "sft")),
-    "grpo": (_do_grpo, _section(*_TRAINED)),
-    "eval": (_do_eval, _section(*_TRAINED, "eval", "promises")),
-    "doctor": (_do_doctor, _section(*_TRAINED, "eval")),
+Stage = tuple[Callable[[RunContext, dict[str, Any]], None], Callable[[RunContext], dict[str, Any]]]  # do, settings
+
+STAGES: Mapping[str, Stage] = {
+    "model": (_do_model, section_of("model")),
+    "audit": (_do_audit, section_of("audit", "grader", "rewards")),
+    "teach": (_do_teach, section_of("teach")),
+    "sft": (_do_sft, section_of("model", "teach", "sft")),
+    "grpo": (_do_grpo, section_of(*_TRAINED)),
+    "eval": (_do_eval, section_of(*_TRAINED, "eval", "promises")),
+    "doctor": (_do_doctor, section_of(*_TRAINED, "eval")),
 }

@@ -32,7 +32,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "scores": score_charts(results),
         "curves": {
             "grpo": [asdict(curve) for curve in _grpo(record)],
-            "sft": [asdict(curve) for curve in sft_curves(record.sft)],
+            "sft": [asdict(curve) for curve in _sft(record)],
             "outcome": outcome_curves(results),
         },
         "audit": audit_points(record.audit),
@@ -60,6 +60,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "conditions": about.get("conditions"),
         "recipe": record.recipe,
         "settings": record.settings,
+        "seeds": record.seeds,
         "missing": record.missing,
         "has_own": any(is_own(row.name) for table in score_tables(results)[:1] for row in table.rows),
         "has_grpo": bool(data["curves"]["grpo"]),
@@ -77,6 +78,12 @@ def _grpo(record: RunRecord) -> list[Curve]:
     if record.overlaid:
         return overlaid({name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()})
     return grpo_curves(record.grpo, _aim(record))
+
+
+def _sft(record: RunRecord) -> list[Curve]:
+    if record.overlaid_sft:
+        return overlaid({name: sft_curves(lines) for name, lines in record.overlaid_sft.items()})
+    return sft_curves(record.sft)
 
 
 def _sections(context: Json) -> list[Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from gradus.core import StorageError
 from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
 from gradus.core.files import read_json_lines, read_text
 
-__all__ = ["RunRecord", "read_lines", "read_part", "read_run"]
+__all__ = ["RunRecord", "read_lines", "read_part", "read_run", "seed_folders"]
 
 Json = dict[str, Any]
 
@@ -34,6 +34,8 @@ class RunRecord:
     overlaid: Mapping[str, Sequence[Json]] = field(
         default_factory=dict
     )  # run -> its GRPO metrics, if runs are compared
+    overlaid_sft: Mapping[str, Sequence[Json]] = field(default_factory=dict)
+    seeds: Json | None = None  # names of the training seeds, and rows of what is known of each
     settings: Json | None = None  # names of the compared runs, and rows of settings that differ
 
     @property
@@ -45,6 +47,7 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; see docs/report.md for its files."""
     missing: list[str] = []
+    seeds = seed_folders(folder)
 
     def part(path: str, what: str, kind: Any = Json) -> Json | None:
         return read_part(folder / path, kind, f"{what} ({path})", missing)
@@ -53,6 +56,8 @@ def read_run(folder: Path) -> RunRecord:
         return read_lines(folder / path, f"{what} ({path})", missing)
 
     recipe = folder / "recipe.toml"
+    if seeds:
+        return _of_seeds(folder, seeds, part, missing)
     return RunRecord(
         name=folder.name,
         results=part("results.json", "the evaluation", Results),
@@ -66,6 +71,38 @@ def read_run(folder: Path) -> RunRecord:
         grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
         missing=missing,
     )
+
+
+def seed_folders(folder: Path) -> dict[str, Path]:
+    """The runs of each training seed by name (``seed 0``), in order; empty for a run of one seed."""
+    paths = [each for each in folder.glob("seed-*") if each.name.removeprefix("seed-").isdecimal()]
+    return {f"seed {each.name[5:]}": each for each in sorted(paths, key=lambda each: int(each.name[5:]))}
+
+
+def _of_seeds(folder: Path, seeds: Mapping[str, Path], part: Callable[..., Json | None], missing: list[str]) -> RunRecord:
+    """A run of several training seeds: what was evaluated over all of them, and the curves of each."""
+    runs = {name: read_run(each) for name, each in seeds.items()}
+    first = next(iter(runs.values()))
+    rows = [("doctor", [(run.doctor or {}).get("status", "–") for run in runs.values()])]
+    rows += [("seconds", [f"{_seconds(run.costs):.0f}" for run in runs.values()])]
+    rows += [("report", [f"{each.name}/report.html" for each in seeds.values()])]
+    return RunRecord(
+        name=folder.name,
+        results=part("results.json", "the evaluation", Results),
+        about=first.about,
+        episodes=first.episodes,
+        audit=part("audit.json", "the audit of the grader", AuditRecord),
+        costs=part("costs.json", "the costs", Costs),
+        recipe=_text(folder / "recipe.toml", "the recipe (recipe.toml)", missing),
+        missing=missing,
+        overlaid={name: run.grpo for name, run in runs.items()},
+        overlaid_sft={name: run.sft for name, run in runs.items()},
+        seeds={"names": list(runs), "rows": rows},
+    )
+
+
+def _seconds(costs: Json | None) -> float:
+    return sum(each.get("seconds") or 0.0 for each in (costs or {}).get("stages") or ())
 
 
 def read_part(path: Path, kind: Any, what: str, missing: list[str]) -> Json | None:

@@ -19,7 +19,7 @@ from gradus.reports.results import (
 from gradus.reports.verdict import STUDENTS, state_of
 from gradus.stats import format_number, format_p, format_signed
 
-__all__ = ["Cell", "Row", "ScoreTable", "figure_cell", "is_own", "score_charts", "score_tables"]
+__all__ = ["Cell", "Row", "ScoreTable", "figure_cell", "is_own", "score_charts", "score_tables", "seed_tables"]
 
 Json = dict[str, Any]
 
@@ -98,6 +98,7 @@ def score_tables(results: Json | None, *, curves: bool = False) -> list[ScoreTab
     main, conditions = next(iter(graders.items()))
     tables: list[ScoreTable] = [_overview(conditions, grader) for grader, conditions in graders.items()]
     for condition in conditions:
+        tables += seed_tables(results, condition)
         tables.append(_policy_table(results, conditions, condition, main))
         for grader, graded in graders.items():
             if (graded.get(condition) or {}).get("pairs"):
@@ -123,6 +124,26 @@ def _overview(conditions: Mapping[str, Any], grader: str) -> ScoreTable:
         header=["policy", *conditions],
         rows=rows,
     )
+
+
+def seed_tables(results: Mapping[str, Any], condition: str) -> list[ScoreTable]:
+    """The reward of each training seed, and the difference that each made; nothing where there is one seed."""
+    seeds, stored = results.get("seeds") or [], results["conditions"][condition]
+    rows: list[Row] = []
+    for kind in ("policies", "pairs"):
+        for name, figures in (stored.get(kind) or {}).items():
+            reward = figures.get("reward") or {}
+            each = reward.get("by_seed")
+            if each is None or len(each) != len(seeds):
+                continue
+            write, signed = (format_signed, True) if kind == "pairs" else (format_number, False)
+            cells = [Cell(text=write(value)) for value in each] + [figure_cell(figure(reward), signed=signed)]
+            rows.append(Row(name=name.replace(" - ", " − "), cells=cells, own=is_own(name)))
+    if not rows:
+        return []
+    caption = "mean reward of each training seed over the tasks; the interval of all is over seeds and tasks"
+    header = ["policy", *(f"seed {seed}" for seed in seeds), "all"]
+    return [ScoreTable(title=f"Reward by training seed, {condition}", caption=caption, header=header, rows=rows)]
 
 
 def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
-from gradus.reports.results import figure, graders_of, measures_of, ranked
-from gradus.reports.score_tables import is_own, score_tables
+from gradus.reports.results import figure, graders_of, headline_condition, measures_of, ranked
+from gradus.reports.score_tables import ScoreTable, is_own, score_tables, seed_tables
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval
 
@@ -97,6 +97,8 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
     for condition in results.get("conditions") or {}:
         parts += [Text(), condition_table(results, condition, first)]
         parts += [condition_table(results, condition, grader) for grader in others]
+        if condition == headline_condition(results):
+            parts += [terminal_table(each) for each in seed_tables(results, condition)]
         if (pairs := pair_table(results, condition)) is not None:
             parts.append(pairs)
     return Group(*parts)
@@ -104,18 +106,20 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
     """The tables of the page for a terminal: every figure, component, pair and curve."""
+    return [part for each in score_tables(dict(results), curves=True) for part in (terminal_table(each), "")]
+
+
+def terminal_table(each: ScoreTable) -> RenderableType:
+    """A table of the page for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
-    shown: list[RenderableType] = []
-    for each in score_tables(dict(results), curves=True):
-        table = Table(title=each.title, caption=each.caption, box=None, pad_edge=False)
-        table.title_justify = table.caption_justify = "left"
-        for place, name in enumerate(each.header):
-            table.add_column(name, justify="right" if place else "left", style=None if place else "bold")
-        for row in each.rows:
-            table.add_row(
-                Text(row.name), *(Text(f"{cell.text} [{cell.note}]" if cell.note else cell.text) for cell in row.cells)
-            )
-        shown += [table, ""]
-    return shown
+    table = Table(title=each.title, caption=each.caption, box=None, pad_edge=False)
+    table.title_justify = table.caption_justify = "left"
+    for place, name in enumerate(each.header):
+        table.add_column(name, justify="right" if place else "left", style=None if place else "bold")
+    for row in each.rows:
+        table.add_row(
+            Text(row.name), *(Text(f"{cell.text} [{cell.note}]" if cell.note else cell.text) for cell in row.cells)
+        )
+    return table

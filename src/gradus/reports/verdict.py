@@ -66,9 +66,7 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
         return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
     if any(name in results["conditions"][condition].get("policies", {}) for name in STUDENTS):
         condition = headline_condition(results) or condition
-        cautions.append(
-            "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
-        )
+        cautions.append(_reach(len(results.get("seeds") or ())))
     pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
     if pairs and max(pairs) < FEWEST:
         cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
@@ -78,6 +76,13 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     return Verdict(
         headline=headline, claims={name: listed for name, listed in claims.items() if listed}, cautions=cautions
     )
+
+
+def _reach(seeds: int) -> str:
+    if seeds < 2:
+        return "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
+    wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
+    return f"Intervals are over {seeds} training seeds and the tasks, both taken as drawn.{wide}"
 
 
 def state_of(difference: Figure) -> str:

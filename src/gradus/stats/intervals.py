@@ -11,7 +11,7 @@ from gradus.stats.binary import is_binary, is_constant
 from gradus.stats.clusters import Labels, cluster_index, standard_error
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
 
-__all__ = ["Interval", "Proportion", "mean_interval", "wilson"]
+__all__ = ["Interval", "Proportion", "mean_interval", "score_interval", "wilson"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def _share(x: Array, error: tuple[float, int], clustered: bool, level: float) ->
     spread, df = error
     alone = df + 1.0  # where the clusters do not differ, each counts once
     size = min(float(x.size), mean * (1 - mean) / spread**2) if spread > 0 and 0 < mean < 1 else alone
-    return _wilson(mean, size, student_quantile(0.5 + level / 2, df))
+    return score_interval(mean, size, student_quantile(0.5 + level / 2, df))
 
 
 def wilson(successes: float, n: int, *, level: float = 0.95) -> Proportion:
@@ -89,10 +89,11 @@ def wilson(successes: float, n: int, *, level: float = 0.95) -> Proportion:
         raise ValueError(f"expected 0 <= successes <= n, got successes = {successes}, n = {n}")
     if n == 0:
         return Proportion(share=None, low=None, high=None, n=0)
-    return replace(_wilson(successes / n, n, float(normal_quantile(0.5 + level / 2))), n=n)
+    return replace(score_interval(successes / n, n, float(normal_quantile(0.5 + level / 2))), n=n)
 
 
-def _wilson(share: float, n: float, z: float) -> Proportion:
+def score_interval(share: float, n: float, z: float) -> Proportion:
+    """Wilson's interval for a share of ``n`` values, which need not be a whole number, with the quantile ``z``."""
     center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
     # At 0 and 1 the bound equals the share exactly; rounding must not put it on the wrong side.

@@ -43,9 +43,11 @@ def adapter_base(folder: str | Path) -> str | None:
 
 
 def find_model(name: str | Path) -> Path | None:
-    """The model folder that a path means: itself, or the best checkpoint of a run folder."""
+    """The model folder that a path means: itself, or the best checkpoint of a run folder (of its first seed, if it has several)."""
     path = Path(name).expanduser()
-    return next((each for each in (path, *(path / each for each in RUN_MODELS)) if model_kind(each)), None)
+    seeds = sorted(path.glob("seed-*"), key=lambda each: (len(each.name), each.name))
+    runs = [path, *seeds[:1]]
+    return next((each for each in (path, *(run / each for run in runs for each in RUN_MODELS)) if model_kind(each)), None)
 
 
 def is_hub_name(name: str) -> bool:

@@ -1,0 +1,130 @@
+"""Training the seeds of a run: one after another here, or beside each other in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from gradus.core import GradusError
+from gradus.core.files import write_json
+from gradus.core.locks import FolderLock
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.run import do_stages
+from gradus.pipeline.stages import RunContext
+from gradus.reports import write_report
+
+__all__ = ["free_cores", "train_beside", "train_here"]
+
+
+def free_cores() -> int:
+    """Cores that nothing else uses by the load of the last minute, at least 1; 1 where there is a GPU, which seeds would share."""
+    if torch.cuda.is_available():
+        return 1
+    return max(1, round(len(os.sched_getaffinity(0)) - os.getloadavg()[0]))
+
+
+def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, console: Console) -> None:
+    """Train one seed after another in this process, with one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for folder, recipe in members.items():
+            console.rule(f"[bold]{folder.name}[/bold]")
+            _train(recipe, folder, shared, redo=redo, console=console)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(recipe: Recipe, folder: Path, shared: Path, *, redo: bool, console: Console) -> None:
+    lock = FolderLock(folder)
+    try:
+        run = RunContext(recipe, folder, redo=redo, console=console)
+        run.stored = shared
+        do_stages(run, run.stages)
+        write_json(folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
+        write_report(folder)
+    finally:
+        lock.release()
+
+
+def train_beside(
+    members: Mapping[Path, Recipe], shared: Path, parallel: int, *, redo: bool, console: Console
+) -> None:
+    """Train up to ``parallel`` seeds at a time, each in a process that ends with this one. What they print is passed on.
+
+    A seed that fails leaves the others alone; the error comes when they are done.
+    """
+    running: list[subprocess.Popen[str]] = []
+
+    def follow(folder: Path, recipe: Recipe) -> str | None:
+        """What a seed printed last if it failed."""
+        process = _start(recipe, folder, shared, redo=redo)
+        running.append(process)
+        last = ""
+        for line in process.stdout or ():
+            last = line.rstrip()
+            console.print(f"{folder.name} · {last}", highlight=False, markup=False, soft_wrap=True)
+        return last if process.wait() else None
+
+    with ThreadPoolExecutor(parallel) as pool:
+        try:
+            ends = list(pool.map(follow, members.keys(), members.values()))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            for process in running:
+                process.kill()
+    failed = [f"{folder.name}: {last}" for folder, last in zip(members, ends, strict=True) if last is not None]
+    if failed:
+        told = "; ".join(failed)
+        raise GradusError(f"{len(failed)} of {len(members)} seeds failed ({told}); the same command goes on with them")
+
+
+def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:
+    """A process with one thread that trains one seed. Its standard input stays open as long as this process lives."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "gradus.pipeline.seed_processes"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C is for the process that started it
+    )
+    assert process.stdin is not None
+    told = {"recipe": recipe.model_dump(mode="json", exclude_unset=True), "folder": str(folder), "shared": str(shared)}
+    process.stdin.write(json.dumps({**told, "redo": redo}) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def _main() -> None:
+    told: Mapping[str, Any] = json.loads(sys.stdin.readline())
+    Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    recipe = Recipe.model_validate(told["recipe"])
+    try:
+        _train(recipe, Path(told["folder"]), Path(told["shared"]), redo=told["redo"], console=Console(width=72))
+    except GradusError as error:
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    _main()

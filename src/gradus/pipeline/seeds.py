@@ -1,0 +1,175 @@
+"""`gradus run --seeds N`: a recipe trained from several seeds, and one evaluation over all of them.
+
+The folder holds a run of its own for each seed (``seed-0``, ...), which is done, stopped and continued like any other. What
+no training seed changes, the audit and the episodes of other policies, is done once, in the folder itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gradus import environments
+from gradus.core import ConfigError, Episode
+from gradus.core.documents import Costs, read_document
+from gradus.core.files import read_json, write_json
+from gradus.core.locks import FolderLock
+from gradus.core.verbosity import quiet
+from gradus.evaluation import compare_seeds
+from gradus.pipeline.evaluate import evaluate_policies, parse_pair
+from gradus.pipeline.promises import check_promises
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.run import SEEDS, do_stages, finish, run_folder
+from gradus.pipeline.seed_processes import free_cores, train_beside, train_here
+from gradus.pipeline.stages import (
+    CHECKPOINTS,
+    STAGES,
+    RunContext,
+    evaluated_names,
+    read_rollouts,
+    run_policies,
+    section_of,
+)
+from gradus.rollouts import write_episodes
+from gradus.training.run.trackers import check_trackers
+
+__all__ = ["run_seeds", "seed_recipe"]
+
+SHARED = "eval/shared.jsonl"
+
+
+def run_seeds(
+    recipe: Recipe,
+    *,
+    seeds: int,
+    parallel: int | None = None,
+    out: Path | None = None,
+    redo: bool = False,
+    anyway: bool = False,
+    console: Console | None = None,
+) -> Path:
+    """Train a recipe from ``seeds`` seeds, its own and the following ones, and return the folder with all of them.
+
+    ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are free cores if None.
+    The numbers do not depend on it. Environments and rewards that only this process knows are trained here, one after another.
+    """
+    if seeds < 2:
+        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen by seed")
+    if parallel is not None and parallel < 1:
+        raise ConfigError(f"parallel must be at least 1, got {parallel}")
+    folder = run_folder(recipe, out)
+    if (folder / "grpo").exists():
+        raise ConfigError(f"{folder} holds a run of one seed; choose another folder with --out")
+    check_trackers(recipe.trackers)
+    lock = FolderLock(folder)
+    try:
+        run = RunContext(recipe, folder, redo=redo, console=console or Console(quiet=quiet()))
+        run.anyway = anyway
+        chosen = [recipe.seed + index for index in range(seeds)]
+        do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, section_of("grader", "rewards", "eval"))})
+        before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
+        write_json(folder / SEEDS, {"schema": 2, "seeds": sorted({*before, *chosen})})
+        members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
+        shared = folder / SHARED
+        beside = parallel or min(free_cores(), seeds)
+        if beside > 1 and _known_elsewhere(recipe):
+            train_beside(members, shared, beside, redo=redo, console=run.console)
+        else:
+            train_here(members, shared, redo=redo, console=run.console)
+        _evaluate(run, chosen)
+        costs = _costs(run, list(members))
+        write_json(folder / "costs.json", {"schema": 2, "stages": costs})
+        return finish(run, costs, console or Console())
+    finally:
+        lock.release()
+
+
+def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
+    judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
+    return recipe.model_copy(
+        update={
+            "seed": seed,
+            "audit": recipe.audit.model_copy(update={"enabled": False}),
+            "teach": recipe.teach.model_copy(update={"workers": 1}),
+            "sft": recipe.sft.model_copy(update={"threads": 1}),
+            "grpo": recipe.grpo.model_copy(update={"threads": 1}),
+            "eval": recipe.eval.model_copy(update={"seed": judged}),
+        }
+    )
+
+
+def _known_elsewhere(recipe: Recipe) -> bool:
+    """Whether another process finds the environment and the rewards by their names."""
+    head = recipe.environment.partition(":")[0]
+    local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
+    return not local and not any(each.function.startswith("python:") for each in recipe.rewards)
+
+
+def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
+    """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
+    section = run.recipe.eval
+    trained = {name for name, (stage, _) in CHECKPOINTS.items() if stage != "model" or run.recipe.model.path is None}
+    policies = run_policies(run, [name for name in evaluated_names(run) if name not in trained])
+    episodes: list[Episode] = []
+    if policies:
+        evaluation = evaluate_policies(
+            run.spec,
+            policies,
+            conditions=list(section.conditions) or None,
+            graders=[run.grader.name],
+            episodes=section.episodes,
+            samples=section.samples,
+            seed=run.recipe.seed if section.seed is None else section.seed,
+            pairs=[],
+        )
+        episodes = [e for by_policy in evaluation.episodes.values() for each in by_policy.values() for e in each]
+    write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
+    cost.update(episodes=len(episodes))
+
+
+def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
+    """One results.json over all seeds, from the episodes that each of them stored."""
+    section = run.recipe.eval
+    names = evaluated_names(run)
+    shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
+    rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
+    for seed in seeds:
+        stored = read_rollouts(run.folder / f"seed-{seed}" / "eval" / "episodes.jsonl")
+        for condition in section.conditions or stored:
+            for name in names:
+                of_seeds = rollouts.setdefault(condition, {}).setdefault(name, {})
+                if name not in shared or not of_seeds:
+                    of_seeds[seed] = stored[condition][name]
+    document = compare_seeds(
+        run.spec,
+        rollouts,
+        seeds=seeds,
+        graders=list(dict.fromkeys([run.grader.name, *section.graders])),
+        pairs=[parse_pair(text, list(names)) for text in section.pairs] or None,
+        checkpoint="grpo/best",
+        pass_k=section.pass_k,
+    )
+    if section.samples > 1:
+        document["samples"] = section.samples
+    by_grader: Mapping[str, Any] = {run.grader.name: document, **document.get("graders", {})}
+    document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
+    document["quick"] = run.recipe.quick
+    write_json(run.folder / "results.json", document)
+
+
+def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
+    """What was done once, then each stage added up over the seeds."""
+    once = [{**row, "stage": "eval, once" if row["stage"] == "eval" else row["stage"]} for row in run.state.costs()]
+    total: dict[str, dict[str, Any]] = {}
+    for member in members:
+        for row in read_document(member / "costs.json", Costs)["stages"]:
+            sums = total.setdefault(row["stage"], {"stage": row["stage"]})
+            for name, value in row.items():
+                if isinstance(value, int | float):
+                    sums[name] = round(sums.get(name, 0) + value, 2)
+    total.pop("audit", None)  # it was switched off there
+    return [*once, *total.values()]
