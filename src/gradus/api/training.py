@@ -52,7 +52,9 @@ class Run(Shown):
         from gradus.core.metrics import read_metrics
 
         if self.seeds:
-            raise ConfigError(f"{self.folder} holds several seeds; take the metrics of one, as in run.seeds[{min(self.seeds)}]")
+            raise ConfigError(
+                f"{self.folder} holds several seeds; take the metrics of one, as in run.seeds[{min(self.seeds)}]"
+            )
         return read_metrics(self.folder)
 
     def tables(self) -> Sequence[Any]:

@@ -11,7 +11,17 @@ from gradus.core.documents import Results
 from gradus.evaluation.summary import SCHEMA, Figures, holm_adjusted, pair_record, policy_record
 from gradus.rollouts import MAX_CONCURRENT, regrade, roll_out
 
-__all__ = ["Evaluation", "Pair", "Progress", "Rollouts", "chosen_graders", "chosen_pairs", "compare", "evaluate", "results_document"]
+__all__ = [
+    "Evaluation",
+    "Pair",
+    "Progress",
+    "Rollouts",
+    "chosen_graders",
+    "chosen_pairs",
+    "compare",
+    "evaluate",
+    "results_document",
+]
 
 Progress = Callable[[str, int, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]

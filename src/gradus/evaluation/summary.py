@@ -15,7 +15,17 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReaso
 from gradus.core.documents import SCHEMA, Mean, PairedMean
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
 
-__all__ = ["SCHEMA", "Figures", "Values", "counts", "holm_adjusted", "pair_record", "policy_record", "rounded", "stored_pair"]
+__all__ = [
+    "SCHEMA",
+    "Figures",
+    "Values",
+    "counts",
+    "holm_adjusted",
+    "pair_record",
+    "policy_record",
+    "rounded",
+    "stored_pair",
+]
 
 _DIGITS = 6
 _RESERVED = frozenset({"reward", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})

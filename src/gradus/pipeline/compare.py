@@ -11,7 +11,7 @@ from gradus.core import ConfigError, Episode
 from gradus.core.documents import Results, read_document
 from gradus.core.files import read_toml
 from gradus.reports import render_report
-from gradus.reports.run_files import RunRecord, read_run
+from gradus.reports.run_files import RunRecord, read_run, seed_folders
 from gradus.rollouts import read_episodes
 
 __all__ = ["compare_runs", "comparison_page", "differing_settings", "named_runs"]
@@ -35,37 +35,45 @@ def named_runs(given: Sequence[str]) -> dict[str, Path]:
 
 
 def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Results:
-    """The document of an evaluation whose policies are the runs, paired over tasks.
+    """The document of an evaluation whose policies are the runs, paired over tasks, and over training seeds if runs have the same ones.
 
     ``policy``: the policy of each run; if None the best trained one that all of them were evaluated with. p-values are
     corrected (Holm) over conditions and pairs. Raises ConfigError if the runs share no environment, grader, policy or task.
     """
-    from gradus.evaluation import compare
+    from gradus.evaluation import compare_seeds
     from gradus.pipeline.recipe_files import load_recipe  # it brings torch
 
     stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
     environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
     grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
     files = {name: _episodes(folder) for name, folder in runs.items()}
-    shared = set.intersection(*({episode.policy for episode in each} for each in files.values()))
+    shared = set.intersection(
+        *({episode.policy for episodes in of_seeds.values() for episode in episodes} for of_seeds in files.values())
+    )
     chosen = policy or next((name for name in STUDENTS if name in shared), None)
     if chosen not in shared:
         raise ConfigError(
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
-    rollouts: dict[str, dict[str, list[Episode]]] = {}
+    rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
     for condition in next(iter(stored.values()))["conditions"]:
         of_runs = {
-            name: [each for each in episodes if each.policy == chosen and each.task.condition == condition]
-            for name, episodes in files.items()
+            name: {
+                seed: [each for each in episodes if each.policy == chosen and each.task.condition == condition]
+                for seed, episodes in of_seeds.items()
+            }
+            for name, of_seeds in files.items()
         }
-        if all(of_runs.values()):
+        if all(episodes for of_seeds in of_runs.values() for episodes in of_seeds.values()):
             rollouts[condition] = of_runs
     if not rollouts:
         raise ConfigError("the runs share no condition; evaluate them on the same ones")
     recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
     spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load(environment)
-    return compare(spec, rollouts, graders=[grader], checkpoint=chosen, graded=True, correct_pairs=True)
+    seeds = (
+        sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
+    )
+    return compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
 
 
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
@@ -84,13 +92,25 @@ def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str
     record = RunRecord(
         name=" against ".join(runs),
         results=dict(results),
-        overlaid={name: read_run(folder).grpo for name, folder in runs.items()},
+        overlaid={line: grpo for name, folder in runs.items() for line, grpo in _lines(name, read_run(folder)).items()},
         settings={"names": list(runs), "rows": differing_settings(runs)},
     )
     return render_report(record)
 
 
-def _episodes(folder: Path) -> Sequence[Episode]:
+def _lines(name: str, run: RunRecord) -> dict[str, Sequence[dict[str, Any]]]:
+    """A run's GRPO metrics by the name of their line: one for each training seed."""
+    return {f"{name}, {seed}": each for seed, each in run.overlaid.items()} or {name: run.grpo}
+
+
+def _episodes(folder: Path) -> dict[int, Sequence[Episode]]:
+    """The evaluation's episodes by training seed; a run of one seed has them under 0."""
+    if seeds := seed_folders(folder):
+        return {int(name.removeprefix("seed ")): _stored(each) for name, each in seeds.items()}
+    return {0: _stored(folder)}
+
+
+def _stored(folder: Path) -> Sequence[Episode]:
     path = next(
         (file for file in sorted((folder / "eval").glob("episodes.jsonl*"))), folder / "eval" / "episodes.jsonl"
     )

@@ -33,7 +33,9 @@ def run_recipe(
     """
     folder = run_folder(recipe, out)
     if (folder / SEEDS).is_file():
-        raise ConfigError(f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out")
+        raise ConfigError(
+            f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"
+        )
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:

@@ -57,9 +57,7 @@ def _train(recipe: Recipe, folder: Path, shared: Path, *, redo: bool, console: C
         lock.release()
 
 
-def train_beside(
-    members: Mapping[Path, Recipe], shared: Path, parallel: int, *, redo: bool, console: Console
-) -> None:
+def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *, redo: bool, console: Console) -> None:
     """Train up to ``parallel`` seeds at a time, each in a process that ends with this one. What they print is passed on.
 
     A seed that fails leaves the others alone; the error comes when they are done.

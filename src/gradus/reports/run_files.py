@@ -79,7 +79,9 @@ def seed_folders(folder: Path) -> dict[str, Path]:
     return {f"seed {each.name[5:]}": each for each in sorted(paths, key=lambda each: int(each.name[5:]))}
 
 
-def _of_seeds(folder: Path, seeds: Mapping[str, Path], part: Callable[..., Json | None], missing: list[str]) -> RunRecord:
+def _of_seeds(
+    folder: Path, seeds: Mapping[str, Path], part: Callable[..., Json | None], missing: list[str]
+) -> RunRecord:
     """A run of several training seeds: what was evaluated over all of them, and the curves of each."""
     runs = {name: read_run(each) for name, each in seeds.items()}
     first = next(iter(runs.values()))

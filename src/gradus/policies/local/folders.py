@@ -47,7 +47,9 @@ def find_model(name: str | Path) -> Path | None:
     path = Path(name).expanduser()
     seeds = sorted(path.glob("seed-*"), key=lambda each: (len(each.name), each.name))
     runs = [path, *seeds[:1]]
-    return next((each for each in (path, *(run / each for run in runs for each in RUN_MODELS)) if model_kind(each)), None)
+    return next(
+        (each for each in (path, *(run / each for run in runs for each in RUN_MODELS)) if model_kind(each)), None
+    )
 
 
 def is_hub_name(name: str) -> bool:

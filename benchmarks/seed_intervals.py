@@ -1,0 +1,110 @@
+"""How often intervals over training seeds and tasks hold the truth, beside other ways to make them; and a null experiment.
+
+    python benchmarks/seed_intervals.py [--repetitions 2000] [--run RUN]
+
+Scores are drawn as mean + seed + task + noise with a mean of 0. ``--run`` adds a null experiment with real training: a folder of
+`gradus run ... --seeds 6` or more is split into two halves in every way; the halves are the same method, so each claimed difference is false.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from gradus.rollouts import read_episodes
+from gradus.stats import crossed_difference, crossed_interval, mean_interval
+
+MIXES = {
+    "no effect of seeds": (0.0, 1.0, 1.0),
+    "small": (0.1, 1.0, 0.5),
+    "as large as of tasks' means": (0.2, 1.0, 1.0),
+    "large": (0.5, 1.0, 1.0),
+}
+WAYS = ("ours", "tasks alone", "bootstrap of both")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=2000)
+    parser.add_argument("--run", type=Path)
+    given = parser.parse_args()
+    rng = np.random.default_rng(0)
+    print("| seeds | tasks | effect of seeds | " + " | ".join(WAYS) + " | false wins |")
+    print("|---" * 7 + "|")
+    lowest = 1.0
+    for seeds, tasks, (name, mix) in itertools.product((3, 5), (50, 200), MIXES.items()):
+        shares = coverage(rng, seeds, tasks, mix, given.repetitions)
+        lowest = min(lowest, shares[0])
+        print(f"| {seeds} | {tasks} | {name} | " + " | ".join(f"{100 * share:.1f} %" for share in shares) + " |")
+    if given.run:
+        wins, splits = real_null(given.run)
+        print(
+            f"{given.run}: {wins} of {splits} splits into two halves claim a difference ({100 * wins / splits:.1f} %)"
+        )
+    print(
+        json.dumps(
+            {
+                "name": "seed_intervals",
+                "ratio": lowest / 0.95,
+                "ours": lowest,
+                "other": 0.95,
+                "unit": "coverage",
+                "runs": given.repetitions,
+            }
+        )
+    )
+
+
+def table(rng: np.random.Generator, seeds: int, tasks: np.ndarray, mix: tuple[float, float, float]) -> np.ndarray:
+    """Scores (seeds, tasks) for tasks of given difficulty."""
+    return mix[0] * rng.standard_normal((seeds, 1)) + tasks + mix[2] * rng.standard_normal((seeds, tasks.size))
+
+
+def coverage(
+    rng: np.random.Generator, seeds: int, tasks: int, mix: tuple[float, float, float], repetitions: int
+) -> list[float]:
+    """The share of intervals that hold 0 by each way, and the share of false wins of one method over itself with other seeds."""
+    held = np.zeros((repetitions, len(WAYS) + 1))
+    for row in held:
+        difficulty = mix[1] * rng.standard_normal(tasks)
+        x, y = (table(rng, seeds, difficulty, mix) for _ in range(2))
+        ours, alone = crossed_interval(x.tolist()), mean_interval(x.mean(axis=0).tolist())
+        bounds = [(ours.low, ours.high), (alone.low, alone.high), pigeonhole(rng, x)]
+        row[:-1] = [low <= 0 <= high for low, high in bounds]
+        null = crossed_difference(x.tolist(), y.tolist(), matched=False)
+        row[-1] = null.p is not None and null.p < 0.05
+    return held.mean(axis=0).tolist()
+
+
+def pigeonhole(rng: np.random.Generator, x: np.ndarray, resamples: int = 500) -> tuple[float, float]:
+    """The percentile interval of Owen's pigeonhole bootstrap: seeds and tasks are drawn again, each by itself."""
+    rows, columns = (rng.multinomial(size, np.full(size, 1 / size), size=resamples) / size for size in x.shape)
+    low, high = np.quantile(np.einsum("bt,bt->b", rows @ x, columns), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def real_null(run: Path) -> tuple[int, int]:
+    """(false wins, splits) of a run of many seeds against itself, in reward on its first condition."""
+    scores: list[list[float | None]] = []
+    for folder in sorted(run.glob("seed-*")):
+        episodes = [
+            each for each in read_episodes(folder / "eval" / "episodes.jsonl").episodes if each.policy == "grpo"
+        ]
+        first = episodes[0].task.condition
+        scores.append([each.reward.value if each.reward else None for each in episodes if each.task.condition == first])
+    half = len(scores) // 2
+    splits = [split for split in itertools.combinations(range(2 * half), half) if 0 in split]
+    wins = 0
+    for split in splits:
+        a, b = ([scores[i] for i in range(2 * half) if (i in split) == inside] for inside in (True, False))
+        p = crossed_difference(a, b, matched=False).p
+        wins += p is not None and p < 0.05
+    return wins, len(splits)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""`gradus run --seeds`: every seed a run of its own, what no seed changes once, one evaluation over all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradus
+from gradus.core import ConfigError, StorageError
+from gradus.core.locks import FolderLock
+from gradus.pipeline.compare import compare_runs, named_runs
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.run import run_recipe
+from gradus.pipeline.seeds import run_seeds, seed_recipe
+
+OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
+SMALL = {
+    "model.nano.hidden_size": 32,
+    "model.nano.intermediate_size": 64,
+    "model.nano.context": 128,
+    "audit.enabled": False,
+    "teach.episodes": 40,
+    "sft.max_steps": 8,
+    "grpo.first_task": 100,
+    "grpo.max_steps": 2,
+    "grpo.groups": 2,
+    "grpo.validation_tasks": 2,
+    "grpo.sampling.max_new_tokens": 4,
+    "eval.policies": ["halving", "sft", "grpo"],
+    "eval.episodes": 8,
+    "eval.shown": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return load_recipe(f"{OWN}:spec", changes=SMALL)
+
+
+@pytest.fixture(scope="module")
+def folder(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_seeds(recipe, seeds=2, parallel=1, out=tmp_path_factory.mktemp("seeds") / "run")
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def test_each_seed_is_the_run_that_its_recipe_makes_alone(folder: Path, recipe: Recipe, tmp_path: Path) -> None:
+    alone = run_recipe(seed_recipe(recipe, 1), out=tmp_path / "alone")
+    for name in ("grpo/best/model.safetensors", "eval/episodes.jsonl", "results.json"):
+        assert (folder / "seed-1" / name).read_bytes() == (alone / name).read_bytes(), name
+
+
+def test_results_are_over_seeds_and_say_what_each_came_to(folder: Path) -> None:
+    results = _results(folder)
+    assert results["seeds"] == [0, 1]
+    condition = results["conditions"]["main"]
+    own = [_results(folder / f"seed-{seed}")["conditions"]["main"] for seed in (0, 1)]
+    grpo = condition["policies"]["grpo"]
+    assert grpo["reward"]["by_seed"] == [each["policies"]["grpo"]["reward"]["mean"] for each in own]
+    assert grpo["reward"]["mean"] == pytest.approx(sum(grpo["reward"]["by_seed"]) / 2, abs=2e-6)
+    assert grpo["episodes"] == 16
+    assert "by_seed" not in condition["policies"]["halving"]["reward"]
+    assert condition["policies"]["halving"] == own[0]["policies"]["halving"]
+    pair = condition["pairs"]["grpo - sft"]["reward"]
+    assert pair["by_seed"] == [each["pairs"]["grpo - sft"]["reward"]["mean"] for each in own]
+    assert pair["episodes"] == 8
+
+
+def test_a_second_call_trains_nothing_again(folder: Path, recipe: Recipe) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+    (folder / "results.json").unlink()
+    run_seeds(recipe, seeds=2, parallel=1, out=folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
+    assert _results(folder)["seeds"] == [0, 1]
+
+
+def test_the_report_shows_every_seed(folder: Path) -> None:
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Reward by training seed, main" in text
+    assert "over 2 training seeds" in text
+    assert '"name":"seed 1"' in text
+    run = gradus.load_run(folder)
+    assert list(run.seeds) == [0, 1]
+    assert run.model.is_relative_to(folder / "seed-0")
+
+
+def test_runs_of_several_seeds_compare_over_both(folder: Path) -> None:
+    pair = compare_runs(named_runs([f"a={folder}", f"b={folder}"]))["conditions"]["main"]["pairs"]["b - a"]["reward"]
+    assert (pair["mean"], pair["wins"], pair["ties"]) == (0.0, 0, 8)
+    one = compare_runs(named_runs([f"a={folder / 'seed-0'}", f"all={folder}"]))
+    assert one["conditions"]["main"]["policies"]["all"]["episodes"] == 16
+
+
+def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:
+    with pytest.raises(ConfigError, match="at least 2"):
+        run_seeds(recipe, seeds=0, out=folder)
+    with pytest.raises(ConfigError, match="several seeds"):
+        run_recipe(recipe, out=folder)
+    with pytest.raises(ConfigError, match="one seed"):
+        run_seeds(recipe, seeds=2, out=folder / "seed-0")
+    with pytest.raises(ConfigError, match="without seeds"):
+        gradus.run("rhythm", parallel=2)
+
+
+@pytest.mark.slow
+def test_seeds_beside_each_other_go_on_after_a_kill_and_end_as_here(
+    folder: Path, recipe: Recipe, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "gradus", "run", f"{OWN}:spec", "--seeds", "2", "--parallel", "2"]
+    command += [word for key, value in SMALL.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    command += ["--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "run").glob("seed-*/sft/metrics.jsonl")) and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    while _held(tmp_path / "run"):  # the seeds' own processes end with the one that was killed
+        time.sleep(0.05)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for name in ("results.json", "seed-0/grpo/best/model.safetensors", "seed-1/grpo/best/model.safetensors"):
+        assert (folder / name).read_bytes() == (tmp_path / "run" / name).read_bytes(), name
+
+
+def _held(folder: Path) -> bool:
+    try:
+        for each in folder.glob("seed-*"):
+            FolderLock(each).release()
+    except StorageError:
+        return True
+    return False
