@@ -116,6 +116,17 @@ def test_the_models_card_has_the_figures_of_the_run(run: Path) -> None:
     assert "somebody else" not in card
 
 
+def test_figures_and_hyperparameters_go_with_the_model(run: Path) -> None:
+    (run / "figures").mkdir()
+    (run / "figures" / "scores.png").write_bytes(b"\x89PNG")
+    (run / "recipe.toml").write_text("[grpo]\nlr = 0.001\n")
+    files = {file.path: file for file in plan_push(run, "me/it").files}
+    card = files["README.md"].text or ""
+    assert files["figures/scores.png"].source == run / "figures" / "scores.png"
+    assert "![scores](figures/scores.png)" in card
+    assert "lr = 0.001" in card
+
+
 def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
     plan = plan_push(run / "grpo" / "best", "me/it", private=False)
     assert {file.path for file in plan.files} == {"README.md", "config.json", "model.safetensors"}

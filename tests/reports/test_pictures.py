@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from gradus.core import ConfigError
-from gradus.reports import audit_figure, scores_figure
+from gradus.reports import audit_figure, curves_figure, scores_figure
+from gradus.reports.curves import Curve, Series
 
 
 def texts(path: Path) -> str:
@@ -31,6 +32,13 @@ def test_audits_are_drawn(tmp_path: Path) -> None:
     assert "<!-- cheat -->" in texts(audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "a.svg"))
     file = audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "c.png")
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_name_their_lines(tmp_path: Path) -> None:
+    lines = [Series(name=name, x=[1, 2, 3], y=[0.1, None, up]) for name, up in (("seed 0", 0.4), ("seed 1", 0.5))]
+    drawn = texts(curves_figure([Curve(title="Reward", note="", series=lines)], tmp_path / "a.svg"))
+    for name in ("Reward", "seed 0", "seed 1"):
+        assert f"<!-- {name} -->" in drawn
 
 
 def test_what_cannot_be_drawn_is_said(played: Any, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gradus.rewards import (
     Completion,
     Rewards,
     correctness,
+    diversity,
     debug,
     find_reward,
     grader_of,
@@ -269,3 +270,11 @@ def test_completions_that_cannot_be_read_name_the_line(tmp_path: Path) -> None:
     file.write_text('{"completion": "a"}\n{"text": "b"}\n')
     with pytest.raises(StorageError, match=r"completion 2 of .*jsonl has no text under 'completion'; it has text"):
         read_completions(file)
+
+
+def test_diversity_is_what_no_other_answer_to_the_same_prompt_has() -> None:
+    pay = diversity(ngram=1)
+    prompts = ["a", "a", "b", "a"]
+    assert pay(prompts=prompts, completions=["x y", "x z", "x y", "x y"]) == [0.0, 0.5, 0.0, 0.0]
+    with pytest.raises(ConfigError, match="at least 1"):
+        diversity(ngram=0)

@@ -189,7 +189,8 @@ class Comparison(Shown):
 def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:
     """Compare runs of one environment by their stored evaluations, paired over the tasks; nothing is rolled out.
 
-    ``runs``: folders, ``name=folder``, or runs. ``policy``: the one of each run that is compared; the best trained one that
+    ``runs``: folders, ``name=folder``, or runs; or logs of inspect_ai, paired over their samples. Runs of several training seeds are paired
+    over those too, if they have the same ones. ``policy``: the one of each run that is compared; the best trained one that
     all have if None. p-values are corrected for the number of pairs and conditions.
 
     >>> import gradus

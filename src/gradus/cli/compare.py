@@ -13,7 +13,10 @@ __all__ = ["command"]
 
 
 def command(
-    runs: list[str] = typer.Argument(..., help="Run folders, as PATH or NAME=PATH; later ones minus earlier ones."),
+    runs: list[str] = typer.Argument(
+        ...,
+        help="Run folders (or logs of inspect_ai, .eval or .json), as PATH or NAME=PATH; later ones minus earlier ones.",
+    ),
     policy: str | None = typer.Option(None, "--policy", "-p", help="Policy of each run; grpo by default."),
     json_file: str | None = JSON,
     report: Path | None = typer.Option(

@@ -1,4 +1,4 @@
-"""`gradus export`: a checkpoint as a plain Hugging Face folder."""
+"""`gradus export`: a checkpoint as a plain Hugging Face folder, or an evaluation as logs of inspect_ai."""
 
 from __future__ import annotations
 
@@ -14,15 +14,25 @@ __all__ = ["command"]
 def command(
     run: Path = typer.Argument(..., help="A run folder (its best checkpoint) or a model folder."),
     out: Path = typer.Argument(..., help="Folder to write; must be empty or not there."),
+    kind: str = typer.Option(
+        "model", "--format", help="model, or inspect: the evaluation as logs of inspect_ai (`inspect view`)."
+    ),
     merge: bool = typer.Option(True, "--merge/--no-merge", help="Merge adapters into the weights."),
     dtype: str = typer.Option("auto", "--dtype", help="float32, bfloat16, float16, or auto: that of the base model."),
     temperature: float | None = TEMPERATURE,
     max_new_tokens: int | None = MAX_NEW_TOKENS,
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace what is there."),
 ) -> None:
-    """Write model, tokenizer, generation config and a model card with the evaluation table."""
+    """Write model, tokenizer, generation config and a model card with the evaluation table; or the evaluation as logs."""
     from gradus import api
+    from gradus.core import ConfigError
 
+    if kind not in ("model", "inspect"):
+        raise ConfigError(f"--format is model or inspect, got {kind!r}")
+    if kind == "inspect":
+        for path in api.export_logs(run, out):
+            typer.echo(str(path))
+        return
     sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens}
     exported = api.export(run, out, merge=merge, dtype=dtype, overwrite=overwrite, **sampling)
     merged = "" if exported.gap is None else f", merged (largest gap {exported.gap:.1e} nats)"

@@ -78,8 +78,19 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         if path.is_file() and path.name != _CARD and not _left_out(path.relative_to(model))
     ]
     results = _results(source)
-    card = model_card(title=repository, facts=(), results=results, adapters_of=adapter_base(model))
+    figures = sorted((source / "figures").glob("*.png"))
+    recipe = source / "recipe.toml"
+    weights = sum(each.stat().st_size for each in model.glob("*.safetensors"))
+    card = model_card(
+        title=repository,
+        facts=[f"weights: {weights / 1e6:,.1f} MB"],
+        results=results,
+        adapters_of=adapter_base(model),
+        figures=[each.name for each in figures],
+        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+    )
     files = [PlannedFile(path=_CARD, text=card), *model_files]
+    files += [PlannedFile(path=f"figures/{each.name}", source=each) for each in figures]
     if results is not None:
         files.append(PlannedFile(path="results.json", source=source / "results.json"))
     return PushPlan(repository=repository, kind="model", private=private, files=files)

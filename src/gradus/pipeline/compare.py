@@ -1,4 +1,4 @@
-"""Finished runs, held against each other on the tasks that all of them were evaluated on."""
+"""Finished runs (or logs of inspect_ai), held against each other on the tasks that all of them were evaluated on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gradus import environments
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import Results, read_document
 from gradus.core.files import read_toml
+from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.reports import render_report
 from gradus.reports.run_files import RunRecord, read_run, seed_folders
 from gradus.rollouts import read_episodes
@@ -41,6 +42,9 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     corrected (Holm) over conditions and pairs. Raises ConfigError if the runs share no environment, grader, policy or task.
     """
     from gradus.evaluation import compare_seeds
+
+    if any(is_log(path) for path in runs.values()):
+        return _compare_logs(runs)
     from gradus.pipeline.recipe_files import load_recipe  # it brings torch
 
     stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
@@ -76,10 +80,33 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     return compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
 
 
+def _compare_logs(runs: Mapping[str, Path]) -> Results:
+    """Logs of inspect_ai, paired over the samples that all hold."""
+    from gradus.evaluation import compare_seeds
+
+    if not all(is_log(path) for path in runs.values()):
+        raise ConfigError(
+            "a log of inspect_ai is compared with logs; gradus export RUN FOLDER --format inspect writes a run's evaluation as logs"
+        )
+    logs = {name: read_log(path, policy=name) for name, path in runs.items()}
+    _same({name: log.task for name, log in logs.items()}, "task")
+    _same({name: log.scorer for name, log in logs.items()}, "scorer")
+    spec = log_spec(next(iter(logs.values())))
+    rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
+    for name, log in logs.items():
+        for episode in log.episodes:
+            of_runs = rollouts.setdefault(episode.task.condition, {})
+            of_runs.setdefault(name, {}).setdefault(0, []).append(episode)
+    return compare_seeds(spec, rollouts, seeds=[], correct_pairs=True)
+
+
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
     """Recipe keys whose values are not the same in all runs, each with one value per run; a dash where a run has none."""
     flat: list[dict[str, str]] = []
     for folder in runs.values():
+        if is_log(folder):
+            flat.append(dict(read_log(folder, policy="").settings))
+            continue
         recipe = folder / "recipe.toml"
         flat.append(dict(_flattened(read_toml(recipe))) if recipe.is_file() else {})
     keys = dict.fromkeys(key for each in flat for key in each)
@@ -92,7 +119,12 @@ def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str
     record = RunRecord(
         name=" against ".join(runs),
         results=dict(results),
-        overlaid={line: grpo for name, folder in runs.items() for line, grpo in _lines(name, read_run(folder)).items()},
+        overlaid={
+            line: grpo
+            for name, folder in runs.items()
+            if folder.is_dir()
+            for line, grpo in _lines(name, read_run(folder)).items()
+        },
         settings={"names": list(runs), "rows": differing_settings(runs)},
     )
     return render_report(record)

@@ -76,12 +76,14 @@ def remaining(recipe: Recipe, folder: Path) -> list[str]:
 
 def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:
     """The report, and the tables on screen."""
-    from gradus.reports import show_results, write_report
+    from gradus.reports import run_figures, show_results, write_report
 
+    if not run.recipe.quick:  # there is nothing to see in them
+        run_figures(run.folder)
     report = write_report(run.folder)
     results = read_document(run.folder / "results.json", Results)
     console.print(show_results(results, quick=run.recipe.quick))
-    show_promises(console, results.get("promises", []))
+    show_promises(console, results.get("promises", []), run.folder, quick=run.recipe.quick)
     show_costs(console, costs)
     console.print(f"report: [bold]{report}[/bold]", highlight=False)
     return run.folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,8 +14,10 @@ __all__ = ["show_costs", "show_promises"]
 _MET = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "[dim]not measured[/dim]"}
 
 
-def show_promises(console: Console, promises: Sequence[Mapping[str, Any]]) -> None:
-    """What the recipe promised, and what came."""
+def show_promises(
+    console: Console, promises: Sequence[Mapping[str, Any]], folder: Path, *, quick: bool = False
+) -> None:
+    """What the recipe promised, what came, and what to do about a promise that was missed."""
     if not promises:
         return
     table = Table(title="what the recipe promises", box=None, pad_edge=False, title_justify="left")
@@ -29,6 +32,32 @@ def show_promises(console: Console, promises: Sequence[Mapping[str, Any]]) -> No
         wanted = f"{promise['direction']} {promise['threshold']:g}"
         table.add_row(promise["text"], promise["condition"], promise["figure"], value, wanted, _MET[promise["met"]])
     console.print(table)
+    missed = [each for each in promises if each["met"] is False]
+    if missed and not quick:
+        console.print(f"{len(missed)} missed. What to do:")
+        for line in dict.fromkeys(line for each in missed for line in _advice(each, folder)):
+            console.print(f"  - {line}", highlight=False, markup=False)
+
+
+def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
+    """What to try, by the figure that was missed."""
+    advice = [f"gradus doctor {folder}: what went wrong in training, with a remedy"]
+    value, bound = promise["value"], promise["figure"].rpartition(" ")[2]
+    if bound in ("low", "high") and promise["threshold"] == 0:
+        advice.append(
+            f"{promise['text']}: the interval reaches past 0 ({value:+.3f}); more tasks (eval.episodes) make it narrower, more "
+            "seeds (--seeds) say whether the gain stays, a longer run (grpo.max_steps) makes it larger"
+        )
+    elif promise["figure"].startswith("sft"):
+        advice.append(
+            f"{promise['text']}: longer SFT (sft.epochs, sft.max_steps) or more of the teacher (teach.episodes)"
+        )
+    else:
+        advice.append(
+            f"{promise['text']}: look at the curve in {folder / 'report.html'}; if it still rises train longer (grpo.max_steps), if "
+            "groups have no variance see docs/when_not.md"
+        )
+    return advice
 
 
 def show_costs(console: Console, costs: Sequence[Mapping[str, Any]]) -> None:

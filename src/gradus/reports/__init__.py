@@ -4,7 +4,7 @@ from gradus.reports.audit_page import Change, audit_badge, audit_card, audit_pag
 from gradus.reports.episode_data import environment_words, prepare_report, shown_episodes, shown_view
 from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
-from gradus.reports.pictures import audit_figure, scores_figure
+from gradus.reports.pictures import audit_figure, curves_figure, run_figures, scores_figure
 from gradus.reports.show import show_episode
 from gradus.reports.tables import all_tables, show_results, summary_table
 from gradus.reports.verdict import Claim, Verdict, verdict_on
@@ -19,10 +19,12 @@ __all__ = [
     "audit_figure",
     "audit_page",
     "compare_audits",
+    "curves_figure",
     "environment_words",
     "page_context",
     "prepare_report",
     "render_report",
+    "run_figures",
     "scores_figure",
     "show_episode",
     "show_results",

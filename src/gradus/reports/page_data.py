@@ -17,7 +17,7 @@ from gradus.reports.terms import actions_used, explanations
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval, format_number
 
-__all__ = ["page_context"]
+__all__ = ["page_context", "training_curves"]
 
 Json = dict[str, Any]
 ALERT = ("rule", "name", "severity", "evidence", "remedy", "step", "action")
@@ -28,11 +28,12 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     """(what the template is filled with, what the scripts draw from)."""
     results, about = record.results, record.about or {}
     recipe = _recipe(record.recipe)
+    grpo, sft = training_curves(record)
     data = {
         "scores": score_charts(results),
         "curves": {
-            "grpo": [asdict(curve) for curve in _grpo(record)],
-            "sft": [asdict(curve) for curve in _sft(record)],
+            "grpo": [asdict(curve) for curve in grpo],
+            "sft": [asdict(curve) for curve in sft],
             "outcome": outcome_curves(results),
         },
         "audit": audit_points(record.audit),
@@ -74,16 +75,14 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     return {**context, "sections": _sections(context)}, data
 
 
-def _grpo(record: RunRecord) -> list[Curve]:
+def training_curves(record: RunRecord) -> tuple[list[Curve], list[Curve]]:
+    """The curves of GRPO and of SFT; over each other where the record holds several runs or training seeds."""
+    grpo, sft = grpo_curves(record.grpo, _aim(record)), sft_curves(record.sft)
     if record.overlaid:
-        return overlaid({name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()})
-    return grpo_curves(record.grpo, _aim(record))
-
-
-def _sft(record: RunRecord) -> list[Curve]:
+        grpo = overlaid({name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()})
     if record.overlaid_sft:
-        return overlaid({name: sft_curves(lines) for name, lines in record.overlaid_sft.items()})
-    return sft_curves(record.sft)
+        sft = overlaid({name: sft_curves(lines) for name, lines in record.overlaid_sft.items()})
+    return grpo, sft
 
 
 def _sections(context: Json) -> list[Json]:

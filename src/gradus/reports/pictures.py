@@ -1,4 +1,4 @@
-"""Two figures for documents, drawn with matplotlib from what a run stored; PNG or SVG by the file's ending. Curves are the page's.
+"""Figures for documents, drawn with matplotlib from what a run stored; PNG or SVG by the file's ending. Curves are those of the page.
 
 They use matplotlib's figure objects and no pyplot: no global state, no display, and the same file for the same data.
 """
@@ -11,17 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.core.files import replacing
-from gradus.reports.evaluation_charts import audit_points
-from gradus.reports.results import figure, measures_of, ranked
+from gradus.reports.curves import Curve, Series
+from gradus.reports.evaluation_charts import audit_points, outcome_curves
+from gradus.reports.page_data import training_curves
+from gradus.reports.results import figure, headline_condition, measures_of, ranked
+from gradus.reports.run_files import read_run
 from gradus.reports.score_tables import is_own
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["audit_figure", "scores_figure"]
+__all__ = ["audit_figure", "curves_figure", "run_figures", "scores_figure"]
 
-COLORS = ("#0072B2", "#D55E00")  # of Okabe and Ito (2008), which can be told apart with any common color blindness
+COLORS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+)  # of Okabe and Ito (2008), which can be told apart with any common color blindness
+MOST_PANELS = 6  # the page has all curves
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -53,6 +64,48 @@ def scores_figure(results: Mapping[str, Any], path: Path, *, measure: str = "rew
 
     rows = max(len(stored.get("policies") or {}) for stored in conditions.values())
     return _save(path, (3.1 * len(conditions), 1.1 + 0.27 * rows), draw)
+
+
+def run_figures(folder: Path) -> list[Path]:
+    """The figures of a run as PNG in ``figures``: scores, the curves of SFT and GRPO, and those in the course of an episode."""
+    record = read_run(folder)
+    grpo, sft = training_curves(record)
+    written: list[Path] = []
+    if record.results:
+        written.append(scores_figure(record.results, folder / "figures" / "scores.png"))
+    outcome = [
+        Curve(title=each["title"], note=each["note"], series=[Series(**line) for line in each["series"]])
+        for each in outcome_curves(record.results, headline_condition(record.results or {}))
+    ]
+    for name, curves in (("sft", sft), ("grpo", grpo), ("episode", outcome)):
+        if curves:
+            written.append(curves_figure(curves[:MOST_PANELS], folder / "figures" / f"{name}.png"))
+    return written
+
+
+def curves_figure(curves: Sequence[Curve], path: Path) -> Path:
+    """Curves side by side, up to three in a row, each with its lines by name."""
+
+    def draw(canvas: Figure) -> None:
+        axes = canvas.subplots(rows, wide, squeeze=False).ravel()
+        for axis, curve in zip(axes, curves, strict=False):
+            for place, line in enumerate(curve.series):
+                color, y = COLORS[place % len(COLORS)], [float("nan") if each is None else each for each in line.y]
+                axis.plot(
+                    line.x, y, "o-" if line.dots else "-", color=color, markersize=3, alpha=0.3 if line.smooth else 1
+                )
+                smooth = [float("nan") if each is None else each for each in line.smooth or ()]
+                axis.plot(line.x if smooth else [], smooth, color=color, linewidth=1.8)
+                axis.plot([], [], color=color, label=line.name)
+            axis.set_title(curve.title)
+            if len(curve.series) > 1:
+                axis.legend(fontsize=7)
+        for axis in axes[len(curves) :]:
+            axis.set_visible(False)
+
+    wide = min(len(curves), 3)
+    rows = -(-len(curves) // wide)
+    return _save(path, (3.6 * wide, 2.6 * rows), draw)
 
 
 def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_reward") -> Path:

@@ -23,6 +23,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "incremental_format": functions.incremental_format,
     "length": functions.length,
     "repetition": functions.repetition,
+    "diversity": functions.diversity,
     "style": functions.style,
     "json_schema": functions.json_schema,
     "debug": functions.debug,
@@ -30,7 +31,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "judge": judge,
 }
 _GIVEN: dict[str, RewardFunction] = {}  # functions of a session that no file holds
-_FACTORIES = {"length", "repetition", "style", "json_schema", "code_tests", "judge"}
+_FACTORIES = {"length", "repetition", "diversity", "style", "json_schema", "code_tests", "judge"}
 
 
 class RewardConfig(BaseModel):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from gradus.rewards.compose import RewardFunction, completion_text
 __all__ = [
     "correctness",
     "debug",
+    "diversity",
     "incremental_format",
     "is_strict_format",
     "json_schema",
@@ -116,6 +118,35 @@ def repetition(*, ngram: int = 3) -> RewardFunction:
         return [_repeated_share(completion_text(text).lower().split(), ngram) for text in completions]
 
     return repeats
+
+
+def diversity(*, ngram: int = 2) -> RewardFunction:
+    """The share of a completion's n-grams of words that no other completion of the same prompt has, in [0, 1].
+
+    It pays for being different, not for being right: keep its weight far below that of the task. A completion that stands alone, or
+    has fewer words than ``ngram``, gets 0.
+    """
+    if ngram < 1:
+        raise ConfigError(f"diversity ngram must be at least 1, got {ngram}")
+
+    @_named("diversity")
+    def different(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        grams = [_grams(completion_text(text).lower().split(), ngram) for text in completions]
+        groups: dict[str, list[int]] = {}
+        for place, prompt in enumerate(prompts):
+            groups.setdefault(str(prompt), []).append(place)
+        values = [0.0] * len(grams)
+        for places in groups.values():
+            held = Counter(gram for place in places for gram in grams[place])
+            for place in places if len(places) > 1 else ():
+                values[place] = sum(held[gram] == 1 for gram in grams[place]) / max(len(grams[place]), 1)
+        return values
+
+    return different
+
+
+def _grams(words: Sequence[str], n: int) -> set[tuple[str, ...]]:
+    return {tuple(words[place : place + n]) for place in range(len(words) - n + 1)}
 
 
 def _repeated_share(words: Sequence[str], ngram: int) -> float:

@@ -13,11 +13,18 @@ __all__ = ["evaluation_table", "export_facts", "front_matter", "model_card"]
 
 
 def model_card(
-    *, title: str, facts: Sequence[str], results: Mapping[str, Any] | None, adapters_of: str | None = None
+    *,
+    title: str,
+    facts: Sequence[str],
+    results: Mapping[str, Any] | None,
+    adapters_of: str | None = None,
+    figures: Sequence[str] = (),
+    recipe: str | None = None,
 ) -> str:
     """Markdown with the header that model hubs read. The evaluation table is that of ``results`` (results.json).
 
-    ``adapters_of``: the base model, if the folder holds adapters alone.
+    ``adapters_of``: the base model, if the folder holds adapters alone. ``figures``: names of PNG files in the folder ``figures``.
+    ``recipe``: the recipe that made it, as TOML.
     """
     head: dict[str, Any] = {
         "library_name": "transformers" if adapters_of is None else "peft",
@@ -42,7 +49,10 @@ def model_card(
         "\n".join(usage),
         "## Evaluation",
         evaluation_table(results) if results else "It was not evaluated with `gradus eval`.",
+        *(f"![{name.removesuffix('.png')}](figures/{name})" for name in figures),
     ]
+    if recipe:
+        parts += ["## Hyperparameters", f"What the recipe leaves out is Gradus' default.\n\n```toml\n{recipe.strip()}\n```"]
     return front_matter(head) + "\n\n".join(parts) + "\n"
 
 

@@ -1,0 +1,258 @@
+"""Logs of inspect_ai (https://inspect.aisi.org.uk): read as episodes, so that they can be compared, and written from ours.
+
+The library reads and writes them; it is imported when it is needed (``pip install 'gradus-rl[inspect]'``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from gradus.core import (
+    Condition,
+    ConfigError,
+    EnvironmentSpec,
+    Episode,
+    Failure,
+    Grader,
+    Message,
+    Reward,
+    StopReason,
+    StorageError,
+    Task,
+    Turn,
+)
+from gradus.version import __version__
+
+__all__ = ["InspectLog", "is_log", "log_spec", "read_log", "write_logs"]
+
+_WORDS = {
+    "C": 1.0,
+    "I": 0.0,
+    "P": 0.5,
+    "N": 0.0,
+    "YES": 1.0,
+    "NO": 0.0,
+    "TRUE": 1.0,
+    "FALSE": 0.0,
+}  # as inspect_ai scores them
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectLog:
+    """A log as ours: its task, its first scorer, an episode for each sample and epoch, and its settings."""
+
+    task: str
+    scorer: str
+    episodes: Sequence[Episode]
+    settings: Mapping[str, str]
+
+
+def is_log(path: Path) -> bool:
+    """Whether a path has the form of a log: a file that ends in .eval or .json."""
+    return path.is_file() and path.suffix in (".eval", ".json")
+
+
+def read_log(path: Path, *, policy: str) -> InspectLog:
+    """A log's samples as episodes of ``policy``. The first scorer's value is the reward; other scorers become metrics.
+
+    Raises ConfigError if inspect_ai is not installed or the log holds no scored sample, StorageError if it cannot be read.
+    """
+    logs = _library()
+    try:
+        log = logs.read_eval_log(str(path), resolve_attachments=True)
+    except Exception as error:  # the library raises what its parsers raise
+        raise StorageError(f"{path} is no log that inspect_ai can read: {str(error).splitlines()[0]}") from error
+    samples: Sequence[Any] = log.samples or ()
+    scorers = list(dict.fromkeys(name for sample in samples for name in sample.scores or ()))
+    if not scorers:
+        raise ConfigError(f"{path} holds no scored sample; run its evaluation to the end, with a scorer")
+    generated = log.eval.model_generate_config.model_dump(exclude_none=True)
+    settings = {"model": log.eval.model, **log.eval.task_args, **generated}
+    return InspectLog(
+        task=log.eval.task,
+        scorer=scorers[0],
+        episodes=[_episode(sample, log.eval.task, policy, scorers) for sample in samples],
+        settings={name: str(value) for name, value in settings.items()},
+    )
+
+
+def _library() -> Any:
+    try:
+        from inspect_ai import log  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError("logs of inspect_ai need its package: pip install 'gradus-rl[inspect]'") from error
+    return log
+
+
+def _episode(sample: Any, task: str, policy: str, scorers: Sequence[str]) -> Episode:
+    values = {name: _number(score.value) for name, score in (sample.scores or {}).items()}
+    failure = sample.error and Failure(stage="act", type="EvalError", message=sample.error.message)
+    reward = Reward(grader=scorers[0], value=values.get(scorers[0]))
+    own = sample.metadata or {}
+    return Episode(
+        task=Task(
+            environment=task,
+            seed=own["seed"] if isinstance(own.get("seed"), int) else _stable(sample.id),
+            condition=str(own.get("condition", "samples")),
+            id=str(sample.id),
+        ),
+        policy=policy,
+        turns=tuple(_turns(sample)),
+        stop=StopReason.FAILED
+        if failure
+        else StopReason.TERMINATED
+        if sample.limit is None
+        else StopReason.TOKEN_LIMIT,
+        member=sample.epoch - 1,
+        reward=None if failure else reward,
+        failure=failure or None,
+        metrics={name: values.get(name) for name in scorers[1:]},
+    )
+
+
+def _turns(sample: Any) -> Iterable[Turn]:
+    """Each answer of the model with what it had read since its last one."""
+    read: list[str] = []
+    answers = 0
+    for message in sample.messages:
+        if message.role == "assistant":
+            yield Turn(index=answers, observation="\n\n".join(read), action=message.text)
+            read, answers = [], answers + 1
+        else:
+            read.append(message.text)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            return _WORDS.get(value.upper(), float(value))
+        except ValueError:
+            return _WORDS.get(value.upper())
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _stable(name: int | str) -> int:
+    """A number for a sample's id, the same in every log."""
+    return name if isinstance(name, int) else int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest())
+
+
+def log_spec(log: InspectLog) -> EnvironmentSpec:
+    """What a comparison must know of a log's task. Nothing can be rolled out in it."""
+
+    def cannot(*_: Any) -> Any:
+        raise ConfigError(f"{log.task} is known by its log alone; it cannot be rolled out here")
+
+    conditions = dict.fromkeys(each.task.condition for each in log.episodes)
+    return EnvironmentSpec(
+        name=log.task,
+        summary="a task of inspect_ai",
+        make=cannot,
+        graders={log.scorer: Grader(name=log.scorer, compute=cannot)},
+        conditions={name: Condition(name=name, seeds=()) for name in conditions},
+        train_task=cannot,
+        max_turns=1,
+    )
+
+
+def write_logs(episodes: Sequence[Episode], folder: Path, *, model: str) -> list[Path]:
+    """One log a policy and condition, as ``CONDITION-POLICY.eval``; returns the paths. Open them with ``inspect view``."""
+    logs = _library()
+    several: dict[tuple[str, str], list[Episode]] = {}
+    for episode in episodes:
+        several.setdefault((episode.task.condition, episode.policy), []).append(episode)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for (condition, policy), each in several.items():
+        path = folder / f"{condition}-{policy}.eval".replace("/", "_").replace(":", "_")
+        logs.write_eval_log(_log(logs, each, condition, f"gradus/{policy}", model), str(path))
+        written.append(path)
+    return written
+
+
+def _log(logs: Any, episodes: Sequence[Episode], condition: str, name: str, model: str) -> Any:
+    samples = [_sample(logs, episode, name) for episode in episodes]
+    now = datetime.now(UTC).isoformat()
+    ids = list(dict.fromkeys(sample.id for sample in samples))
+    spec = logs.EvalSpec(
+        created=now,
+        task=episodes[0].task.environment,
+        dataset=logs.EvalDataset(name=condition, samples=len(ids), sample_ids=ids),
+        model=name,
+        model_args={"checkpoint": model},
+        config=logs.EvalConfig(epochs=1 + max(episode.member for episode in episodes)),
+        packages={"gradus-rl": __version__},
+    )
+    scores = [
+        logs.EvalScore(name=scorer, scorer=scorer, metrics=_metrics(logs, [s.scores[scorer].value for s in samples if scorer in s.scores]))
+        for scorer in dict.fromkeys(scorer for sample in samples for scorer in sample.scores)
+    ]  # fmt: skip
+    whole = sum(sample.error is None for sample in samples)
+    results = logs.EvalResults(total_samples=len(samples), completed_samples=whole, scores=scores)
+    stats = logs.EvalStats(started_at=now, completed_at=now)
+    return logs.EvalLog(version=2, status="success", eval=spec, results=results, stats=stats, samples=samples)
+
+
+def _metrics(logs: Any, values: Sequence[float]) -> dict[str, Any]:
+    metrics = {"mean": fmean(values)}
+    if len(values) > 1:
+        metrics["stderr"] = stdev(values) / len(values) ** 0.5
+    return {name: logs.EvalMetric(name=name, value=value) for name, value in metrics.items()}
+
+
+def _sample(logs: Any, episode: Episode, model: str) -> Any:
+    from inspect_ai.model import ModelOutput  # pyright: ignore[reportMissingImports]
+    from inspect_ai.scorer import Score  # pyright: ignore[reportMissingImports]
+
+    messages = [_message(each) for each in _conversation(episode)]
+    values = {"true_reward": episode.metrics.get("true_reward"), **episode.metrics}
+    graded = episode.reward
+    scores = {name: Score(value=value) for name, value in values.items() if value is not None}
+    if graded is not None and graded.value is not None:
+        first = Score(value=graded.value, metadata={"components": dict(graded.components)})
+        scores = {graded.grader: first, **scores}
+    failed = episode.failure and {
+        "message": f"{episode.failure.type}: {episode.failure.message}",
+        "traceback": "",
+        "traceback_ansi": "",
+    }
+    return logs.EvalSample(
+        id=f"{episode.task.condition}/{episode.task.seed}",
+        epoch=episode.member + 1,
+        input=episode.turns[0].observation if episode.turns else "",
+        target="",
+        messages=messages,
+        output=ModelOutput.from_content(model, episode.turns[-1].action if episode.turns else ""),
+        scores=scores,
+        metadata={"condition": episode.task.condition, "seed": episode.task.seed, "stop": str(episode.stop)},
+        error=failed or None,
+    )  # fmt: skip
+
+
+def _conversation(episode: Episode) -> Iterable[Message]:
+    if episode.system_prompt:
+        yield Message(role="system", content=episode.system_prompt)
+    for turn in episode.turns:
+        yield from turn.messages or (Message(role="user", content=turn.observation),)
+        yield Message(role="assistant", content=turn.action, calls=turn.calls)
+
+
+def _message(message: Message) -> Any:
+    from inspect_ai.model import (  # pyright: ignore[reportMissingImports]
+        ChatMessageAssistant,
+        ChatMessageSystem,
+        ChatMessageTool,
+        ChatMessageUser,
+    )
+
+    if message.role == "tool":
+        return ChatMessageTool(
+            content=message.content, tool_call_id=message.call_id or None, function=message.name or None
+        )
+    kinds = {"system": ChatMessageSystem, "assistant": ChatMessageAssistant}
+    return kinds.get(message.role, ChatMessageUser)(content=message.content)
