@@ -83,6 +83,7 @@ class PolicyFigures(TypedDict, extra_items=Mean):
     ungraded: int
     truncated: int
     invalid_actions: float | None
+    actions: NotRequired[dict[str, int]]  # how often each was chosen, where there are few different ones
     usage: NotRequired[Usage]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import SCHEMA, Mean, PairedMean
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
 
@@ -28,7 +28,10 @@ __all__ = [
 ]
 
 _DIGITS = 6
-_RESERVED = frozenset({"reward", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"})
+_MOST_ACTIONS = 20  # different ones; beyond, answers are texts and no choice among actions
+_RESERVED = frozenset(
+    {"reward", "actions", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"}
+)
 
 Values = list[float | None]
 
@@ -160,6 +163,9 @@ def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
         "truncated": len(cut),
         "invalid_actions": rounded(invalid),
     }
+    actions = Counter(name for turn in turns for name in _actions(turn))
+    if 0 < len(actions) <= _MOST_ACTIONS:
+        record["actions"] = dict(sorted(actions.items(), key=lambda each: (-each[1], each[0])))
     usage = [turn.usage for turn in turns if turn.usage is not None]
     if usage:
         costs = [each.cost for each in usage]
@@ -170,6 +176,16 @@ def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
             "cost": rounded(sum(known)) if known and len(known) == len(costs) else None,
         }
     return record
+
+
+def _actions(turn: Turn) -> list[str]:
+    """What was done in a valid turn: the tools that were called, the span named action, or the answer as it is."""
+    if not turn.valid:
+        return []
+    if turn.calls:
+        return [call.name for call in turn.calls]
+    span = next((each for each in turn.spans if each.name == "action"), None)
+    return [turn.action[span.start : span.end] if span else turn.action.strip()]
 
 
 def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "states": STATES,
         "promises": _promises(record),
         "kept": _kept(record.promises),
-        "actions": actions_used(data["episodes"]),
+        "actions": actions_used(results, main_condition(results) if results else None),
         "scores": score_tables(results),
         "main_condition": main_condition(results) if results else None,
         "reference": reference_table(about.get("reference"), results),

@@ -28,7 +28,7 @@ FIRST = (
 )  # beginnings of names, shown first in this order; other metrics follow
 ALPHA = 0.05
 FEWEST = 6  # pairs: with five, even five wins of five have p = 0.06 in a sign test
-NOT_MEASURES = ("components", "curves", "failures", "usage")
+NOT_MEASURES = ("actions", "components", "curves", "failures", "usage")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.reports.results import figure, graders_of, headline_condition, measures_of, ranked
-from gradus.reports.score_tables import ScoreTable, is_own, score_tables, seed_tables
+from gradus.reports.score_tables import Cell, Row, ScoreTable, is_own, score_tables, seed_tables
+from gradus.reports.terms import actions_used
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval
 
@@ -106,7 +107,13 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
     """The tables of the page for a terminal: every figure, component, pair and curve."""
-    return [part for each in score_tables(dict(results), curves=True) for part in (terminal_table(each), "")]
+    tables = score_tables(dict(results), curves=True)
+    for condition in results.get("conditions") or {}:
+        if (actions := actions_used(results, condition)) is not None:
+            rows = [Row(name=name, cells=[Cell(text=f"{share:.0%}") for share in row]) for name, row in actions["rows"]]
+            title = f"Actions, {condition}"
+            tables.append(ScoreTable(title=title, caption="share of the turns", header=actions["header"], rows=rows))
+    return [part for each in tables for part in (terminal_table(each), "")]
 
 
 def terminal_table(each: ScoreTable) -> RenderableType:

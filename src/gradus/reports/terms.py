@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["TERMS", "actions_used", "explanations"]
@@ -42,15 +42,10 @@ def explanations(about: Mapping[str, Any]) -> dict[str, str]:
     return {**TERMS, **{name: text for name, text in own.items() if text}}
 
 
-def actions_used(entries: Sequence[Json]) -> Json | None:
-    """Shares of the actions in the stored episodes of each policy, from the first strip of their views; None if there is none."""
-    counts: dict[str, Counter[str]] = {}
-    for entry in entries:
-        for member in entry.get("members") or ():
-            panels = (member.get("view") or {}).get("panels") or ()
-            strip = next((panel for panel in panels if panel.get("kind") == "strip"), None)
-            if strip is not None:
-                counts.setdefault(str(entry.get("policy")), Counter()).update(map(str, strip.get("labels") or ()))
+def actions_used(results: Json | None, condition: str | None) -> Json | None:
+    """Shares of the actions that each policy chose under a condition; None where no policy chose among a few."""
+    policies: Json = ((results or {}).get("conditions") or {}).get(condition, {}).get("policies") or {}
+    counts = {name: Counter[str](stored["actions"]) for name, stored in policies.items() if stored.get("actions")}
     names = [name for name, _ in sum(counts.values(), Counter[str]()).most_common(MOST_ACTIONS)]
     if not names:
         return None
