@@ -52,7 +52,10 @@ def model_card(
         *(f"![{name.removesuffix('.png')}](figures/{name})" for name in figures),
     ]
     if recipe:
-        parts += ["## Hyperparameters", f"What the recipe leaves out is Gradus' default.\n\n```toml\n{recipe.strip()}\n```"]
+        parts += [
+            "## Hyperparameters",
+            f"What the recipe leaves out is Gradus' default.\n\n```toml\n{recipe.strip()}\n```",
+        ]
     return front_matter(head) + "\n\n".join(parts) + "\n"
 
 
