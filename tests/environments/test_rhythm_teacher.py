@@ -76,6 +76,22 @@ def test_knowing_the_person_pays() -> None:
     assert (clairvoyant - blind).mean() / (clairvoyant - random).mean() >= 0.25
 
 
+def test_random_beliefs_beside_the_blind_plan_know_nobody() -> None:
+    tasks = [SPEC.train_task(index) for index in range(24)]
+    blind, stating = (
+        roll_out(SPEC, SPEC.policy(name), tasks).episodes for name in ("profile-blind", "profile-blind+random")
+    )
+    for one, other in zip(blind, stating, strict=True):
+        assert [turn.action_data["action_type"] for turn in one.turns] == [
+            turn.action_data["action_type"] for turn in other.turns
+        ]
+    stated = np.array([[turn.action_data["belief"] for turn in each.turns] for each in stating])  # (24, 28, 3)
+    truth = np.array([list(each.outcome["beliefs"].values()) for each in stating])
+    assert abs(np.corrcoef(stated.mean(axis=1).ravel(), truth.ravel())[0, 1]) < 0.4
+    assert len(np.unique(stated)) == 10
+    assert abs(stated.mean() - 0.5) < 0.03
+
+
 def test_inference_alone_pays_the_reflex() -> None:
     tasks = SPEC.tasks("in-distribution")
     believer, reflex = (

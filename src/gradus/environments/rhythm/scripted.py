@@ -69,25 +69,37 @@ def reflex_policy(name: str, reflex: Reflex, belief: Sequence[float] | None = No
     return FunctionPolicy(name, lambda seen, script: answer_text(reflex(seen.data, script.start), belief))
 
 
-class PlannerPolicy:
-    """Plans for a person given in advance: everybody's average, or (privileged) the hidden one, stated as belief."""
+Beliefs = Sequence[Sequence[float]]  # what is stated at each step of a week; empty for nothing
+_SILENT: Beliefs = ()
 
-    def __init__(self, name: str, person: Callable[[EpisodeStart], Profile], *, states_belief: bool) -> None:
-        self._name, self._person, self._states_belief = name, person, states_belief
+
+def _drawn_beliefs(start: EpisodeStart) -> Beliefs:
+    """Three digits a step that know nothing of the person: who learns from them may state any belief, and knows none."""
+    rng = np.random.default_rng(child_seed(0, *start.key, "belief"))
+    return (rng.integers(10, size=(STEPS, 3)) / 9).tolist()
+
+
+class PlannerPolicy:
+    """Plans for a person given in advance: everybody's average, or (privileged) the hidden one."""
+
+    def __init__(
+        self, name: str, person: Callable[[EpisodeStart], Profile], beliefs: Callable[[EpisodeStart], Beliefs]
+    ) -> None:
+        self._name, self._person, self._beliefs = name, person, beliefs
 
     @property
     def name(self) -> str:
         return self._name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return _PlannerSession([self._person(episode) for episode in episodes], self._states_belief)
+        return _PlannerSession([self._person(each) for each in episodes], [self._beliefs(each) for each in episodes])
 
 
 class _PlannerSession:
-    def __init__(self, persons: Sequence[Profile], states_belief: bool) -> None:
+    def __init__(self, persons: Sequence[Profile], beliefs: Sequence[Beliefs]) -> None:
         self._weights, modifiers = arrays(persons)
         self._effects = effect_tables(modifiers)
-        self._beliefs = [person.beliefs if states_belief else None for person in persons]
+        self._beliefs = beliefs
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         actions = [Action()] * len(requests)
@@ -98,7 +110,8 @@ class _PlannerSession:
                 meters, self._weights[rows], self._effects[rows], step, horizon=_CEILING_HORIZON, beam=_CEILING_BEAM
             )
             for place, row, action in zip(places, rows, best.tolist(), strict=True):
-                actions[place] = Action(text=answer_text(ACTIONS[action], self._beliefs[row]))
+                beliefs = self._beliefs[row]
+                actions[place] = Action(text=answer_text(ACTIONS[action], beliefs[step] if beliefs else None))
         return actions
 
     def close(self) -> None: ...
@@ -110,6 +123,10 @@ def by_step(requests: Sequence[Request]) -> dict[int, list[int]]:
     for place, request in enumerate(requests):
         places.setdefault(request.observation.data["step"], []).append(place)
     return places
+
+
+def _average_person(start: EpisodeStart) -> Profile:
+    return NEUTRAL
 
 
 def _hidden_person(start: EpisodeStart) -> Profile:
@@ -145,6 +162,9 @@ def reflexes() -> dict[str, Callable[[str | None], Policy]]:
         "two-cycle": _two_cycle,
         "sandbagger": lambda argument: reflex_policy("sandbagger", _sandbagger_action),
         "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
-        "profile-blind": lambda argument: PlannerPolicy("profile-blind", lambda start: NEUTRAL, states_belief=False),
-        "clairvoyant": lambda argument: PlannerPolicy("clairvoyant", _hidden_person, states_belief=True),
+        "profile-blind": lambda argument: PlannerPolicy("profile-blind", _average_person, lambda start: _SILENT),
+        "profile-blind+random": lambda argument: PlannerPolicy("profile-blind+random", _average_person, _drawn_beliefs),
+        "clairvoyant": lambda argument: PlannerPolicy(
+            "clairvoyant", _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS
+        ),
     }
