@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from fakes import lamps
 from safetensors.torch import load_file
 
@@ -16,7 +18,8 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
-from gradus.training.data.sft_sequences import text_sequences
+from gradus.training.data.augmentation import answer_pools, with_history_noise
+from gradus.training.data.sft_sequences import READ, text_sequences
 from gradus.training.run.folder import RunFolder
 from gradus.training.sft import SftConfig, train_sft
 
@@ -56,6 +59,41 @@ def test_only_answers_are_trained(loaded: LoadedModel, taught: list[Episode]) ->
         for number, turn in enumerate(episode.turns):
             own = [i for i, at in zip(labels, sequence.turns, strict=True) if at == number]
             assert loaded.renderer.decode(own) == turn.action
+
+
+def test_observations_are_learned_beside_answers_and_no_noise_reaches_them(
+    loaded: LoadedModel, taught: list[Episode]
+) -> None:
+    plain, both = (text_sequences(loaded, taught[:1], observations=wanted)[0] for wanted in (False, True))
+    read = both.offsets == READ
+    assert torch.equal(both.ids, plain.ids)
+    assert torch.equal(both.positions[~read], plain.positions)
+    following = [token for turn in taught[0].turns[1:] for token in loaded.renderer.following(turn.observation)]
+    assert both.ids[both.positions[read]].tolist() == following
+    pools = answer_pools([both])
+    assert pools.keys() == answer_pools([plain]).keys()
+    noisy = with_history_noise(both, 1.0, pools, np.random.default_rng(0))
+    assert torch.equal(noisy.ids[both.positions[read]], both.ids[both.positions[read]])
+
+
+def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
+    def surprise(folder: Path) -> float:
+        """Nats per token of observations."""
+        model = load_model(folder, device="cpu")
+        (sequence, *_) = text_sequences(model, taught[:1], observations=True)
+        with torch.no_grad():
+            logits = model.model(sequence.ids[None]).logits[0]
+        at = sequence.positions[sequence.offsets == READ]
+        return -float(logits.log_softmax(-1)[at - 1, sequence.ids[at]].mean())
+
+    plain, both = (
+        train_sft(lamps_model, taught, settings(observations=weight), tmp_path / str(weight), live=False)
+        for weight in (0.0, 0.5)
+    )
+    assert surprise(both.final) < 0.5 * surprise(plain.final)
+    assert both.loss is not None
+    assert plain.loss is not None
+    assert both.loss < 2 * plain.loss  # the figure is that of answers alone
 
 
 def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel) -> None:

@@ -21,7 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.data.sft_sequences import text_sequences
+from gradus.training.data.sft_sequences import READ, text_sequences
 from gradus.training.distributed.fsdp import shard
 from gradus.training.distributed.processes import any_of, barrier, from_main, share, total, world
 from gradus.training.engine.forward import score_tokens
@@ -83,6 +83,12 @@ class SftConfig(TrainerConfig):
         description="Turns of each episode in the short steps: if most is learned early, they give more updates in the same time.",
     )
     short_turns_share: float = Field(default=0.7, gt=0, le=1, description="Share of the steps that are short.")
+    observations: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of predicting a token that the environment shows, beside 1 for a token that the teacher says: the model "
+        "learns how the world answers, also where the teacher does not know.",
+    )
     checkpoint_every: int = Field(
         default=50, ge=1, description="Steps between checkpoints; the last step is always kept."
     )
@@ -131,7 +137,7 @@ def train_sft(
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     loaded = prepare_model(model, config)
     training, validation = _hold_out(episodes, validation, config)
-    sequences = text_sequences(loaded, training, reasoning=config.reasoning)
+    sequences = text_sequences(loaded, training, reasoning=config.reasoning, observations=config.observations > 0)
     checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
@@ -230,16 +236,21 @@ class _Trainer:
         started = time.perf_counter()
         epoch, batch = divmod(step - 1, self._batches_per_epoch)
         sequences = self._batch(epoch, batch)
-        n_tokens = sum(sequence.actions for sequence in sequences)
+        n_tokens = sum(int((sequence.offsets != READ).sum()) for sequence in sequences)
         totals = {"loss": 0.0, "right": 0.0}
 
         def loss(microbatch: MicroBatch) -> Tensor:
             scores = score_tokens(self.loaded.model, microbatch, PLAIN, greedy=True)
-            part = -scores.logprobs.sum() / n_tokens
             assert scores.greedy is not None
+            logprobs, greedy, read = scores.logprobs, scores.greedy, 0.0
+            if self.config.observations:
+                said = torch.cat([own[number].offsets for number in microbatch.sequences]).to(greedy.device) != READ
+                read = -self.config.observations * logprobs[~said].sum() / n_tokens
+                logprobs, greedy = logprobs[said], greedy[said]
+            part = -logprobs.sum() / n_tokens
             totals["loss"] += float(part.detach())
-            totals["right"] += float(scores.greedy.sum())
-            return part
+            totals["right"] += float(greedy.sum())
+            return part + read
 
         lr = lr_at(self.config, step, self.steps)
         own = [sequences[index] for index in share(len(sequences))]  # this process's

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sft_sequences import READ
 
 __all__ = ["answer_pools", "short_turns", "with_history_noise"]
 
@@ -20,7 +21,7 @@ def answer_pools(sequences: Sequence[TrainingSample]) -> Pools:
     """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
     offsets = torch.cat([sequence.offsets for sequence in sequences])
     said = torch.cat([sequence.ids[sequence.positions] for sequence in sequences])
-    return {place: said[offsets == place].unique() for place in offsets.unique().tolist()}
+    return {place: said[offsets == place].unique() for place in offsets.unique().tolist() if place != READ}
 
 
 def with_history_noise(

@@ -12,7 +12,9 @@ from gradus.core.thoughts import without_thoughts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
 
-__all__ = ["strip_reasoning", "text_sequences"]
+__all__ = ["READ", "strip_reasoning", "text_sequences"]
+
+READ = -1  # the offset of a token that was read, not said
 
 _REASONING = re.compile(r"<reasoning>.*?</reasoning>\s*", re.DOTALL | re.IGNORECASE)
 
@@ -26,18 +28,20 @@ def strip_reasoning(action: str) -> str:
     return _REASONING.sub("", without_thoughts(action)).strip()
 
 
-def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True) -> list[TrainingSample]:
+def text_sequences(
+    loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True, observations: bool = False
+) -> list[TrainingSample]:
     """Training sequences of what was said in episodes, by whatever policy; failed episodes are left out.
 
     The answer's own tokens and a stop token are trained, nothing else. ``reasoning`` False strips the reasoning of every
-    answer, in the history too. An invalid turn is read as history but not trained: a student should not learn to be wrong.
+    answer, in the history too. ``observations`` trains what the environment showed after an answer as well, with the offset ``READ``. An invalid turn is read as history but not trained: a student should not learn to be wrong.
     Where a teacher corrected a turn (``Turn.expert_action``), its answer is learned and the student's stays in the history.
     Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
     """
     sequences: list[TrainingSample] = []
     for number, episode in enumerate(episodes):
         if episode.stop is not StopReason.FAILED:
-            sequences.extend(_cut(loaded, episode, number, reasoning))
+            sequences.extend(_cut(loaded, episode, number, reasoning, observations))
     if not sequences:
         raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")
     for sequence in sequences:
@@ -49,7 +53,9 @@ def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasonin
     return sequences
 
 
-def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSample]:
+def _cut(
+    loaded: LoadedModel, episode: Episode, number: int, reasoning: bool, observations: bool
+) -> list[TrainingSample]:
     renderer = loaded.renderer.for_tools(episode.tools)
     parts: list[TrainingSample] = []
     ids: list[int] = []
@@ -65,7 +71,10 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
             ids = list(renderer.first(episode.system_prompt, turn.shown))
             places = []
         else:
-            ids.extend(renderer.following(turn.shown))
+            shown = renderer.following(turn.shown)
+            if observations:
+                places.extend((len(ids) + spot, index, READ, token) for spot, token in enumerate(shown))
+            ids.extend(shown)
         answer = encoded(turn.action, turn)
         target = answer if turn.expert_action is None else encoded(turn.expert_action, turn)
         if len(target) != len(answer):  # a correction that does not fit over the answer stands in a sequence of its own
