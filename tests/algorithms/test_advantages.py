@@ -257,6 +257,23 @@ def test_immediate_terms_count_in_their_own_turn_and_acts_by_what_follows():
     assert torch.allclose(advantages.sum(-1), total)  # nothing is lost: the channels of a turn add up to turn credit
 
 
+def test_acts_that_inform_nobody_are_credited_without_immediate_terms():
+    torch = __import__("torch")
+    from gradus.algorithms import immediate_advantages, turn_advantages
+
+    draws = torch.Generator().manual_seed(2)
+    rewards_by_turn = torch.randn(6, 4, 3, generator=draws, dtype=torch.float64)
+    lengths, groups = torch.tensor([4, 4, 2, 4, 3, 4]), torch.tensor([0, 0, 0, 1, 1, 1])
+    with_later, without = (
+        immediate_advantages(rewards_by_turn, lengths, groups, scale="none", discount=0.9, informing=informing)
+        for informing in (True, False)
+    )
+    acts = turn_advantages(rewards_by_turn[..., 0], lengths, groups, scale="none", discount=0.9)
+    assert torch.allclose(without[..., 0], acts)
+    assert not torch.allclose(with_later[..., 0], acts)
+    assert torch.equal(without[..., 1:], with_later[..., 1:])
+
+
 def test_an_immediate_term_that_all_members_share_has_no_advantage():
     torch = __import__("torch")
     from gradus.algorithms import immediate_advantages

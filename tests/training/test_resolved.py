@@ -32,6 +32,8 @@ def test_credit_follows_the_grader_unless_the_algorithm_says_otherwise() -> None
     assert resolve(GrpoConfig(), AT_END).config.credit == "episode"
     assert resolve(GrpoConfig(algorithm="grpo"), BY_TURN).config.credit == "episode"
     assert resolve(GrpoConfig(credit="span"), AT_END).config.credit == "span"
+    with pytest.raises(ConfigError, match="informing is about terms of spans and has no effect with credit by turn"):
+        resolve(GrpoConfig(informing=False, credit="turn"), AT_END)
     with pytest.raises(ConfigError, match="discount is per turn and has no effect here: grader 'at-end'"):
         resolve(GrpoConfig(discount=0.9), AT_END)
 

@@ -102,7 +102,13 @@ def span_advantages(
 
 
 def immediate_advantages(
-    rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
+    rewards: Tensor,
+    lengths: Tensor,
+    groups: Tensor,
+    *,
+    scale: Scale = "batch",
+    discount: float = 1.0,
+    informing: bool = True,
 ) -> Tensor:
     """One advantage per turn for what was done (channel 0) and for each kind of immediate term (the other channels).
 
@@ -117,13 +123,18 @@ def immediate_advantages(
         rewards: (N, K, C) rewards by turn and channel; channel 0 holds everything that is not immediate.
         lengths, groups, discount: as in :func:`turn_advantages`.
         scale: ``none``, ``batch`` or ``group``: root mean square of the sum over channels.
+        informing: whether what was done answers for the immediate terms of later turns. Without it, what is said at random later is
+            no noise in the credit of what is done now, and no reward for finding out.
 
     Returns:
         (N, K, C), 0 after ``lengths``.
     """
     present = _present(rewards, lengths)
     masked = torch.where(present[..., None], rewards, 0.0)
-    later = rewards_to_go(masked.sum(-1), lengths, discount=discount) - masked[..., 1:].sum(-1)
+    if informing:
+        later = rewards_to_go(masked.sum(-1), lengths, discount=discount) - masked[..., 1:].sum(-1)
+    else:
+        later = rewards_to_go(masked[..., 0], lengths, discount=discount)
     return _by_channel(torch.cat([later[..., None], masked[..., 1:]], dim=-1), present, groups, scale)
 
 

@@ -60,6 +60,11 @@ class GrpoConfig(TrainerConfig):
         le=1,
         description="Per turn, for credit by turn and span: below 1, less noise for some bias towards what follows soon.",
     )
+    informing: bool = Field(
+        default=True,
+        description="Whether an action answers for immediate terms of later turns too, for credit by span: acting is how one learns "
+        "what to say. False is less noise while what is said is mostly random.",
+    )
     clip_low: float | None = Field(default=None, gt=0, description="The ratio may fall to 1 - clip_low.")
     clip_high: float | None = Field(default=None, gt=0, description="The ratio may rise to 1 + clip_high.")
     overlong_buffer: int | None = Field(

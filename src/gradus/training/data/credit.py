@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import fsum
 
 import torch
@@ -20,7 +20,7 @@ from gradus.algorithms import (
     overlong_penalty,
     span_advantages,
 )
-from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Turn
+from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
 from gradus.training.data.sequences import TrainingSample, episode_samples
 
 __all__ = ["CreditRule", "credit_groups", "penalize_length", "token_ends"]
@@ -28,13 +28,14 @@ __all__ = ["CreditRule", "credit_groups", "penalize_length", "token_ends"]
 
 @dataclass(frozen=True, kw_only=True)
 class CreditRule:
-    """How rewards become advantages. ``discount`` is per turn, for credit by turn and span."""
+    """How rewards become advantages. ``discount`` is per turn, for credit by turn and span; ``informing`` is for immediate terms."""
 
     algorithm: Algorithm
     credit: Credit
     scale: Scale
     baseline: Baseline = "mean"
     discount: float = 1.0
+    informing: bool = True
 
 
 def credit_groups(
@@ -60,7 +61,7 @@ def credit_groups(
         values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
         return [replace(sample, advantages=values[sample.episode].repeat(sample.actions)) for sample in samples]
     channels = _Channels.of(episodes, by_span=rule.credit == "span")
-    advantage = immediate_advantages if channels.immediate else span_advantages
+    advantage = partial(immediate_advantages, informing=rule.informing) if channels.immediate else span_advantages
     values = advantage(*channels.rewards(episodes), names, scale=rule.scale, discount=rule.discount)
     return [
         replace(sample, advantages=channels.by_token(values[sample.episode], sample, episodes, renderer))
@@ -147,25 +148,37 @@ class _Channels:
         if not self.places:
             return values[sample.turns, 0]
         turns = episodes[sample.episode].turns
-        inside = {turn: self._inside(turns[turn], renderer) for turn in sample.turns.unique().tolist()}
-        member: list[list[float]] = []
-        for turn, offset in zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True):
-            channels = inside[turn][offset]
-            chosen = set(channels[:1] or [0]) if self.immediate else {0, *channels}
-            member.append([float(channel in chosen) for channel in range(len(self.places) + 1)])
-        return (values[sample.turns] * torch.tensor(member, dtype=torch.float64)).sum(-1)
+        spans = {turn: self._channels_of(turns[turn], renderer) for turn in sample.turns.unique().tolist()}
+        rows: list[int] = []
+        columns: list[int] = []
+        for row, (turn, offset) in enumerate(zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True)):
+            channels = spans[turn][offset]
+            chosen = channels[:1] or (0,) if self.immediate else {0, *channels}
+            rows += [row] * len(chosen)
+            columns += chosen
+        member = torch.zeros(sample.actions, len(self.places) + 1, dtype=torch.float64)
+        member[rows, columns] = 1.0
+        return (values[sample.turns] * member).sum(-1)
 
-    def _inside(self, turn: Turn, renderer: Renderer) -> list[list[int]]:
-        """The channels of each sampled token of a turn: those whose span holds any of its visible characters."""
+    def _channels_of(self, turn: Turn, renderer: Renderer) -> list[tuple[int, ...]]:
+        """The channels of each sampled token of a turn."""
         assert turn.tokens is not None
-        by_token: list[list[int]] = []
-        start = 0
-        for end in token_ends(renderer, turn.tokens.action_ids):
-            visible = [at for at in range(start, end) if at < len(turn.action) and not turn.action[at].isspace()]
-            spans = [span for span in turn.spans if any(span.start <= at < span.end for at in visible)]
-            by_token.append([self.places[span.name] for span in spans if span.name in self.places])
-            start = end
-        return by_token
+        by_token = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))
+        return [tuple(self.places[name] for name in names if name in self.places) for names in by_token]
+
+
+@lru_cache(maxsize=65536)
+def _token_spans(
+    renderer: Renderer, action_ids: tuple[int, ...], action: str, spans: tuple[Span, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """The spans of each token of an answer: those that hold any of its visible characters."""
+    by_token: list[tuple[str, ...]] = []
+    start = 0
+    for end in token_ends(renderer, action_ids):
+        visible = [at for at in range(start, end) if at < len(action) and not action[at].isspace()]
+        by_token.append(tuple(span.name for span in spans if any(span.start <= at < span.end for at in visible)))
+        start = end
+    return tuple(by_token)
 
 
 @lru_cache(maxsize=65536)

@@ -33,6 +33,7 @@ class ResolvedConfig:
             scale=config.scale or "batch",  # an algorithm without a scale does not read it
             baseline=named.baseline,
             discount=config.discount,
+            informing=config.informing,
         )
 
     def table(self) -> dict[str, dict[str, Any]]:
@@ -67,6 +68,11 @@ def resolve(config: GrpoConfig, grader: Grader, sources: Mapping[str, str] | Non
         raise ConfigError(
             f"discount is per turn and has no effect here: grader {grader.name!r} rewards the end of an episode, so credit "
             "is by episode; leave discount out, or set credit = 'turn'"
+        )
+    if not resolved.informing and resolved.credit != "span":
+        raise ConfigError(
+            f"informing is about terms of spans and has no effect with credit by {resolved.credit}; leave it out, or set "
+            "credit = 'span'"
         )
     given = {name: (sources or {}).get(name, "set") for name in config.model_fields_set}
     sources_of_all = {**dict.fromkeys(type(config).model_fields, "default"), **given, **origin}
