@@ -23,6 +23,7 @@ __all__ = ["attend"]
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
 _CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save
 _MIN_PRODUCTS = 64  # queries below which matrix products of our own do not pay
+_CACHED = 2**18  # scores that are worked on at once: 1 MiB in float32
 _MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; the kernel keeps none
 
 
@@ -163,11 +164,18 @@ class _ChunkedAttention(torch.autograd.Function):
         parts: list[Tensor] = []
         for a, b in _chunks(length, max(1, min(_CHUNKS, length // _MIN_PRODUCTS))):
             scores = torch.bmm(_group_heads(query, shared, a, b), keys[:, : offset + b].transpose(1, 2))
-            scores = torch.add(mask[:, :, a:b, : offset + b], scores.view(rows, heads, b - a, -1), alpha=scaling)
-            weights = scores.softmax(-1).to(query.dtype)
+            scores = scores.view(rows, heads, b - a, -1)
+            seen = mask[:, :, a:b, : offset + b].expand(rows, -1, -1, -1)
+            weights = torch.empty_like(scores, dtype=query.dtype)
+            weights16 = weights if query.dtype == torch.bfloat16 else torch.empty_like(scores, dtype=torch.bfloat16)
+            for some in _in_cache(scores):
+                part = torch.add(seen[some], scores[some], alpha=scaling).softmax(-1)
+                weights[some] = part
+                if weights16 is not weights:
+                    weights16[some] = part
             mixed = torch.bmm(weights.view(rows * shared, -1, offset + b), values[:, : offset + b])
             parts.append(mixed.view(rows, heads, b - a, size))
-            kept.append(weights.bfloat16())
+            kept.append(weights16)
         out = torch.cat(parts, dim=2)
         ctx.save_for_backward(query.bfloat16(), keys.bfloat16(), values.bfloat16(), out, *kept)
         ctx.offset, ctx.scaling, ctx.dtype = offset, scaling, query.dtype
@@ -188,13 +196,21 @@ class _ChunkedAttention(torch.autograd.Function):
             grouped_weights = weights.view(rows * shared, -1, end)
             values_grad[:, :end] += torch.bmm(grouped_weights.transpose(1, 2), row_grads)
             score_grad = torch.bmm(row_grads, values[:, :end].transpose(1, 2)).view(weights.shape)
-            score_grad = (score_grad - level[:, :, a:b]).mul_(weights).bfloat16().view(grouped_weights.shape)
+            for some in _in_cache(weights):
+                score_grad[some] = (score_grad[some] - level[some, :, a:b]).mul_(weights[some])
+            score_grad = score_grad.view(grouped_weights.shape)
             query_grad.append(torch.bmm(score_grad, keys[:, :end]).view(rows, heads, b - a, size))
             keys_grad[:, :end] += torch.bmm(score_grad.transpose(1, 2), queries)
         scaled_query_grad = torch.cat(query_grad, dim=2).to(ctx.dtype).mul_(ctx.scaling)
         shape = (rows, shared, -1, size)
         key_grad, value_grad = keys_grad.mul_(ctx.scaling).view(shape), values_grad.view(shape)
         return scaled_query_grad, key_grad.to(ctx.dtype), value_grad.to(ctx.dtype), None, None, None
+
+
+def _in_cache(scores: Tensor) -> list[slice]:
+    """Rows of (B, H, S, T) that fit into a processor's cache together: what is done number by number then does not wait for memory."""
+    rows = max(1, _CACHED * len(scores) // scores.numel())
+    return [slice(start, start + rows) for start in range(0, len(scores), rows)]
 
 
 def _group_heads(part: Tensor, shared: int, a: int, b: int) -> Tensor:
