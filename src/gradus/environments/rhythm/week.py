@@ -43,8 +43,8 @@ class Week:
     def held_belief(self) -> Array:
         """The last belief stated up to each turn, (T, 3), NaN before the first."""
         held = self.belief.copy()
-        for turn in range(1, len(held)):
-            if np.isnan(held[turn]).any():
+        for turn in np.flatnonzero(np.isnan(held).any(axis=1)).tolist():
+            if turn:
                 held[turn] = held[turn - 1]
         return held
 
@@ -56,22 +56,22 @@ class Week:
         return [float(errors[end]) if end < len(errors) and np.isfinite(errors[end]) else None for end in ends]
 
 
-def _after(episode: Episode, turn: int) -> Mapping[str, Any]:
-    if turn + 1 < len(episode.turns):
-        return episode.turns[turn + 1].data
-    return episode.final.data if episode.final is not None else {}
-
-
 def read_week(episode: Episode) -> Week:
     """The played steps of an episode. A last turn that the world never answered is left out.
 
     Raises GradingError where no step was played or the records are not Rhythm's.
     """
-    played = [turn for turn in episode.turns if turn.env_reward is not None and "meters" in _after(episode, turn.index)]
-    if not played:
+    seen: list[Mapping[str, Any]] = [turn.data for turn in episode.turns[1:]]  # what each turn led to
+    seen.append(episode.final.data if episode.final is not None else {})
+    steps = [
+        (turn, data)
+        for turn, data in zip(episode.turns, seen, strict=False)
+        if turn.env_reward is not None and "meters" in data
+    ]
+    if not steps:
         raise GradingError("no step of this week was played; expected turns with a reward and meters, got none")
     try:
-        after = [_after(episode, turn.index) for turn in played]
+        played, after = [turn for turn, _ in steps], [data for _, data in steps]
         crashes = [0, *(data["crashes"] for data in after)]
         beliefs = [turn.action_data.get("belief") or [np.nan] * len(BELIEFS) for turn in played]
         truth = episode.outcome.get("beliefs") or {}

@@ -99,6 +99,7 @@ class ChatRenderer:
         self._by_tools: dict[str, ToolRenderer] = {}
         self._first_cached: Callable[[str, str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._first)
         self._following_cached: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._following)
+        self._answer_cached: Callable[[str, int], list[int]] = lru_cache(maxsize=4096)(self._encode_answer)
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -140,7 +141,7 @@ class ChatRenderer:
             text = close_thought(self.opened, text)
         elif self._channels:
             return (*self._encode_answer(channels_from_text(text, self.lead, self._prompt_end)), self.stop_id)
-        return (*self._encode_answer(self.lead + text, len(self.lead)), self.stop_id)
+        return (*self._answer_cached(self.lead + text, len(self.lead)), self.stop_id)
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
