@@ -94,8 +94,8 @@ def test_an_overlap_is_refused() -> None:
         check_splits({"train": ["b"], "teach": ["a"], "validation": ["a", "c"]})
 
 
-def test_a_model_that_was_taught_its_validation_is_refused(lamps_model: Path, tmp_path: Path) -> None:
-    """The file beside a model says what it was warm-started on; a held-out task among them is named before any step."""
+def test_a_model_is_not_validated_on_what_it_was_taught(lamps_model: Path, tmp_path: Path) -> None:
+    """The file beside a model says what it was warm-started on; others are held out, though the first tasks would be."""
     spec = lamps()
     episodes = roll_out(spec, spec.policy("gold"), [spec.train_task(index) for index in range(12)]).episodes
     sft = SftConfig(max_steps=1, batch_size=4, threads=1, device="cpu", validation_share=0.0)
@@ -104,12 +104,16 @@ def test_a_model_that_was_taught_its_validation_is_refused(lamps_model: Path, tm
         max_steps=1, groups=2, group_size=2, validation_tasks=4, threads=1, device="cpu",
         sampling=SamplingConfig(max_new_tokens=3, grammar=True),
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="4 tasks are both in teach and in validation"):
-        train_grpo(tmp_path / "sft" / "best", spec, config, tmp_path / "grpo", live=False)
-    assert not (tmp_path / "grpo").exists()
-    apart = config.model_copy(update={"first_task": 12})
-    train_grpo(tmp_path / "sft" / "best", spec, apart, tmp_path / "grpo", live=False)
-    assert len(json.loads((tmp_path / "grpo" / "splits.json").read_text())["teach"]) == 12
+    train_grpo(tmp_path / "sft" / "best", spec, config, tmp_path / "grpo", live=False)
+    splits = json.loads((tmp_path / "grpo" / "splits.json").read_text())
+    assert len(splits["teach"]) == 12
+    assert splits["validation"] == sorted(spec.identify(spec.train_task(index)).id for index in range(12, 16))
+
+
+def test_a_small_set_of_which_all_was_taught_is_refused(data: EnvironmentSpec) -> None:
+    rows = frozenset(data.identify(data.train_task(index)).id for index in range(1000))
+    with pytest.raises(ConfigError, match="teach fewer"):
+        validation_tasks(data, GrpoConfig(validation_tasks=4), rows)
 
 
 def test_sft_holds_out_tasks_and_not_episodes(lamps_model: Path, tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ def training_tasks(
     return tasks, first
 
 
-def validation_tasks(spec: EnvironmentSpec, config: GrpoConfig) -> list[Task]:
-    """The held-out tasks: the first training tasks that differ from each other and from those of conditions."""
-    taken = set(_condition_ids(spec))
+def validation_tasks(spec: EnvironmentSpec, config: GrpoConfig, taught: frozenset[str] = frozenset()) -> list[Task]:
+    """The held-out tasks: the first training tasks that differ from each other, from those of conditions and from what was taught."""
+    taken = {*_condition_ids(spec), *taught}
     tasks: list[Task] = []
     if not config.held_out:
         return tasks
@@ -48,9 +48,9 @@ def validation_tasks(spec: EnvironmentSpec, config: GrpoConfig) -> list[Task]:
     return tasks
 
 
-def reserved_ids(spec: EnvironmentSpec, config: GrpoConfig) -> frozenset[str]:
+def reserved_ids(spec: EnvironmentSpec, config: GrpoConfig, taught: frozenset[str] = frozenset()) -> frozenset[str]:
     """Ids of all tasks that judge and must not be trained on or taught: validation, and conditions of a finite data set."""
-    return _condition_ids(spec) | {task.id for task in validation_tasks(spec, config)}
+    return _condition_ids(spec) | {task.id for task in validation_tasks(spec, config, taught)}
 
 
 def taught_indices(spec: EnvironmentSpec, count: int, reserved: frozenset[str]) -> list[int]:
@@ -93,8 +93,8 @@ def _usable(
             last = place
         place += 1
     raise ConfigError(
-        f"{spec.name} has no task left to train on: the last {_GIVE_UP} are all held out for validation or belong to a "
-        "condition; lower grpo.validation_tasks, or give more rows"
+        f"{spec.name} has no task left to train on: the last {_GIVE_UP} are all held out for validation, were taught before or "
+        "belong to a condition; lower grpo.validation_tasks, teach fewer, or give more rows"
     )
 
 

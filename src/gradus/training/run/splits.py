@@ -18,12 +18,12 @@ SPLITS = "splits.json"
 
 
 class GrpoSplits:
-    """The tasks of a GRPO run by role. ``taught``: those that its model was warm-started on."""
+    """The tasks of a GRPO run by role. ``taught``: those that its model was warm-started on; none of them validates."""
 
     def __init__(self, spec: EnvironmentSpec, config: GrpoConfig, *, taught: frozenset[str] = frozenset()) -> None:
         self._spec, self._config, self._taught = spec, config, taught
-        self.validation = validation_tasks(spec, config)
-        self.reserved = reserved_ids(spec, config)
+        self.validation = validation_tasks(spec, config, taught)
+        self.reserved = reserved_ids(spec, config, taught)
         self._trained: dict[int, str] = {}  # place in the order of tasks -> id
 
     def store(self, folder: RunFolder, next_task: int) -> None:
