@@ -140,6 +140,18 @@ def test_paying_for_form_alone_fails():
     assert run_text_audit(spec, spec.grader("correctness")).verdict == "pass"
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(1 / 3, "pass"), (1 / 2, "fail")])
+def test_a_third_for_the_form_is_no_flaw(share, verdict):
+    """As `composed` pays, the default for rows of one's own: with answers that all differ it failed every such set."""
+
+    def judge(task, answer):
+        right = _sound(task, answer)
+        readable = answer.strip().replace(",", "").lstrip("-").isdigit()
+        return share * max(right, float(readable)) + (1 - share) * right
+
+    assert verdict_of(_audit(judge).checks) == verdict
+
+
 def test_an_open_question_leaves_the_verdict_open():
     assert verdict_of([Check(name="a", status="unresolved", evidence="")]) == "unresolved"
     assert verdict_of([Check(name="signal", status="unresolved", evidence="")]) == "pass"

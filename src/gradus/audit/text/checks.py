@@ -28,7 +28,7 @@ EXPLOITABLE = (
     "files and processes",
     "leaks",
 )
-_GENEROUS = 0.3  # of the range: what a blind answer may earn above silence
+_GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
 _REVIEWED = 20
 
 
