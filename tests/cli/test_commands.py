@@ -89,3 +89,11 @@ def test_a_person_can_play_a_week():
     assert result.exit_code == 0, result.output
     assert "what you could not see" in result.output
     assert "reward (v3)" in result.output
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "shop", "memory"])
+def test_a_person_can_play_any_environment(name):
+    """Options that tell what a task is, such as the split of a data set, are those of the first condition."""
+    result = runner.invoke(app, ["play", name, "--seed", "3"], input="<answer> 5 </answer>\n" * 200)
+    assert result.exit_code == 0, result.output
+    assert "what you could not see" in result.output

@@ -249,6 +249,8 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         {"prompt": "", "target": "1"},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
         {"prompt": "Torn?", "target": "</answer> 3"},
+        {"prompt": "How many minutes are 28 hours?", "target": "1680"},
+        {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
     ]
     train, test = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", questions(5, 20))
     tasks = read_tasks(parse_source("jsonl", f"{train}?question=prompt&answer=target&test={test}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from pathlib import Path
 
@@ -117,6 +118,15 @@ def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
         assert part in messages
     ((status, message, way),) = checked(f"jsonl:{bad}?answer=target", tmp_path, model=qwen)["recipe"]
     assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
+
+
+def test_answers_behind_an_open_thought_are_spelled_as_they_are_taught(tmp_path: Path, qwen: Path) -> None:
+    """The teacher's answer closes the thought that the prompt leaves open; that is no change on the way."""
+    model = Path(shutil.copytree(qwen, tmp_path / "thinks"))
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text() + "{% if add_generation_prompt %}<think>\n{% endif %}")
+    lines = checked(f"jsonl:{rows(tmp_path / 'rows.jsonl')}", tmp_path, "teach.policy=gold", model=model)
+    assert [status for status, *_ in lines["spelling"]] == ["pass"], lines["spelling"]
 
 
 def test_a_reward_that_fails_or_refuses_gold_is_found(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def play(environment: str | EnvironmentSpec, *, seed: int | None = None, conditi
     from gradus.rollouts import roll_out
 
     spec = load_environment(environment)
-    options = spec.tasks(condition, 1)[0].options if condition else {}
+    options = spec.tasks(condition or next(iter(spec.conditions)), 1)[0].options
     chosen = date.today().toordinal() if seed is None else seed
     task = Task(environment=spec.name, seed=chosen, condition=condition or "play", options=options)
     console = Console(highlight=False)

@@ -103,9 +103,13 @@ def _overlong(
 
 def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
     counts = Counter(_key(item) for item in items)
-    answers: dict[str, set[str]] = {}
+    answers: dict[str, list[str]] = {}
     for item in items:
-        answers.setdefault(_key(item), set()).add(gold_answer(item.answer))
+        told, gold = answers.setdefault(_key(item), []), gold_answer(item.answer)
+        if not any(
+            gold == other or same_answer(gold, other) for other in told
+        ):  # 1,680 minutes and 1680 are one answer
+            told.append(gold)
     first = {_key(item): item for item in reversed(items)}
     twice = [first[key] for key, count in counts.items() if count > 1 and key]
     torn = [item for item in twice if len(answers[_key(item)]) > 1]

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
+from gradus.policies.local.thinking import close_thought
 
 __all__ = ["context", "disk", "memory", "model", "probe", "spelling", "too_long"]
 
@@ -60,7 +61,12 @@ def spelling(subject: Subject) -> list[Finding]:
     """What is said can be written in the model's tokens and read back as it was."""
     renderer = subject.renderer
     texts = list(dict.fromkeys(turn.action for episode in subject.episodes for turn in episode.turns))
-    torn = [text for text in texts if renderer.decode(renderer.encode_answer(text)) != text]
+    opened = renderer.opened  # a thought that the prompt leaves open is closed before an answer that has none
+    torn = [
+        text
+        for text in texts
+        if renderer.decode(renderer.encode_answer(text)) != (opened + close_thought(opened, text) if opened else text)
+    ]
     unknown = renderer.tokenizer.unk_token_id
     lost = [text for text in torn if unknown is not None and unknown in renderer.encode_answer(text)]
     if lost:

@@ -142,7 +142,14 @@ def knobs(subject: Subject) -> list[Finding]:
     if not grpo.validation_every:
         findings.append(warned("nothing is validated, so best is the last model", "set grpo.validation_every"))
     if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
-        findings.append(warned(f"{episodes} episodes a condition prove little", "set eval.episodes to 100 or more"))
+        most = max(len(condition.seeds) for condition in subject.spec.conditions.values())
+        more = "set eval.episodes to 100 or more"
+        way = (
+            more
+            if most > episodes
+            else f"there are no more than {most} tasks: bring more rows, or hold out a file (test=FILE)"
+        )
+        findings.append(warned(f"{episodes} episodes a condition prove little", way))
     return findings or [passed("nothing unusual")]
 
 
