@@ -13,6 +13,7 @@ import pytest
 import torch
 import uvicorn
 from fakes import lamps
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -235,6 +236,60 @@ def test_grpo_on_a_synchronized_server_has_ratios_of_one(
     assert len(records) == 4
     assert any(record["trained_tokens"] for record in records)
     assert all(record["logp_diff_max"] is None or record["logp_diff_max"] < 1e-4 for record in records)
+
+
+class Sleeping:
+    """A server with vLLM's sleep mode before it: while it sleeps it answers nothing, and takes no weights without memory for them."""
+
+    def __init__(self, app: Any) -> None:
+        self.app, self.awake, self.calls = app, {"weights", "kv_cache"}, list[str]()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path, refusal = scope.get("path"), None
+        if path in ("/sleep", "/wake_up"):
+            query = Request(scope).query_params
+            self.awake = self.awake | set(query.getlist("tags")) if path == "/wake_up" else set()
+            self.calls.append(" ".join([path, *query.getlist("tags"), *query.getlist("level")]))
+            await JSONResponse({})(scope, receive, send)
+            return
+        if path == "/collective_rpc":
+            self.calls.append(path)
+            refusal = "no memory" if "weights" not in self.awake else None
+        if path == "/v1/completions" and len(self.awake) < 2:
+            refusal = "asleep"
+        if refusal:
+            await JSONResponse({"error": {"message": refusal}}, status_code=500)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+def test_a_server_on_the_same_card_sleeps_while_this_process_trains(
+    talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
+) -> None:
+    loaded = load_model(talker)
+    app = make_app(loaded, name="nano", rows=16, access=Access(token=TOKEN, weights=talker.parent))
+    colocated, plain = Sleeping(app), {"sampler": "vllm", "correction": "truncate", "max_steps": 2}
+    with serve(uvicorn.Config(colocated, log_level="warning")) as address:
+        sampler(f"http://{address}/v1", loaded).sleep()  # as an earlier run left it
+        policy = sampler(f"http://{address}/v1", loaded, sleeps=True)
+
+        def bring(trained: LoadedModel, step: int) -> None:
+            trained.model.save_pretrained(talker)
+            policy.reload()
+
+        config = grpo(**plain, sampler_url=f"http://{address}/v1", sampler_sleeps=True)
+        train_grpo(str(talker), spec, config, tmp_path / "run", live=False, sampler=policy, push_weights=bring)
+    bringing = ["/wake_up weights", "/collective_rpc", "/wake_up kv_cache"]
+    assert colocated.calls == ["/sleep 2", "/wake_up weights kv_cache", *bringing, *["/sleep 2", *bringing] * 2]
+    assert all(record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4) for record in steps(tmp_path / "run"))
+
+
+def test_a_server_without_sleep_mode_is_refused_at_once(served: tuple[str, LoadedModel]) -> None:
+    address, loaded = served
+    with pytest.raises(ConfigError, match="--enable-sleep-mode"):
+        sampler(address, loaded, sleeps=True)
+    with pytest.raises(ValidationError, match="leave sync_every at 1"):
+        grpo(sampler="vllm", sampler_url=address, correction="truncate", sampler_sleeps=True, sync_every=2)
 
 
 def on_a_late_server(

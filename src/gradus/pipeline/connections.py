@@ -49,6 +49,7 @@ def served_sampler(
         sampling=config.sampling,
         api_key=key,
         name="grpo",
+        sleeps=config.sampler_sleeps,
     )
     return loaded, policy, weights_to_server(policy, folder / "sampler")
 

@@ -106,6 +106,10 @@ class GrpoConfig(TrainerConfig):
     sync_every: int = Field(
         default=1, ge=1, description="Steps between new weights for the server; with 3 they are 0, 1 and 2 steps old."
     )
+    sampler_sleeps: bool = Field(
+        default=False,
+        description="vLLM is on the same card: it gives its memory back while this process trains (sleep mode, level 2).",
+    )
     async_level: int = Field(
         default=0,
         ge=0,
@@ -189,10 +193,15 @@ class GrpoConfig(TrainerConfig):
             )
         if self.sampler == "local":
             _refuse(
-                given & {"sampler_url", "sampler_model", "sync_every"},
+                given & {"sampler_url", "sampler_model", "sync_every", "sampler_sleeps"},
                 "while sampler is local; set sampler = 'http', or leave it out",
             )
             return
+        if self.sampler_sleeps and (self.sync_every > 1 or self.async_level):
+            raise ValueError(
+                "a sampler that sleeps forgets its weights and samples nothing meanwhile; with sampler_sleeps leave sync_every at 1 "
+                "and async_level at 0"
+            )
         if self.sampler_url is None:
             raise ValueError(f"sampler = {self.sampler!r} needs sampler_url, as in http://localhost:8000/v1")
         if self.correction is None:

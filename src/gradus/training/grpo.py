@@ -226,6 +226,7 @@ class GrpoLoop:
             scheduled=self.schedule is not None,
             progress=lambda done, total: screen.phase(f"rollout {done}/{total}"),
         )
+        self.rollouts.release()
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
         screen.phase("training")
         credit_started = time.perf_counter()

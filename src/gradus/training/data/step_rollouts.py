@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, StorageError
 from gradus.core.files import read_json, write_text
@@ -18,13 +19,22 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.rollouts import MAX_CONCURRENT, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
-from gradus.training.distributed.processes import gather, share, world
+from gradus.training.distributed.processes import barrier, gather, share, world
 from gradus.training.engine.loss_step import TrainingError, autocast
 from gradus.training.run.step_metrics import has_zero_variance
 
 __all__ = ["StepRollout", "StepRollouts", "roll_out_step"]
 
 Progress = Callable[[int, int], None]
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """A policy that can give its memory back until it gets new weights."""
+
+    def sleep(self) -> None: ...
+
+
 EPISODES, SUMMARY = (
     "ahead.jsonl",
     "ahead.json",
@@ -69,6 +79,8 @@ class StepRollouts:
             raise ConfigError(
                 "async_level = 1 trains in one process; launch without accelerate, or set async_level = 0"
             )
+        if config.sampler_sleeps and not isinstance(policy, Sleeper):
+            raise ConfigError(f"sampler_sleeps needs a policy with a method sleep; {type(policy).__name__} has none")
         self._spec, self._policy, self._config, self._reserved, self._loaded = spec, policy, config, reserved, loaded
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
         self._next: Future[StepRollout] | None = None
@@ -95,6 +107,13 @@ class StepRollouts:
         if self._config.async_level and step < self._config.max_steps:
             self._next = self._thread.submit(self._roll_out, step + 1, rollout.next_task, grader)
         return rollout
+
+    def release(self) -> None:
+        """Let the sampler give its memory back if it is on this card (``sampler_sleeps``); new weights wake it."""
+        if self._config.sampler_sleeps and isinstance(self._policy, Sleeper):
+            barrier()  # all processes have sampled
+            if world().main:
+                self._policy.sleep()
 
     def wait(self) -> None:
         """Wait for what was begun. What it raised is raised by :meth:`take`."""
