@@ -1,9 +1,13 @@
 """Promises are held against figures, and a figure that is not there is neither met nor missed."""
 
+from io import StringIO
+
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
 from gradus.pipeline.promises import Promise, check_promises
+from gradus.pipeline.run_summary import show_promises
 
 RESULTS = {
     "v3": {
@@ -37,3 +41,18 @@ def test_judging(promise, met):
 def test_a_claim_that_says_nothing_is_refused(wrong):
     with pytest.raises(ValidationError):
         Promise(text="t", condition="c", **wrong)
+
+
+def test_a_missed_promise_comes_with_advice(tmp_path):
+    console = Console(file=StringIO(), width=200)
+    promises = [
+        Promise(text="it got better", condition="main", pair="grpo - sft", figure="true_reward", bound="low", above=0)
+    ]
+    judged = check_promises(promises, RESULTS, "v3")
+    show_promises(console, judged, tmp_path)
+    shown = console.file.getvalue()
+    assert "the interval reaches past 0 (-0.100)" in shown
+    assert f"gradus doctor {tmp_path}" in shown
+    quick = Console(file=StringIO(), width=200)
+    show_promises(quick, judged, tmp_path, quick=True)
+    assert "What to do" not in quick.file.getvalue()

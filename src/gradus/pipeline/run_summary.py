@@ -41,7 +41,8 @@ def show_promises(
 
 def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
     """What to try, by the figure that was missed."""
-    advice = [f"gradus doctor {folder}: what went wrong in training, with a remedy"]
+    seeds = sorted(folder.glob("seed-*"))
+    advice = [f"gradus doctor {seeds[0] if seeds else folder}: what went wrong in training, with a remedy"]
     value, bound = promise["value"], promise["figure"].rpartition(" ")[2]
     if bound in ("low", "high") and promise["threshold"] == 0:
         advice.append(

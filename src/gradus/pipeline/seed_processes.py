@@ -30,7 +30,8 @@ def free_cores() -> int:
     """Cores that nothing else uses by the load of the last minute, at least 1; 1 where there is a GPU, which seeds would share."""
     if torch.cuda.is_available():
         return 1
-    return max(1, round(len(os.sched_getaffinity(0)) - os.getloadavg()[0]))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, round(cores - os.getloadavg()[0]))
 
 
 def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, console: Console) -> None:
@@ -108,7 +109,7 @@ def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subproc
 
 
 def _end_with_parent() -> None:
-    sys.stdin.read()
+    os.read(0, 1)  # nothing more is written there: it ends when the parent does
     os._exit(1)
 
 

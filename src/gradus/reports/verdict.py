@@ -66,7 +66,9 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
         return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
     if any(name in results["conditions"][condition].get("policies", {}) for name in STUDENTS):
         condition = headline_condition(results) or condition
-        cautions.append(_reach(len(results.get("seeds") or ())))
+        cautions.append(_reach(results))
+    elif len(results.get("seeds") or ()) > 1:
+        cautions.append(_reach(results))
     pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
     if pairs and max(pairs) < FEWEST:
         cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
@@ -78,7 +80,8 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     )
 
 
-def _reach(seeds: int) -> str:
+def _reach(results: Json) -> str:
+    seeds = len(results.get("seeds") or ())
     if seeds < 2:
         return "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
     wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
