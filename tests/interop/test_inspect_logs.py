@@ -57,21 +57,24 @@ def test_logs_are_compared_over_their_samples(logs: list[Path], tmp_path: Path) 
     assert "careless" in result.report(tmp_path / "compare.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the library's own parts
 def test_an_evaluation_of_inspect_itself_is_compared(tmp_path: Path) -> None:
     inspect = pytest.importorskip("inspect_ai")
     from inspect_ai.dataset import Sample  # pyright: ignore[reportMissingImports]
-    from inspect_ai.model import ModelOutput, get_model  # pyright: ignore[reportMissingImports]
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model  # pyright: ignore[reportMissingImports]
     from inspect_ai.scorer import match  # pyright: ignore[reportMissingImports]
 
     paths: list[str] = []
     for name, right in (("a", 8), ("b", 2)):
         samples = [Sample(id=f"q{index}", input=f"{index} + 1?", target=str(index + 1)) for index in range(10)]
         answers = [str(index + 1) if index < right else "none" for index in range(10)]
-        model = get_model(
-            "mockllm/model", custom_outputs=[ModelOutput.from_content("mockllm/model", text) for text in answers]
-        )
+        outputs = [ModelOutput.from_content("mockllm/model", text) for text in answers]
+        for output in outputs:
+            output.usage = ModelUsage()  # else it counts tokens with a table from the network
+        model = get_model("mockllm/model", custom_outputs=outputs)
         task = inspect.Task(dataset=samples, scorer=match(), name="sums")
         (log,) = inspect.eval(task, model=model, log_dir=str(tmp_path / name), display="none", max_connections=1)
+        assert log.status == "success", log.error
         paths.append(f"{name}={log.location.removeprefix('file://')}")
     pair = gradus.compare(*paths).to_json()["conditions"]["samples"]["pairs"]["b - a"]["reward"]
     assert (pair["mean"], pair["wins"], pair["episodes"]) == (-0.6, 0, 10)
