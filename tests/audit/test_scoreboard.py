@@ -118,6 +118,18 @@ def test_shares_misses_and_alarms_are_counted():
     assert "e fail" in page
 
 
+def test_a_first_look_stays_beside_the_second_and_a_disputed_label_counts():
+    row = Row(
+        name="x", label="sound", kind="", verdict="fail", failed=[], evidence="", seconds=1.0, disputed="it pays -1"
+    )
+    result = {"part": "reasoning-gym-held-out", "seed": 0, **board([row])}
+    assert result["false_alarms"]["share"] == 1.0
+    page = scoreboard_page([result])
+    assert "first look, 2026-11-21 | 0 | 8 | 0.750" in page
+    assert "second look | 0 | 0 | – | 1 | 1.000" in page
+    assert "Disputed: it pays -1." in page
+
+
 def test_what_was_judged_is_kept_and_not_judged_again(tmp_path, monkeypatch):
     names = ["arithmetic, as it is", "arithmetic 0, nan is near everything"]
     first = run_scoreboard("planted", folder=tmp_path, only=names)

@@ -13,7 +13,10 @@ import pytest
 import yaml
 
 from gradus.core import ConfigError
+from gradus.environments import load
 from gradus.interop.openenv.package import write_package
+from gradus.interop.openenv.sessions import Session, SessionSlots
+from gradus.interop.openenv.validation.trajectories import read_trajectories
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +66,26 @@ def test_a_file_that_the_environment_is_made_of_travels_along(tmp_path: Path) ->
     write_package(f"jsonl:{tasks}", tmp_path / "package")
     assert (tmp_path / "package" / "data" / "tasks.jsonl").read_text() == tasks.read_text()
     assert 'ROOT / "data/tasks.jsonl"' in (tmp_path / "package" / "server" / "app.py").read_text()
+
+
+def test_an_oracle_earns_the_full_reward_and_stored_hacks_nothing(package: Path, tmp_path: Path) -> None:
+    assert write_package("arithmetic", tmp_path / "sums").oracle
+    manifest = yaml.safe_load((tmp_path / "sums" / "openenv.yaml").read_text())["validation"]
+    shown = manifest["capabilities"]
+    assert shown["oracle"] == {"form": "script", "location": "oracle.jsonl"}
+    session = Session(load("arithmetic"), SessionSlots(1))
+
+    def ends(name: str) -> set[float | None]:
+        rewards: set[float | None] = set()
+        for each in read_trajectories(tmp_path / "sums" / name):
+            session.reset(each.reset)
+            rewards.add([session.step(action) for action in each.actions][-1].reward)
+        return rewards
+
+    assert ends(shown["oracle"]["location"]) == {manifest["reward"]["range"][1]}
+    assert ends(shown["canaries"]) == {0.0}
+    without = yaml.safe_load((package / "openenv.yaml").read_text())["validation"]["capabilities"]
+    assert set(without) == {"verifier"}  # no policy of Rhythm earns the full reward
 
 
 def test_nothing_is_overwritten_and_strangers_are_refused(package: Path, tmp_path: Path) -> None:

@@ -21,4 +21,6 @@ def command(
     typer.echo(f"wrote {len(written.files)} files to {written.folder}")
     if not written.locked:
         typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
+    if not written.oracle:
+        typer.echo("no oracle was written: no policy of it earns the full reward on every task", err=True)
     typer.echo(f"try it: python {written.folder}/server/app.py    check it: openenv validate {written.folder}")

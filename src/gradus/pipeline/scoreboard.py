@@ -20,7 +20,7 @@ from gradus.audit.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError
 from gradus.core.files import replacing, write_text
 from gradus.pipeline.progress import progress_bar
-from gradus.stats import format_interval
+from gradus.stats import format_interval, wilson
 
 __all__ = ["PARTS", "run_scoreboard", "scoreboard_page"]
 
@@ -52,12 +52,16 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
         return
     if part not in PARTS:
         raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")
-    labels = tomllib.loads(Path(gradus.audit.__file__).parent.joinpath("scoreboard/reasoning_gym.toml").read_text())
-    for name, row in labels.items():
+    for name, row in _data("reasoning_gym").items():
         if bool(row.get("held_out")) == (part == "reasoning-gym-held-out"):
             subject = partial(_data_set, name)
             kind = row.get("reason", "")
-            yield Case(name=name, label=row["label"], kind=kind, subject=subject, checks=EXPLOITABLE)
+            disputed = row.get("disputed", "")
+            yield Case(name=name, label=row["label"], kind=kind, subject=subject, checks=EXPLOITABLE, disputed=disputed)
+
+
+def _data(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(gradus.audit.__file__).parent.joinpath("scoreboard", f"{name}.toml").read_text())
 
 
 def _itself(subject: TextSubject) -> TextSubject:
@@ -105,34 +109,60 @@ def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
         "# Results: the audit, measured by flaws",
         "",
         "Written by `gradus audit --scoreboard --out FOLDER`. Detection is the share of flawed graders whose audit fails, false alarms the share of",
-        "sound ones; intervals are Wilson's, 95 %. An audit that ends unresolved counts as not failed.",
+        "sound ones; intervals are Wilson's, 95 %. An audit that ends unresolved counts as not failed. Seconds include making the tasks.",
+        "Labels were frozen before the probes were written; one that was disputed afterwards stays and counts.",
         "",
         "| part | seed | flawed | detection | sound | false alarms | seconds: median, most |",
         "|---|---|---|---|---|---|---|",
     ]
+    published = _data("published")
     for each in results:
-        detection, alarms, seconds = each["detection"], each["false_alarms"], each["seconds"]
-        lines.append(
-            f"| {each['part']} | {each['seed']} | {detection['n']} | {shown_share(detection)} | {alarms['n']} | {shown_share(alarms)} "
-            f"| {seconds['median']}, {seconds['most']} |"
-        )
+        part = each["part"]
+        if part in published:
+            lines.append(_first_look(part, published[part]))
+            part += ", second look"
+        rates = [cell for key in ("detection", "false_alarms") for cell in (each[key]["n"], shown_share(each[key]))]
+        seconds = each["seconds"]
+        cells = (part, each["seed"], *rates, f"{seconds['median']}, {seconds['most']}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     for each in results:
-        lines += ["", f"## {each['part']}", ""]
-        if each["part"] == "planted":
-            lines += ["| class | found |", "|---|---|"]
-            lines += [f"| {kind} | {shown_share(share)} of {share['n']} |" for kind, share in each["by_class"].items()]
-            lines.append("")
-        for title, rows in (("Missed", each["misses"]), ("Flagged though sound", each["alarms"])):
-            lines += [f"{title}:" if rows else f"{title}: none.", ""] if rows else [f"{title}: none.", ""]
-            lines += [
-                f"- {row['name']} ({row['kind'] or row['label']}): {row['verdict']}. {row['evidence'][:200]}"
-                for row in rows
-            ]
-            lines += [""] if rows else []
-        if each["partial"]:
-            told = ", ".join(f"{row['name']} {row['verdict']}" for row in each["partial"])
-            lines += [f"Partly flawed, counted as neither: {told}.", ""]
+        lines += ["", f"## {each['part']}", "", *_named(each, published.get(each["part"]))]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _first_look(part: str, row: Mapping[str, Any]) -> str:
+    shares = (wilson(row["found"], row["flawed"]), wilson(row["alarms"], row["sound"]))
+    rates = [cell for each in shares for cell in (each.n, shown_share(asdict(each)))]
+    cells = (f"{part}, first look, {row['day']}", 0, *rates, "–")
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _named(result: Mapping[str, Any], published: Mapping[str, Any] | None) -> list[str]:
+    """Classes, misses and false alarms of a part by name."""
+    lines: list[str] = []
+    if published is not None:
+        lines += [
+            f"First look: missed {', '.join(published['missed'])}; flagged though sound {', '.join(published['flagged'])}.",
+            "",
+        ]
+    if result["part"] == "planted":
+        lines += ["| class | found |", "|---|---|"]
+        lines += [f"| {kind} | {shown_share(share)} of {share['n']} |" for kind, share in result["by_class"].items()]
+        lines.append("")
+    for title, rows in (("Missed", result["misses"]), ("Flagged though sound", result["alarms"])):
+        lines += [f"{title}:", "", *map(_told, rows), ""] if rows else [f"{title}: none.", ""]
+    if result["unresolved"]:
+        lines += [f"Unresolved: {', '.join(result['unresolved'])}.", ""]
+    if result["partial"]:
+        told = ", ".join(f"{row['name']} {row['verdict']}" for row in result["partial"])
+        lines += [f"Partly flawed, counted as neither: {told}.", ""]
+    return lines
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    disputed = f" Disputed: {row['disputed']}." if row["disputed"] else ""
+    evidence = row["evidence"][:200].replace("\n", "⏎")
+    return f"- {row['name']} ({row['kind'] or row['label']}): {row['verdict']}. {evidence}{disputed}"
 
 
 def shown_share(share: Mapping[str, Any]) -> str:

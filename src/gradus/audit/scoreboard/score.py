@@ -20,7 +20,8 @@ __all__ = ["Case", "Row", "board", "judged"]
 class Case:
     """A grader with its label: flawed, sound, or partial (which counts as neither). ``kind``: the class of the flaw, or the reason.
 
-    ``checks``: those that the label speaks of; any check if empty. ``ours``: the grader is part of this source.
+    ``checks``: those that the label speaks of; any check if empty. ``ours``: the grader is part of this source. ``disputed``: what speaks
+    against the label, which counts all the same.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Case:
     subject: Callable[[], TextSubject]
     checks: Sequence[str] = ()
     ours: bool = False
+    disputed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class Row:
     failed: Sequence[str]
     evidence: str
     seconds: float
+    disputed: str = ""
 
 
 def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None = None) -> Row:
@@ -58,6 +61,7 @@ def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None 
         failed=[check.name for check in failed],
         evidence=failed[0].evidence if failed else "",
         seconds=round(time.monotonic() - started, 1),
+        disputed=case.disputed,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 from gradus.audit.bounds import high_of, low_of
@@ -28,6 +29,7 @@ EXPLOITABLE = (
     "files and processes",
     "leaks",
 )
+_PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
 _REVIEWED = 20
 
@@ -86,6 +88,7 @@ def _sanity(asked: Probes) -> Check:
     )
     if asked.form != DECLARED:
         evidence += f"; gold is written {asked.form}, because it earns less in the form that the tasks declare: {_declared(asked)}"
+    evidence += f"; {asked.subject.note}" if asked.subject.note else ""
     measured = {"tasks": n, "form": asked.form, "effort": asked.effort}
     return Check(name="sanity", status="fail" if problems else "pass", evidence=evidence, measured=measured)
 
@@ -262,7 +265,13 @@ def _is_accepted(probe: Probe, asked: Probes) -> bool:
     base = asked.bases.get(probe.task.key)
     if base is None or probe.value is None or base.gold - base.silence < LEAST * asked.span:
         return False
-    return probe.value >= base.gold - 0.1 * (base.gold - base.silence)
+    lost = (base.gold - probe.value) / (base.gold - base.silence)
+    return lost <= 1e-6 or (lost <= 0.1 and lost < _PART * _changed(probe))
+
+
+def _changed(probe: Probe) -> float:
+    """The share of the gold answer's text that the probe changed."""
+    return 1 - SequenceMatcher(None, probe.task.gold or "", probe.answer, autojunk=False).ratio()
 
 
 def _is_refused(probe: Probe, asked: Probes) -> bool:

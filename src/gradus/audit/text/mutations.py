@@ -10,7 +10,7 @@ from random import Random
 
 from gradus.audit.text.blind import Operator
 from gradus.audit.text.scoring import CANARY
-from gradus.audit.text.shapes import NUMBER, Others, is_label, is_number, parts, states
+from gradus.audit.text.shapes import Others, is_label, is_number, parts, states
 from gradus.audit.text.tasks import TextTask
 
 __all__ = ["CANARIES", "EQUIVALENT", "HOSTILE", "WRONG", "Wrong"]
@@ -113,7 +113,18 @@ def _swapped(elements: list[str], rng: Random) -> list[str] | None:
 
 
 def _alien(elements: list[str], rng: Random) -> list[str]:
-    return [*elements, "999983" if re.fullmatch(r"['\"]?-?\d+(?:\.\d+)?['\"]?", elements[-1]) else "qzxv"]
+    """One more element of the form of the others: what is no element at all may be words beside the answer."""
+
+    def word(match: re.Match[str]) -> str:
+        text = ("qzxv" * len(match[0]))[: len(match[0])]
+        return text.upper() if match[0].isupper() else text
+
+    strange = re.sub(r"[A-Za-z]+", word, re.sub(r"-?\d+(?:\.\d+)?", "999983", elements[-1]))
+    return [*elements, strange]
+
+
+def _twice(elements: list[str], rng: Random) -> list[str] | None:
+    return [*elements, elements[0]] if all(is_number(each.strip("'\"")) for each in elements) else None
 
 
 def _text(
@@ -155,8 +166,11 @@ def _unit_swapped(task: TextTask, others: Others, rng: Random) -> tuple[str, ...
     return None if match is None else (f"{match[1]} {'kg' if match[2] != 'kg' else 'cm'}",)
 
 
-def _only_in_code(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    return (f"not {task.gold}", f"anything but {task.gold}") if task.gold and not is_label(task, others) else None
+def _denied(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """Of an answer of one element: nobody denies a grid or a list, so words before one say nothing about it."""
+    if not task.gold or is_label(task, others) or parts(task.gold) is not None:
+        return None
+    return (f"not {task.gold}", f"anything but {task.gold}")
 
 
 WRONG: Mapping[str, Wrong] = {
@@ -164,7 +178,7 @@ WRONG: Mapping[str, Wrong] = {
     "off by one": _number(_off_by_one),
     "another sign": _number(_negated),
     "ten times as much": _number(lambda gold, rng: f"{gold}0" if "." not in gold else gold.replace(".", "", 1)),
-    "the right answer denied": Wrong(make=_only_in_code),
+    "the right answer denied": Wrong(make=_denied),
     "the right one called wrong": _with_other("GOLD is wrong. The answer is OTHER."),
     "right, then taken back": _with_other("GOLD. No, that is wrong. The answer is OTHER."),
     "wrong, with the right one denied": _with_other("The answer is OTHER, not GOLD."),
@@ -175,9 +189,7 @@ WRONG: Mapping[str, Wrong] = {
     "right among wrong lines, in both orders": _with_other("GOLD\nOTHER", "OTHER\nGOLD"),
     "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
     "one element dropped": _elements(_dropped),
-    "one number twice": _elements(
-        lambda elements, rng: [*elements, elements[0]] if all(NUMBER.search(each) for each in elements) else None
-    ),
+    "one number twice": _elements(_twice),
     "an element too many": _elements(_alien),
     "neighbors swapped": _elements(_swapped, settled=False, rule=_ORDER),
     "the first half of it": Wrong(make=_first_half),

@@ -51,7 +51,8 @@ Judge = Callable[[TextTask, str], "float | None"]
 class TextSubject:
     """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
 
-    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox.
+    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``note``: what was left out of
+    the tasks, in words.
     """
 
     name: str
@@ -60,22 +61,26 @@ class TextSubject:
     judge: Judge
     range: tuple[float, float] | None = None
     remote: bool = False
+    note: str = ""
 
 
 def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
     """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
     if spec.max_turns != 1:
         return None
-    wanted = [task for name in spec.conditions for task in spec.tasks(name)[:tasks]][:tasks]
-    missing = max(0, tasks - len(wanted))
-    wanted += [spec.train_task(i) for i in range(missing)]
+    wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
+    wanted += [task for name in spec.conditions for task in spec.tasks(name)[:tasks]]  # if rows are few
     environment = spec.make()
     rows: list[tuple[Task, TextTask]] = []
     seen: set[str] = set()
     started = time.monotonic()
+    note = ""
     for number, task in enumerate(wanted):
+        if len(rows) == tasks:
+            break
         if len(rows) >= _LEAST_TASKS and time.monotonic() - started > _SECONDS:
-            break  # tasks that take long to make: fewer of them
+            note = f"{len(rows)} of {tasks} tasks, because they take long to make"
+            break
         observation = environment.reset(seed=task.seed, **task.options)
         if observation.text in seen:
             continue
@@ -101,6 +106,7 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
         judge=judge,
         range=grader.range,
         remote=grader.remote,
+        note=note,
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
 from gradus.interop.openenv.package_files import package_files
+from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.schema import schemas
 
 __all__ = ["PackageResult", "write_package"]
@@ -31,11 +32,15 @@ _BRIDGES = "gradus.interop"
 
 @dataclass(frozen=True, kw_only=True)
 class PackageResult:
-    """What was written. ``locked`` False: uv was not there, and the lock file only has the header that uv completes."""
+    """What was written. ``locked`` False: uv was not there, and the lock file only has the header that uv completes.
+
+    ``oracle`` False: no policy of the environment is known to earn the full reward on every task.
+    """
 
     folder: Path
     files: Sequence[str]
     locked: bool
+    oracle: bool
 
 
 def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> PackageResult:
@@ -54,12 +59,14 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
         root = Path(aside) / "package"
         packages = _copy_gradus(modules, root)
         inside = _copy_argument(argument, root)
+        shown = trajectories(spec)
         texts = package_files(
             head,
             inside,
             spec,
             schemas(spec),
-            rewards=_reward_range(spec),
+            shown=shown,
+            rewards=_reward_range(spec, shown.top),
             sessions=sessions,
             requirements=[_OPENENV, *requirements],
             packages=packages,
@@ -70,7 +77,7 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
             folder.rmdir()
         shutil.move(root, folder)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return PackageResult(folder=folder, files=files, locked=locked)
+    return PackageResult(folder=folder, files=files, locked=locked, oracle=bool(shown.oracle))
 
 
 _PROBE = """
@@ -159,14 +166,14 @@ def _rewards(spec: EnvironmentSpec) -> list[float]:
     return rewards
 
 
-def _reward_range(spec: EnvironmentSpec) -> tuple[float, float]:
-    """The measured range of rewards, widened by its own width on both sides; at least [0, 1]."""
+def _reward_range(spec: EnvironmentSpec, top: float | None) -> tuple[float, float]:
+    """The measured range of rewards, widened by its own width on both sides; at least [0, 1]. It ends at ``top``, the oracle's, if nothing is above."""
     rewards = [0.0, 1.0, *_rewards(spec)]
     low, high = min(rewards), max(rewards)
-    if (low, high) == (0.0, 1.0):
+    if (low, high) == (0.0, 1.0) and top in (None, 1.0):
         return low, high
     width = high - low
-    return float(floor(low - width)), float(ceil(high + width))
+    return float(floor(low - width)), float(ceil(high + width)) if top is None or high > top else top
 
 
 def _lock(root: Path, header: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gradus.core import EnvironmentSpec
+from gradus.interop.openenv.package_trajectories import Trajectories
 from gradus.version import __version__
 
 __all__ = ["package_files"]
@@ -30,12 +31,14 @@ def package_files(
     spec: EnvironmentSpec,
     described: Mapping[str, Any],
     *,
+    shown: Trajectories,
     rewards: tuple[float, float],
     sessions: int,
     requirements: Sequence[str],
     packages: Sequence[str],
 ) -> dict[str, str]:
-    """Path in the package -> text. ``described``: the schemas of action and observation; ``rewards``: their range."""
+    """Path in the package -> text. ``described``: the schemas of action and observation; ``shown``: oracle and canaries;
+    ``rewards``: their range."""
     choices = described["action"].get("anyOf", [described["action"]])
     values = {
         "action": {key: schema for choice in choices for key, schema in choice["properties"].items()},
@@ -53,6 +56,7 @@ def package_files(
         "requirements": requirements,
         "rewards": rewards,
         "sessions": sessions,
+        "shown": shown,
         "spec": spec,
         "title": "".join(part.capitalize() for part in name.split("_")),
         "version": __version__,
@@ -69,6 +73,7 @@ def package_files(
     texts = {
         each.removesuffix(".j2"): templates.get_template(each).render(values) for each in templates.list_templates()
     }
+    texts |= {f"{each}.jsonl": text for each in ("oracle", "canaries") if (text := getattr(shown, each))}
     texts["server/Dockerfile"] = texts["Dockerfile"]  # `openenv push` looks for it there
     return {_NAMES.get(path, path): text for path, text in texts.items()}
 

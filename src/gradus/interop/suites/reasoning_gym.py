@@ -26,10 +26,8 @@ __all__ = ["load", "suite_names"]
 
 _SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
 _BLOCK = 1000
-_ANSWERS, _TEXTS = (
-    60,
-    200,
-)  # items for random answers, and for the vocabulary, which is made when it is needed: some take long to make
+_ANSWERS, _TEXTS = 60, 200  # items for random answers, and for the vocabulary, which is made when it is needed
+_FEW, _CPU_SECONDS = 12, 4.0  # items whose making costs so much are fewer, down to so many
 _STEP = 37  # coprime to the block: a task that belongs to another split gives way to the one so many places on
 _FIRST = {"train": 0, "in-distribution": 1_000_000_000, "held-out": 1_500_000_000}
 _SHARES = {"train": (0.2, 1.0), "in-distribution": (0.1, 0.2), "held-out": (0.0, 0.1)}
@@ -61,17 +59,14 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     options = {key: _value(text) for key, text in parse_qsl(query, strict_parsing=bool(query))}
     source = ReasoningGymTasks(name, options, f"reasoning-gym:{argument}")
 
-    def examples(number: int) -> list[Item]:
-        return [source.item("train", TRAIN_SEEDS + index) for index in range(number)]
-
     try:
-        items = examples(_ANSWERS)
+        items = source.examples(_ANSWERS)
     except EnvironmentFault as error:
         raise ConfigError(f"reasoning-gym:{argument} makes no tasks: {error}") from error
     return one_turn_of(
         source,
         items=items,
-        texts=lambda: examples(_TEXTS),
+        texts=lambda: source.examples(_TEXTS),
         judge=source.judge,
         graders=[score_grader(f"score_answer of reasoning-gym's {name}")],
         summary=known[name] or f"reasoning-gym's {name}",
@@ -88,6 +83,7 @@ class ReasoningGymTasks:
         self.name = name
         self._dataset, self._options = dataset, options
         self._numbered = lru_cache(maxsize=4096)(self._make)
+        self._seconds = 0.0
 
     def size(self, split: str) -> int | None:
         """No end."""
@@ -103,6 +99,13 @@ class ReasoningGymTasks:
             if low <= share_of(item.question) < high:
                 return item
         raise EnvironmentFault(f"{self.name} has too few different questions for a {split} task; give it other options")
+
+    def examples(self, number: int) -> list[Item]:
+        """Training items. Where the first few cost much, a half or a quarter of ``number``: by rough steps, so that noise in times changes nothing."""
+        few = [self.item("train", TRAIN_SEEDS + index) for index in range(min(_FEW, number))]
+        cost = self._seconds / self._numbered.cache_info().misses * number / _CPU_SECONDS
+        number = max(len(few), number // (1 if cost < 1 else 2 if cost < 2 else 4))
+        return few + [self.item("train", TRAIN_SEEDS + index) for index in range(len(few), number)]
 
     def judge(self, item: Item, text: str) -> Verdict:
         """What ``score_answer`` says of the marked answer. What it raises is an error of this answer."""
@@ -121,6 +124,7 @@ class ReasoningGymTasks:
         except WorkerError as error:
             raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
         answer = entry["answer"]
+        self._seconds += entry["seconds"]
         return Item(
             question=entry["question"], answer="" if answer is None else str(answer), columns={"number": number}
         )

@@ -1,5 +1,6 @@
 """Runs in a process of its own: makes reasoning-gym's items and scores answers. Nothing of Gradus is imported."""
 
+import time
 from functools import lru_cache
 
 import reasoning_gym
@@ -27,8 +28,9 @@ def names():
 
 
 def item(name, options, number):
+    started = time.process_time()
     entry = _entry(name, _frozen(options), number)
-    return {"question": entry["question"], "answer": entry["answer"]}
+    return {"question": entry["question"], "answer": entry["answer"], "seconds": time.process_time() - started}
 
 
 def score(name, options, number, answer):
