@@ -127,6 +127,7 @@ def test_a_first_look_stays_beside_the_second_and_a_disputed_label_counts():
     page = scoreboard_page([result])
     assert "first look, 2026-11-21 | 0 | 8 | 0.750" in page
     assert "second look | 0 | 0 | – | 1 | 1.000" in page
+    assert "first look, 2026-11-21 | 0 | 8 | 0.750" in scoreboard_page([])
     assert "Disputed: it pays -1." in page
 
 

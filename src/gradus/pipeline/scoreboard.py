@@ -125,8 +125,12 @@ def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
         seconds = each["seconds"]
         cells = (part, each["seed"], *rates, f"{seconds['median']}, {seconds['most']}")
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    only_once = {part: row for part, row in published.items() if part not in [each["part"] for each in results]}
+    lines += [_first_look(part, row) for part, row in only_once.items()]
     for each in results:
-        lines += ["", f"## {each['part']}", "", *_named(each, published.get(each["part"]))]
+        lines += ["", f"## {each['part']}", "", *_first_names(published.get(each["part"])), *_named(each)]
+    for part, row in only_once.items():
+        lines += ["", f"## {part}", "", *_first_names(row)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -137,14 +141,15 @@ def _first_look(part: str, row: Mapping[str, Any]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _named(result: Mapping[str, Any], published: Mapping[str, Any] | None) -> list[str]:
+def _first_names(row: Mapping[str, Any] | None) -> list[str]:
+    if row is None:
+        return []
+    return [f"First look: missed {', '.join(row['missed'])}; flagged though sound {', '.join(row['flagged'])}.", ""]
+
+
+def _named(result: Mapping[str, Any]) -> list[str]:
     """Classes, misses and false alarms of a part by name."""
     lines: list[str] = []
-    if published is not None:
-        lines += [
-            f"First look: missed {', '.join(published['missed'])}; flagged though sound {', '.join(published['flagged'])}.",
-            "",
-        ]
     if result["part"] == "planted":
         lines += ["| class | found |", "|---|---|"]
         lines += [f"| {kind} | {shown_share(share)} of {share['n']} |" for kind, share in result["by_class"].items()]
