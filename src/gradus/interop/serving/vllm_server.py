@@ -29,6 +29,20 @@ def serve_with_vllm(model: str, *, name: str, host: str, port: int, rows: int, t
     options["logprobs-mode"] = (
         "processed_logprobs"  # those of the distribution that was drawn from, as training needs them
     )
+    if (limit := _longrope_limit(Path(model))) is not None:
+        options["max-model-len"] = limit  # with a longer one vLLM turns all positions at the long rate, short prompts too
     words = [program, "serve", model, *(f"--{key}={value}" for key, value in options.items())]
     sys.stdout.flush()
     os.execve(program, words, {**os.environ, **({} if token is None else {"VLLM_API_KEY": token})})
+
+
+def _longrope_limit(folder: Path) -> int | None:
+    """The original length of a local model whose positions change beyond it (LongRoPE); None for any other."""
+    path = folder / "config.json"
+    if not path.is_file() or "longrope" not in path.read_text(encoding="utf-8"):
+        return None
+    from transformers import AutoConfig
+
+    from gradus.policies.local.loading import context_length
+
+    return context_length(AutoConfig.from_pretrained(folder))
