@@ -39,13 +39,13 @@ CHAT = (
 END, START, STOP = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 NAMES = ["Ann", "Ben", "Cora", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jon"]
 THINGS = ["apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "tickets"]
-TEXT_STEPS, BATCH, LENGTH = 500, 8, 256
+TEXT_STEPS, BATCH, LENGTH = 260, 16, 256
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, default=Path("runs/pretrained"))
-    arguments.add_argument("--steps", type=int, default=TEXT_STEPS, help="steps of 2,048 tokens before the runs")
+    arguments.add_argument("--steps", type=int, default=TEXT_STEPS, help="steps of 4,096 tokens before the runs")
     arguments.add_argument("--rows", type=int, default=1200)
     arguments.add_argument("--only", choices=("rows", "rhythm"), help="one of the two runs")
     arguments.add_argument("--threads", type=int, default=1)
@@ -78,14 +78,14 @@ def library_texts() -> Iterator[str]:
                 yield text
 
 
-def story(rng: Random) -> tuple[str, str, int]:
+def story(rng: Random, *, have: tuple[int, int] = (5, 20), change: tuple[int, int] = (2, 12)) -> tuple[str, str, int]:
     """What happened, how one works it out, and how many are left."""
     name, things = rng.choice(NAMES), rng.choice(THINGS)
-    have, change = rng.randint(5, 20), rng.randint(2, 12)
-    more = rng.random() < 0.5 or change >= have
-    total = have + change if more else have - change
-    told = f"{name} has {have} {things}. {name} {'gets' if more else 'loses'} {change} {things}."
-    return told, f"{have} {'+' if more else '-'} {change} = {total}", total
+    first, second = rng.randint(*have), rng.randint(*change)
+    more = rng.random() < 0.5 or second >= first
+    total = first + second if more else first - second
+    told = f"{name} has {first} {things}. {name} {'gets' if more else 'loses'} {second} {things}."
+    return told, f"{first} {'+' if more else '-'} {second} = {total}", total
 
 
 def problem_text(rng: Random) -> str:
@@ -93,16 +93,15 @@ def problem_text(rng: Random) -> str:
     return f"{told} {work}. Now there are {total}."
 
 
-def table_text(rng: Random) -> str:
-    """Lines of a table of sums, as in a school book."""
-    return "\n".join(story(rng)[1] for _ in range(12))
-
-
 def rows(count: int) -> Iterator[dict[str, str]]:
-    """Rows of GSM8K's form. Their question and their way of answering are in no text that the model has read."""
+    """Rows of GSM8K's form. Their question and their way of answering are in no text that the model has read.
+
+    The numbers are small: after minutes of text the model gives the right sum of larger ones a probability of 0.12, SFT on 600
+    rows leaves it there, and GRPO then finds hardly a right answer to praise.
+    """
     rng = child_rng(0, "pretrained-like-rows")
     for _ in range(count):
-        told, work, total = story(rng)
+        told, work, total = story(rng, have=(2, 7), change=(1, 6))
         yield {"question": f"{told} How many are there now?", "answer": f"{work}\n#### {total}"}
 
 
@@ -157,11 +156,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def read_texts(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, steps: int) -> None:
-    """Plain next-token training: a third docstrings, a third problems, a third tables of sums, packed into rows of 256 tokens.
-
-    Without the tables the model could not add when it was done: it gave the right sum a probability of 0.12, and no rate of
-    GRPO taught it.
-    """
+    """Plain next-token training: half docstrings, half problems, packed into rows of 256 tokens."""
     rng = child_rng(0, "pretrained-like-text")
     end = tokenizer.convert_tokens_to_ids(END)
     library = [token for text in texts for token in (*tokenizer.encode(text), end)]
@@ -185,14 +180,12 @@ def read_texts(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, text
 
 
 def packed(library: list[int], tokenizer: PreTrainedTokenizerFast, rng: Random, end: int) -> list[int]:
-    kind = rng.randrange(3)
-    if kind == 0:
+    if rng.random() < 0.5:
         first = rng.randrange(len(library) - LENGTH)
         return library[first : first + LENGTH]
-    text = problem_text if kind == 1 else table_text
     row: list[int] = []
     while len(row) < LENGTH:
-        row += [*tokenizer.encode(text(rng)), end]
+        row += [*tokenizer.encode(problem_text(rng)), end]
     return row[:LENGTH]
 
 
@@ -201,13 +194,11 @@ def packed(library: list[int], tokenizer: PreTrainedTokenizerFast, rng: Random, 
 ROWS = [
     "sft.dtype=bfloat16",
     "grpo.dtype=bfloat16",
-    "teach.episodes=600",
-    "sft.epochs=3",
     "grpo.lr=2e-4",
-    "grpo.max_steps=100",
-    "grpo.groups=16",
+    "grpo.max_steps=60",
+    "grpo.groups=12",
     "grpo.validation_every=20",
-    "grpo.validation_tasks=64",
+    "grpo.validation_tasks=32",
     "grpo.sampling.max_new_tokens=48",
     "eval.episodes=100",
 ]
