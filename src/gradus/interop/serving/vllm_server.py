@@ -30,7 +30,9 @@ def serve_with_vllm(model: str, *, name: str, host: str, port: int, rows: int, t
         "processed_logprobs"  # those of the distribution that was drawn from, as training needs them
     )
     if (limit := _longrope_limit(Path(model))) is not None:
-        options["max-model-len"] = limit  # with a longer one vLLM turns all positions at the long rate, short prompts too
+        options["max-model-len"] = (
+            limit  # with a longer one vLLM turns all positions at the long rate, short prompts too
+        )
     words = [program, "serve", model, *(f"--{key}={value}" for key, value in options.items())]
     sys.stdout.flush()
     os.execve(program, words, {**os.environ, **({} if token is None else {"VLLM_API_KEY": token})})
