@@ -12,6 +12,7 @@ from typing import Literal
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
+from gradus.core.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model
 from gradus.policies.local.model_card import front_matter, model_card
 from gradus.rollouts import read_episodes
@@ -55,20 +56,23 @@ class PushPlan:
 def plan_push(source: Path | str, repository: str, *, private: bool = True) -> PushPlan:
     """What ``source`` would upload: a model folder, a run folder (its best model), or a JSONL file of episodes (a data set).
 
-    Raises ConfigError if it is none of these, or if the repository is not ``owner/name``.
+    Raises ConfigError if it is none of these, if the repository is not ``owner/name``, or if a file holds a key or a token.
     """
     source = Path(source)
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise ConfigError(f"repository must be owner/name, got {repository!r}")
     if source.is_file() and source.suffix == ".jsonl":
-        return _episodes_plan(source, repository, private)
-    model = find_model(source)
-    if model is None:
+        plan = _episodes_plan(source, repository, private)
+    elif (model := find_model(source)) is not None:
+        plan = _model_plan(source, model, repository, private)
+    else:
         raise ConfigError(
             f"{source} is no model folder (config.json with a model_type, or adapter_config.json), no run folder with a model "
             "in it, and no .jsonl file of episodes"
         )
-    return _model_plan(source, model, repository, private)
+    contents = ((str(file.source or file.path), file.source or (file.text or "").encode()) for file in plan.files)
+    refuse_secrets(contents, doing="uploaded")
+    return plan
 
 
 def _model_plan(source: Path, model: Path, repository: str, private: bool) -> PushPlan:

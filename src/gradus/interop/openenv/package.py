@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
+from gradus.core.secret_scan import refuse_secrets
 from gradus.interop.openenv.package_files import package_files
 from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.schema import schemas
@@ -72,6 +73,8 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
             packages=packages,
         )
         _write(root, texts)
+        inside_files = (path for path in sorted(root.rglob("*")) if path.is_file())
+        refuse_secrets(((str(path.relative_to(root)), path) for path in inside_files), doing="packaged")
         locked = _lock(root, texts["uv.lock"])
         if folder.exists():
             folder.rmdir()

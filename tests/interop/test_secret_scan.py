@@ -1,0 +1,129 @@
+"""Keys are found in whatever is about to be uploaded or packaged, and are named by file and line, never shown."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure
+from gradus.core.secret_scan import FORMS, find_secrets, refuse_secrets
+from gradus.interop.openenv.package import write_package
+from gradus.interop.push import plan_push
+from gradus.rollouts import roll_out, write_episodes
+
+# Put together here, so that no file of the project holds anything that looks like a key.
+LONG = "a1B2c3D4e5" * 6
+KEYS = {
+    "an OpenAI or Anthropic key": ["sk-" + LONG[:48], "sk-proj-" + LONG[:40], "sk-ant-api03-" + LONG],
+    "a Hugging Face token": ["hf_" + LONG[:34]],
+    "a GitHub token": ["ghp_" + LONG[:36], "github_pat_" + LONG],
+    "a GitLab token": ["glpat-" + LONG[:20]],
+    "an AWS key id": ["AKIA" + "ABCDEFGH" * 2],
+    "an AWS secret key": ["aws_secret_access_key = " + LONG[:40], 'AWS_SECRET_ACCESS_KEY": "' + LONG[:40]],
+    "a Google key": ["AIza" + LONG[:35]],
+    "a Slack token": ["xoxb-" + "123456789012-" + LONG[:24]],
+    "a Stripe key": ["sk_live_" + LONG[:24]],
+    "an npm or PyPI token": ["npm_" + LONG[:36], "pypi-AgE" + LONG],
+    "a private key": ["-----BEGIN RSA " + "PRIVATE KEY-----", "-----BEGIN " + "PRIVATE KEY-----"],
+    "a JSON web token": [f"eyJ{LONG[:20]}.eyJ{LONG[:20]}.{LONG[:30]}"],
+    "a bearer token": ["Authorization: Bearer " + LONG[:30]],
+    "a password in an address": ["postgres://someone:" + "pass1234@db.example/x"],
+}  # fmt: skip
+PLAIN = """
+Tokens of a word, task-sk-learn, hf_hub_download, sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08,
+https://user@example.org/path, http://127.0.0.1:8000/v1, Authorization: Bearer TOKEN, Bearer $OPENAI_API_KEY, bearer of good news,
+{"eos_token": "<|im_end|>", "max_tokens": 300}, sk-short, model-00001-of-00002.safetensors, AKIA, ghp_, postgres://host:5432/name
+"""
+
+
+def test_every_form_is_known_and_ordinary_text_is_none() -> None:
+    assert set(KEYS) == set(FORMS)
+    for kind, keys in KEYS.items():
+        for key in keys:
+            assert (2, kind) in list(find_secrets(f"first\n text {key} more\n".encode())), key
+            assert (1, kind) in list(find_secrets(json.dumps({"text": f"say {key}\n"}).encode())), key
+    assert list(find_secrets(PLAIN.encode())) == []
+
+
+def test_values_of_the_environment_are_found_however_they_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", 'quo"ted/val ue')
+    monkeypatch.setenv("OTHER_TOKEN", "EMPTY")
+    for text in ('quo"ted/val ue', json.dumps('quo"ted/val ue'), "?key=quo%22ted%2Fval%20ue"):
+        assert list(find_secrets(f"a\nb {text}".encode())) == [(2, "the value of $SOME_API_KEY")]
+    assert list(find_secrets(b"EMPTY")) == []
+
+
+def refused(source: Path, where: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=where) as error:
+        plan_push(source, "me/mine")
+    assert key not in str(error.value)
+    assert key[:12] not in str(error.value)
+
+
+def test_push_refuses_a_model_with_a_key_in_any_of_its_files(tmp_path: Path) -> None:
+    key = KEYS["a Hugging Face token"][0]
+    best = tmp_path / "run" / "grpo" / "best"
+    best.mkdir(parents=True)
+    header = json.dumps({"__metadata__": {"note": "x"}}).encode()
+    clean = {
+        "config.json": b'{"model_type": "qwen2"}\n', "gradus.json": b"{}\n", "chat_template.jinja": b"{{ x }}\n", "tokenizer.json": b"{}\n",
+        "model.safetensors": len(header).to_bytes(8, "little") + header + bytes(64), "training.log": b"step 1\n", "SHA256SUMS": b"",
+    }  # fmt: skip
+    for name, content in clean.items():
+        (best / name).write_bytes(content)
+    results = tmp_path / "run" / "results.json"
+    results.write_text('{"conditions": {}}')
+    plan_push(tmp_path / "run", "me/mine")
+    for name in clean:
+        content = clean[name]
+        spoiled = json.dumps({"__metadata__": {"note": key}}).encode()
+        (best / name).write_bytes(
+            len(spoiled).to_bytes(8, "little") + spoiled + bytes(64)
+            if name.endswith("tensors")
+            else content + key.encode()
+        )
+        refused(tmp_path / "run", name, key)
+        (best / name).write_bytes(content)
+    results.write_text(json.dumps({"conditions": {}, "environment": key}))
+    refused(tmp_path / "run", "results.json", key)
+
+
+def test_push_refuses_episodes_with_a_key_in_a_text_an_error_or_the_header(
+    adder: EnvironmentSpec, tmp_path: Path
+) -> None:
+    key = KEYS["an OpenAI or Anthropic key"][0]
+    from fakes import Answers
+
+    one = Answers("ones", lambda start, observation: "1")
+    (episode,) = roll_out(adder, one, [adder.train_task(0)]).episodes
+    turn = episode.turns[0]
+    spoiled: list[Episode] = [
+        replace(episode, turns=(replace(turn, observation=f"my key is {key}"), *episode.turns[1:])),
+        replace(episode, turns=(replace(turn, action=f"\n{key}"), *episode.turns[1:])),
+        replace(episode, failure=Failure(stage="act", type="PolicyError", message=f"401: wrong key {key}")),
+    ]
+    path = tmp_path / "episodes.jsonl"
+    for each in spoiled:
+        write_episodes(path, [episode, each], environment=adder.name)
+        refused(path, r"episodes.jsonl line 3: an OpenAI", key)
+    write_episodes(path, [episode], environment=adder.name, note=key)
+    refused(path, "episodes.jsonl line 1", key)
+    write_episodes(path, [episode], environment=adder.name)
+    plan_push(path, "me/mine")
+    packed = tmp_path / "more.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"\n" + key.encode()))
+    with pytest.raises(ConfigError, match=r"more.jsonl.gz line 2"):
+        refuse_secrets([("more.jsonl.gz", packed)], doing="uploaded")
+
+
+def test_a_package_carries_no_key_of_its_rows(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(64)))
+    rows.write_text(rows.read_text() + json.dumps({"question": KEYS["a Google key"][0], "answer": "1"}) + "\n")
+    with pytest.raises(ConfigError, match=r"rows.jsonl line 65: a Google key"):
+        write_package(f"jsonl:{rows}", tmp_path / "package")
+    assert not (tmp_path / "package").exists()
