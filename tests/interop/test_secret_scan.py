@@ -76,7 +76,9 @@ def test_push_refuses_a_model_with_a_key_in_any_of_its_files(tmp_path: Path) -> 
     for name, content in clean.items():
         (best / name).write_bytes(content)
     results = tmp_path / "run" / "results.json"
-    results.write_text('{"conditions": {}}')
+    document = {"schema": 2, "environment": "adder", "grader": "sum", "checkpoint": None, "true_reward_name": "right", "level": 0.95,
+                "seeds": [0], "conditions": {}}  # fmt: skip
+    results.write_text(json.dumps(document))
     plan_push(tmp_path / "run", "me/mine")
     for name in clean:
         content = clean[name]
@@ -88,7 +90,7 @@ def test_push_refuses_a_model_with_a_key_in_any_of_its_files(tmp_path: Path) -> 
         )
         refused(tmp_path / "run", name, key)
         (best / name).write_bytes(content)
-    results.write_text(json.dumps({"conditions": {}, "environment": key}))
+    results.write_text(json.dumps({**document, "environment": key}))
     refused(tmp_path / "run", "results.json", key)
 
 
