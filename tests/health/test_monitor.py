@@ -137,6 +137,19 @@ def test_a_folder_that_is_no_run_and_a_broken_line_are_told(tmp_path):
         read_metrics(tmp_path)
 
 
+def test_a_figure_that_is_none_is_told_with_its_record(tmp_path):
+    good = {"kind": "validation", "step": 0, "decoding": "sampled", "true_rewards": [0.5, None]}
+    _write(tmp_path / "metrics.jsonl", [good, {**good, "true_rewards": [0.5, []]}])
+    with pytest.raises(
+        StorageError, match=r"metrics.jsonl record 2 is not what Gradus writes there: at true_rewards.1"
+    ):
+        read_metrics(tmp_path)
+    for name, value in (("step", "x"), ("grad_norm", {}), ("components", [1])):
+        _write(tmp_path / "metrics.jsonl", [{"kind": "step", "step": 1, name: value}])
+        with pytest.raises(StorageError, match=f"at {name}"):
+            read_metrics(tmp_path)
+
+
 def test_a_file_of_someone_else_and_an_empty_one_are_not_healthy(tmp_path):
     for text, told in (("", "no line"), ('{"epoch": 1, "train_loss": 0.3}\n', "epoch, train_loss")):
         (tmp_path / "metrics.jsonl").write_text(text)

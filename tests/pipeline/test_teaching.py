@@ -44,7 +44,7 @@ def test_workers_write_the_same_file(tmp_path: Path):
 
 def test_no_worker_at_all_is_refused(tmp_path: Path):
     spec = load("arithmetic")
-    with pytest.raises(ConfigError, match="workers must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="workers must be at least 1 and at most 1,024, got 0"):
         teach(spec, make_policy(spec, "gold"), episodes=2, path=tmp_path / "x", grader=spec.grader(), workers=0)
     assert not (tmp_path / "x").exists()
 

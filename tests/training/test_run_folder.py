@@ -16,6 +16,7 @@ from rich.console import Console
 
 from gradus.core import StorageError
 from gradus.core.files import write_folder, write_text
+from gradus.core.strictness import VARIABLE
 from gradus.training.engine.optimizers import SCHEDULES, OptimizerConfig, lr_at
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -41,7 +42,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -57,10 +58,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
         assert path is not None
         assert path.name == "step-000001"
         assert f"step-000002 is damaged: {name}" in capsys.readouterr().err
+        monkeypatch.setenv(VARIABLE, "1")
         with pytest.raises(StorageError, match="step-000002 is damaged"):
-            latest_checkpoint(tmp_path, strict=True)
+            latest_checkpoint(tmp_path)
+        monkeypatch.delenv(VARIABLE)
         (newest / name).write_bytes(whole)
     assert load_checkpoint(newest, model, optimizer).step == 2
+    (newest / "state.json").rename(tmp_path / "aside")
+    (newest / "SHA256SUMS").rename(tmp_path / "sums")
+    assert latest_checkpoint(tmp_path) == newest.with_name("step-000001")
+    assert "its state.json is gone" in capsys.readouterr().err
+    (tmp_path / "aside").rename(newest / "state.json")
     (newest / "state.json").write_text("[]")
     with pytest.raises(StorageError, match=r"not a checkpoint's"):
         load_checkpoint(newest, model, optimizer)

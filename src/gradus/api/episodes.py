@@ -58,12 +58,14 @@ def show(
     ``environment``: the one the episodes are of, if it is one's own code; a file's header never makes code run.
     """
     from gradus.core import GradusError
+    from gradus.core.stage_files import changed_since
     from gradus.pipeline.stored_episodes import newest_file, pick_episode, samples
     from gradus.rollouts import read_episodes
 
     file = Path(file)
     path = newest_file(file) if newest or file.is_dir() else file
     stored = read_episodes(path)
+    problems = [*stored.problems, *changed_since(path)]
     chosen = samples(stored.episodes) if path != file else {"": pick_episode(stored.episodes, episode, path)}
     try:
         view = _environment_of(stored, environment).presentation.view
@@ -71,7 +73,7 @@ def show(
         if environment is not None:
             raise
         view = None
-    return StoredEpisodes(path, chosen, len(stored.episodes), stored.problems, view)
+    return StoredEpisodes(path, chosen, len(stored.episodes), problems, view)
 
 
 def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | None) -> EnvironmentSpec:
@@ -140,6 +142,7 @@ def regrade(
     environment: str | EnvironmentSpec | None = None,
 ) -> Regraded:
     """Grade stored episodes again, with another grader of the environment or with reward functions. Nothing is rolled out."""
+    from gradus.core.stage_files import changed_since
     from gradus.rollouts import read_episodes
     from gradus.rollouts import regrade as grade_again
 
@@ -149,7 +152,8 @@ def regrade(
     spec = _environment_of(stored, environment)
     spec = with_rewards(spec, rewards) if rewards else spec
     chosen = spec.grader(grader)
-    return Regraded(spec, chosen.name, stored.episodes, grade_again(spec, stored.episodes, chosen), stored.problems)
+    problems = [*stored.problems, *changed_since(Path(file))]
+    return Regraded(spec, chosen.name, stored.episodes, grade_again(spec, stored.episodes, chosen), problems)
 
 
 def play(environment: str | EnvironmentSpec, *, seed: int | None = None, condition: str | None = None) -> Episode:

@@ -13,7 +13,7 @@ import sys
 
 import typer
 
-from gradus.core import GradusError
+from gradus.core import GradusError, strictness
 from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
@@ -43,10 +43,15 @@ def _root(
     verbose: bool = typer.Option(
         False, "--verbose", help="Without a terminal, show every step with all figures. Goes anywhere in the line."
     ),
+    strict: bool = typer.Option(
+        False, "--strict", help="Refuse damaged files that could be gone around. Goes anywhere in the line."
+    ),
 ) -> None:
     """Audit the grader, warm-start from a teacher, train, watch, and prove the gain."""
     if quiet or verbose:
         os.environ[VARIABLE] = QUIET if quiet else VERBOSE
+    if strict:
+        os.environ[strictness.VARIABLE] = "1"
 
 
 def main() -> None:
@@ -78,7 +83,7 @@ def _say_error() -> None:
 
 def _ordered(words: list[str]) -> list[str]:
     """The words with those in front that go anywhere."""
-    anywhere = [word for word in words if word in ("--quiet", "--verbose")]
+    anywhere = [word for word in words if word in ("--quiet", "--verbose", "--strict")]
     return [*anywhere, *(word for word in words if word not in anywhere)]
 
 

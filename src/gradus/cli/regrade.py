@@ -9,6 +9,7 @@ import typer
 from gradus.cli.options import JSON, REWARDS
 from gradus.cli.output import next_command, note, show
 from gradus.cli.show import ENV
+from gradus.core.strictness import go_around
 
 __all__ = ["command"]
 
@@ -26,7 +27,7 @@ def command(
 
     result = api.regrade(file, grader, rewards=reward, environment=environment)
     for problem in result.problems:
-        note(f"note: {problem}")
+        go_around(problem, "the rest is used")
     if out is not None:
         note(f"written: {result.save(out)}")
     show(result, json_file)

@@ -7,7 +7,8 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import JSON
-from gradus.cli.output import next_command, note, show
+from gradus.cli.output import next_command, show
+from gradus.core.strictness import go_around
 
 __all__ = ["ENV", "command"]
 
@@ -30,7 +31,7 @@ def command(
 
     result = api.show(file, episode, newest=last, environment=environment)
     for problem in result.problems:
-        note(f"note: {problem}")
+        go_around(problem, "the rest is used")
     show(result, json_file)
     if result.path == file and 0 <= episode < result.count - 1:
         next_command("show", file, "--episode", episode + 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradus.core.errors import StorageError
 
-__all__ = ["check_checksums", "write_checksums"]
+__all__ = ["check_checksums", "digest", "write_checksums"]
 
 _NAME = "SHA256SUMS"  # as `sha256sum --check` reads it
 
@@ -15,7 +15,7 @@ _NAME = "SHA256SUMS"  # as `sha256sum --check` reads it
 def write_checksums(folder: Path) -> None:
     """Write the checksums of all files in ``folder`` beside them."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _NAME)
-    lines = [f"{_digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    lines = [f"{digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     (folder / _NAME).write_text("".join(lines), encoding="utf-8")
 
 
@@ -25,7 +25,7 @@ def check_checksums(folder: Path) -> None:
         return
     try:
         lines = (folder / _NAME).read_text(encoding="utf-8").splitlines()
-        damaged = [name for digest, name in (line.split("  ", 1) for line in lines) if _digest(folder / name) != digest]
+        damaged = [name for stored, name in (line.split("  ", 1) for line in lines) if digest(folder / name) != stored]
     except (OSError, ValueError) as error:
         raise StorageError(f"{folder} is damaged: it cannot be compared with its {_NAME} ({error})") from error
     if damaged:
@@ -35,6 +35,7 @@ def check_checksums(folder: Path) -> None:
         )
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -223,6 +223,7 @@ class StageState(TypedDict):
     settings: dict[str, Any]
     done: bool
     cost: dict[str, Any]
+    files: NotRequired[dict[str, str]]
 
 
 class Stages(TypedDict, extra_items=Any):
@@ -239,15 +240,18 @@ def read_document(path: Path, kind: type[T]) -> T:
     return checked(read_json(path), kind, str(path))
 
 
-def checked(value: Any, kind: type[T], name: str) -> T:
-    """``value`` as a ``kind``. Raises StorageError that names the first place that is something else."""
+def checked(value: Any, kind: type[T], name: str, *, partial: bool = False) -> T:
+    """``value`` as a ``kind``; with ``partial`` keys may be absent. Raises StorageError that names the first place that is something else."""
     from pydantic import ValidationError
 
     try:
         _adapter(kind).validate_python(value, strict=True)
         return cast(T, value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        errors = [each for each in error.errors(include_url=False) if not (partial and each["type"] == "missing")]
+        if not errors:
+            return cast(T, value)
+        first = errors[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
         got = repr(first["input"])
         raise StorageError(

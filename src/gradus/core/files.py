@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -21,6 +22,7 @@ from gradus.core.errors import StorageError
 
 __all__ = [
     "JsonLines",
+    "clear_half_written",
     "parse_json_lines",
     "read_json",
     "read_json_lines",
@@ -32,6 +34,10 @@ __all__ = [
     "write_lines",
     "write_text",
 ]
+
+
+# What only this module calls its files: somebody may run in a folder with hidden files of his own.
+_HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9_]{8}\.part|\.(model|best|final|step-\d+)\.(tmp|old)")
 
 
 @contextmanager
@@ -94,6 +100,21 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def clear_half_written(folder: Path) -> None:
+    """Remove what killed processes had begun to write in a run folder that is locked for this one, and put back what they had put aside."""
+    half = [
+        path for depth in (".*", "*/.*", "*/*/.*") for path in folder.glob(depth) if _HALF_WRITTEN.fullmatch(path.name)
+    ]
+    for path in half:
+        place = path.with_name(path.name[1:-4])
+        if path.is_file():
+            path.unlink(missing_ok=True)
+        elif path.name.endswith(".old") and not place.exists():
+            os.replace(path, place)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

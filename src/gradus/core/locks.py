@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from gradus.core.errors import StorageError
+from gradus.core.files import clear_half_written
 
 __all__ = ["FolderLock"]
 
@@ -41,6 +42,7 @@ class FolderLock:
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]})")
         self._file.flush()
+        clear_half_written(folder)
 
     @staticmethod
     def held_here(folder: Path) -> bool:

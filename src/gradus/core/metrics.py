@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired
 
+from typing_extensions import TypedDict
+
+from gradus.core.documents import checked
 from gradus.core.errors import StorageError
 from gradus.core.files import JsonLines, read_json_lines
 
@@ -17,10 +20,10 @@ __all__ = [
     "ValidationRecord",
     "metrics_files",
     "read_metrics",
+    "whole_records",
 ]
 
 METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
-_KINDS = ("step", "validation", "alert", "sft")
 
 
 class StepRecord(TypedDict):
@@ -118,6 +121,20 @@ class SftRecord(TypedDict):
     tokens_per_second: float | None
 
 
+_KINDS = {"step": StepRecord, "validation": ValidationRecord, "alert": AlertRecord, "sft": SftRecord}
+
+
+def whole_records(lines: JsonLines) -> list[dict[str, Any]]:
+    """The records of a metrics file. Raises StorageError for a line that is damaged, or a figure that is none."""
+    if lines.problems:
+        raise StorageError(f"{lines.problems[0]}; restore the file or remove the line")
+    for number, record in enumerate(lines.records, start=1):
+        kind = record.get("kind")
+        if isinstance(kind, str) and kind in _KINDS:
+            checked(record, _KINDS[kind], f"{lines.source} record {number}", partial=True)
+    return lines.records
+
+
 def metrics_files(run: Path | str) -> list[Path]:
     """The metrics files of a run folder (SFT's first, then GRPO's), of a stage's folder, or the one file that was named."""
     path = Path(run)
@@ -134,11 +151,8 @@ def read_metrics(run: Path | str) -> list[dict[str, Any]]:
         raise StorageError(
             f"no metrics.jsonl in {run}; expected a run folder as `gradus run` and `gradus grpo` write it"
         )
-    lines: list[JsonLines] = [read_json_lines(file) for file in files]
-    if problems := [problem for each in lines for problem in each.problems]:
-        raise StorageError(f"{problems[0]}; restore the file or remove the line")
-    records = [record for each in lines for record in each.records]
-    if not any(record.get("kind") in _KINDS for record in records):
+    records = [record for file in files for record in whole_records(read_json_lines(file))]
+    if not any(str(record.get("kind")) in _KINDS for record in records):
         seen = f"lines with the keys {', '.join(list(records[0])[:5])}" if records else "no line"
         raise StorageError(
             f'{files[0]} holds {seen}; expected the metrics of a run: JSON lines with "kind" one of {", ".join(_KINDS)}'

@@ -42,7 +42,9 @@ def find_secrets(content: bytes) -> Iterator[tuple[int, str]]:
     """The line and the kind of each key in ``content``; never the key."""
     for kind, form in _FORMS.items():
         for match in form.finditer(content):
-            if kind == "a password in an address" or not _INSIDE.search(content, max(0, match.start() - 2), match.start()):
+            if kind == "a password in an address" or not _INSIDE.search(
+                content, max(0, match.start() - 2), match.start()
+            ):
                 yield content.count(b"\n", 0, match.start()) + 1, kind
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _SHORTEST:

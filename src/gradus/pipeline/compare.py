@@ -10,6 +10,8 @@ from gradus import environments
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import Results, read_document
 from gradus.core.files import read_toml
+from gradus.core.stage_files import changed_since
+from gradus.core.strictness import go_around
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.reports import render_report
 from gradus.reports.run_files import RunRecord, read_run, seed_folders
@@ -146,7 +148,10 @@ def _stored(folder: Path) -> Sequence[Episode]:
     path = next(
         (file for file in sorted((folder / "eval").glob("episodes.jsonl*"))), folder / "eval" / "episodes.jsonl"
     )
-    return read_episodes(path).episodes
+    stored = read_episodes(path)
+    for problem in (*stored.problems, *changed_since(path)):
+        go_around(problem, "the other episodes are compared")
+    return stored.episodes
 
 
 def _same(values: Mapping[str, Any], what: str) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.pipeline.promises import Promise
+from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
 from gradus.training.config import GrpoConfig
@@ -65,10 +66,11 @@ class TeachSection(_Section):
         default=True, description="False leaves the teacher and SFT out: GRPO begins with the model as it is."
     )
     policy: str | None = Field(default=None, description="The teacher; the environment's own by default.")
-    episodes: int = Field(default=200, ge=1, description="How many training tasks it answers.")
+    episodes: int = Field(default=200, ge=1, le=MOST_EPISODES, description="How many training tasks it answers.")
     workers: int = Field(
         default=1,
         ge=1,
+        le=MOST_WORKERS,
         description="Processes that roll out, for an environment's own teachers; they change no episode.",
     )
 
@@ -129,7 +131,8 @@ class Recipe(_Section):
     @classmethod
     def _as_long_as_its_stages(cls, table: Any) -> Any:
         """Stages that all say how long they are set ``grpo.max_steps``; where both are given they must agree."""
-        stages = table.get("stage") or () if isinstance(table, Mapping) else ()
+        stages: Any = table.get("stage") if isinstance(table, Mapping) else ()
+        stages = stages if isinstance(stages, list | tuple) else ()
         lengths = [each["steps"] for each in stages if isinstance(each, Mapping) and isinstance(each.get("steps"), int)]
         grpo: Any = table.get("grpo", {}) if stages else None
         if not isinstance(grpo, Mapping) or len(lengths) < len(stages):

@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, StorageError
 from gradus.core.documents import Stages, read_document
 from gradus.core.files import write_json
+from gradus.core.stage_files import changed_files, stage_files
 
 __all__ = ["UPSTREAM", "RunState"]
 
@@ -48,7 +49,7 @@ class RunState:
             return False
         changed = list(_differences(entry["settings"], json.loads(json.dumps(settings))))
         if not changed:
-            return bool(entry["done"])
+            return bool(entry["done"]) and self._as_written(stage, entry.get("files", {}))
         if not self.redo:
             shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
             raise ConfigError(
@@ -68,7 +69,7 @@ class RunState:
         started = time.perf_counter()
         try:
             yield cost
-            self._stages[stage]["done"] = True
+            self._stages[stage] |= {"done": True, "files": stage_files(self.folder, stage)}
         finally:
             cost["seconds"] = round(before + time.perf_counter() - started, 2)
             self._stages[stage]["cost"] = cost
@@ -80,6 +81,18 @@ class RunState:
     def costs(self) -> list[dict[str, Any]]:
         """One row a stage, in order: stage, seconds, and what else it reported."""
         return [{"stage": name, **self._stages[name]["cost"]} for name in UPSTREAM if name in self._stages]
+
+    def _as_written(self, stage: str, files: Mapping[str, str]) -> bool:
+        """Whether a stage's files are what it wrote; with redo it is forgotten if not. Raises StorageError that names them."""
+        changed = changed_files(self.folder, files)
+        if changed and not self.redo:
+            raise StorageError(
+                f"{', '.join(changed)} in {self.folder} is damaged or gone: it is not what the stage {stage!r} wrote there; "
+                "restore it, or do the stage and what builds on it again with --redo"
+            )
+        if changed:
+            self._forget(stage)
+        return not changed
 
     def _forget(self, stage: str) -> None:
         """Remove a stage's output and everything that builds on it."""

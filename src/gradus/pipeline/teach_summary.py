@@ -9,7 +9,9 @@ from pathlib import Path
 
 from gradus.core import Episode, Grader, Policy
 
-__all__ = ["Tally", "TeachSummary"]
+__all__ = ["MOST_EPISODES", "MOST_WORKERS", "Tally", "TeachSummary"]
+
+MOST_EPISODES, MOST_WORKERS = 10_000_000, 1024  # a mistyped number should not keep a machine busy for ever
 
 
 @dataclass(frozen=True, kw_only=True)

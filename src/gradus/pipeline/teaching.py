@@ -16,8 +16,9 @@ from pathlib import Path
 from threading import Thread
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
+from gradus.core.strictness import go_around
 from gradus.environments import is_registered_by_name, load_registered
-from gradus.pipeline.teach_summary import Tally, TeachSummary
+from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
 from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.data.tasks import taught_indices
 
@@ -50,10 +51,9 @@ def teach(
     ``workers``: processes that roll out. They load the environment by its name, so they serve its own policies and graders only;
     for anything else, and where little is to be done, this process works alone. The episodes are the same.
     """
-    if episodes < 1:
-        raise ConfigError(f"episodes must be at least 1, got {episodes}")
-    if workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
+    for name, given, most in (("episodes", episodes, MOST_EPISODES), ("workers", workers, MOST_WORKERS)):
+        if not 1 <= given <= most:
+            raise ConfigError(f"{name} must be at least 1 and at most {most:,}, got {given}")
     started = time.perf_counter()
     tally = Tally()
     note = f"teacher {policy.name}, seed {seed}"
@@ -218,6 +218,8 @@ def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: 
     stale = {index: episode for index, episode in kept.items() if index not in fresh}
     if stale:
         kept |= dict(zip(stale, regrade(spec, list(stale.values()), grader), strict=True))
+    for problem in stored.problems:
+        go_around(problem, "its episode is rolled out again")
     if stale or stored.problems or len(kept) < len(stored.episodes):
         write_episodes(path, [kept[index] for index in sorted(kept)], environment=spec.name, note=note)
     return kept

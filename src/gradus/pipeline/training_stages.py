@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradus.core import ConfigError, Episode, Grader
+from gradus.core.stage_files import changed_since
+from gradus.core.strictness import go_around
 from gradus.health import Monitor
 from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.recipe import Recipe
@@ -36,6 +38,8 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
         stored = read_episodes(path)
         if stored.environment != spec.name:
             raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}")
+        for problem in (*stored.problems, *changed_since(path)):
+            go_around(problem, "SFT trains on the other episodes")
         episodes.extend(stored.episodes)
     fresh = recipe.model.path is None and not begun(folder)
     base = base_model(recipe, folder)

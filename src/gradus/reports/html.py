@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
 from gradus.core.files import write_text
+from gradus.core.stage_files import changed_since
+from gradus.core.strictness import go_around
 from gradus.reports.episode_data import json_values
 from gradus.reports.page_data import STATES, page_context
-from gradus.reports.run_files import RunRecord, read_run
+from gradus.reports.run_files import NOT_STORED, RunRecord, read_run
 from gradus.reports.verdict import Claim
 from gradus.stats import format_number
 from gradus.version import __version__
@@ -27,13 +30,18 @@ LIVE = "live.js"  # asks a server; a report that is a file asks nobody
 def write_report(run_folder: Path) -> Path:
     """Write ``report.html`` into a run folder from what the run stored there. Returns its path.
 
-    What is missing is named in the report. Raises ``StorageError`` if there is no such folder or it cannot be written to.
+    What is missing is named in the report, what is damaged also on standard error. Raises ``StorageError`` if there is no such folder,
+    if it cannot be written to, or with ``--strict`` if anything is damaged.
     """
     run_folder = Path(run_folder)
     if not run_folder.is_dir():
         raise StorageError(f"{run_folder} is not a folder; a report needs the folder that `gradus run` wrote")
     path = run_folder / "report.html"
-    write_text(path, render_report(read_run(run_folder)))
+    record = read_run(run_folder)
+    damage = [*(each for each in record.missing if not each.endswith(NOT_STORED)), *changed_since(run_folder)]
+    for each in damage:
+        go_around(each, "the report says so")
+    write_text(path, render_report(replace(record, missing=list(dict.fromkeys([*record.missing, *damage])))))
     return path
 
 

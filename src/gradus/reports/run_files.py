@@ -11,9 +11,10 @@ from gradus.core import StorageError
 from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
 from gradus.core.files import read_json_lines, read_text
 
-__all__ = ["RunRecord", "read_lines", "read_part", "read_run", "seed_folders"]
+__all__ = ["NOT_STORED", "RunRecord", "read_lines", "read_part", "read_run", "seed_folders"]
 
 Json = dict[str, Any]
+NOT_STORED = ": not stored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ def _seconds(costs: Json | None) -> float:
 def read_part(path: Path, kind: Any, what: str, missing: list[str]) -> Json | None:
     """The document in a JSON file, or None and a sentence."""
     if not path.is_file():
-        missing.append(f"{what}: not stored")
+        missing.append(f"{what}{NOT_STORED}")
         return None
     try:
         return dict(read_document(path, kind))
@@ -132,7 +133,7 @@ def _text(path: Path, what: str, missing: list[str]) -> str | None:
 def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
     """The objects of a JSON-lines file; lines that cannot be read are left out and counted."""
     if not path.is_file():
-        missing.append(f"{what}: not stored")
+        missing.append(f"{what}{NOT_STORED}")
         return []
     try:
         lines = read_json_lines(path)

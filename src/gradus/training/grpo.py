@@ -363,7 +363,7 @@ class GrpoLoop:
             raise ConfigError(f"the run in {self.folder.path} had {stored} schedule of rewards, now there is {now}")
         if self.schedule is not None and self.state.schedule is not None:
             self.schedule.restore(self.state.schedule)
-        self.records = [record for record in self.folder.records() if record["kind"] in ("step", "validation")]
+        self.records = [record for record in self.folder.records() if record.get("kind") in ("step", "validation")]
 
     def finish(self) -> None:
         """Write the final model; it is the best one too if nothing was validated."""

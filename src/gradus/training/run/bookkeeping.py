@@ -96,7 +96,12 @@ class RunBook:
         if not (self.keep_best and self.folder.writing):
             return
         states = (self.folder.path / "checkpoints").glob("step-*/state.json")
-        needed = {json.loads(path.read_text(encoding="utf-8"))["state"]["best_step"] for path in states} | {best_step}
+        try:
+            needed = {json.loads(path.read_text(encoding="utf-8"))["state"]["best_step"] for path in states} | {
+                best_step
+            }
+        except (OSError, ValueError, KeyError, TypeError):  # a damaged one does not say what it needs, so all are kept
+            return
         wanted = {self._best_weights(step) for step in needed if step is not None}
         for path in (self.folder.path / "checkpoints").glob("best-*.safetensors"):
             if path not in wanted:

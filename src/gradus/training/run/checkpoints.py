@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from gradus.core import StorageError
 from gradus.core.checksums import check_checksums
 from gradus.core.files import replacing, write_folder
+from gradus.core.strictness import go_around
 from gradus.policies.local.loading import quiet_transformers
 from gradus.policies.local.settings import ModelSettings, write_settings
 from gradus.training.distributed.fsdp import full_state_dict
@@ -88,23 +88,25 @@ def save_checkpoint(
     return path
 
 
-def latest_checkpoint(folder: Path, *, strict: bool = False) -> Path | None:
+def latest_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint of a run folder, or None.
 
-    A damaged one is named on stderr and the one before it is taken. Raises StorageError instead if ``strict``, or if all are damaged.
+    A damaged one is named on stderr and the one before it is taken. Raises StorageError with ``--strict``, or if all are damaged.
     """
-    damage: StorageError | None = None
+    damaged: list[StorageError] = []
     for path in reversed(_checkpoints(folder)):
         try:
             check_checksums(path)
-            return path
+            if not (path / "state.json").is_file():
+                raise StorageError(f"{path} is damaged: its state.json is gone")
         except StorageError as error:
-            damage = error
-            if strict:
-                break
-            print(f"{error}; going on from the checkpoint before it", file=sys.stderr)
-    if damage is not None:
-        raise damage
+            damaged.append(error)
+            continue
+        for error in damaged:
+            go_around(str(error), f"going on from {path.name}")
+        return path
+    if damaged:
+        raise damaged[0]
     return None
 
 
@@ -178,4 +180,4 @@ def save_model(path: Path, model: nn.Module, tokenizer: Any, settings: ModelSett
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / "checkpoints").glob("step-*") if (path / "state.json").exists())
+    return sorted(path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())

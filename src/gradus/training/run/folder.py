@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_json_lines, write_text
 from gradus.core.locks import FolderLock
+from gradus.core.metrics import whole_records
 
 __all__ = ["RunFolder"]
 
@@ -107,7 +108,7 @@ class RunFolder:
 
     def forget_beginning(self) -> None:
         """Remove what :meth:`open` and the metrics wrote if no step was taken, so that the folder can be used again."""
-        if not self.writing or any(record["kind"] in ("step", "sft") for record in self.records()):
+        if not self.writing or any(record.get("kind") in ("step", "sft") for record in self.records()):
             return
         self.metrics.unlink(missing_ok=True)
         for name in (CONFIG, RESOLVED, "splits.json"):
@@ -133,10 +134,10 @@ class RunFolder:
             raise StorageError(f"{self.metrics} is missing, but the checkpoint remembers {offset} bytes of it")
 
     def records(self) -> list[dict[str, Any]]:
-        """All metrics so far."""
+        """All metrics so far. Raises StorageError if a line is damaged."""
         if not self.metrics.exists():
             return []
-        return read_json_lines(self.metrics).records
+        return whole_records(read_json_lines(self.metrics))
 
 
 def _settings(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,69 @@
+"""What the stages of a run wrote, by checksum in its state.json, so that a file that changed afterwards is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradus.core.checksums import check_checksums, digest
+from gradus.core.documents import Stages, read_document
+from gradus.core.errors import StorageError
+
+__all__ = ["changed_files", "changed_since", "stage_files"]
+
+_WRITTEN: Mapping[str, tuple[str, ...]] = {
+    "audit": ("audit.json",),
+    "teach": ("teach/*.jsonl",),
+    "sft": ("sft/*.json*",),
+    "grpo": ("grpo/*.json*", "grpo/episodes/*"),
+    "eval": ("results.json", "eval/*.jsonl", "report/*.json"),
+    "doctor": ("doctor.json",),
+}
+_MODELS: Mapping[str, tuple[str, ...]] = {
+    "model": ("model",),
+    "sft": ("sft/best", "sft/final"),
+    "grpo": ("grpo/best", "grpo/final"),
+}
+
+
+def stage_files(run: Path, stage: str) -> dict[str, str]:
+    """The checksums of the files that a stage has written. Models and checkpoints keep their own beside them."""
+    files = sorted(file for pattern in _WRITTEN.get(stage, ()) for file in run.glob(pattern) if file.is_file())
+    models = [run / name / "SHA256SUMS" for name in _MODELS.get(stage, ())]
+    return {file.relative_to(run).as_posix(): digest(file) for file in (*files, *models) if file.is_file()}
+
+
+def changed_files(run: Path, stored: Mapping[str, str]) -> list[str]:
+    """The files of :func:`stage_files` that are gone or hold something else now, and models that do not fit their checksums."""
+    changed: list[str] = []
+    for name, checksum in stored.items():
+        file = run / name
+        try:
+            if file.name == "SHA256SUMS":
+                check_checksums(file.parent)
+            if digest(file) == checksum:
+                continue
+        except (OSError, StorageError):
+            pass
+        changed.append(name.removesuffix("/SHA256SUMS"))
+    return changed
+
+
+def changed_since(place: Path) -> list[str]:
+    """A sentence for each file of a run folder, or for the one file of it that is named, that is not what its stage wrote."""
+    place = place.resolve()
+    for run in (place, *place.parents[:3]):
+        if (run / "state.json").is_file():
+            break
+    else:
+        return []
+    try:
+        stages = read_document(run / "state.json", Stages)["stages"].values()
+    except StorageError as error:
+        return [str(error)]
+    stored = {name: checksum for stage in stages for name, checksum in stage.get("files", {}).items()}
+    wanted = {name: checksum for name, checksum in stored.items() if place in (run, run / name)}
+    return [
+        f"{run / name} is not what the run wrote there (its checksum differs, or it is gone)"
+        for name in changed_files(run, wanted)
+    ]

@@ -1,0 +1,109 @@
+"""What changed after a stage had written it is noticed; what a killed process left is cleared or put back; --strict goes around nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradus.core import ConfigError, StorageError
+from gradus.core.checksums import write_checksums
+from gradus.core.files import clear_half_written
+from gradus.core.stage_files import changed_since
+from gradus.core.strictness import VARIABLE, go_around
+from gradus.pipeline.state import RunState
+from gradus.pipeline.teach_summary import MOST_EPISODES
+from gradus.reports import write_report
+
+WRITTEN = {
+    "teach": "teach/episodes.jsonl",
+    "sft": "sft/metrics.jsonl",
+    "grpo": "grpo/splits.json",
+    "eval": "results.json",
+    "doctor": "doctor.json",
+}
+
+
+def a_run(folder: Path) -> Path:
+    """A run whose stages each wrote one file, and a model."""
+    state = RunState(folder)
+    for stage, name in WRITTEN.items():
+        with state.doing(stage, {"seed": 0}):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(json.dumps({"figure": 12}) + "\n")
+            if stage == "sft":
+                (folder / "sft" / "best").mkdir()
+                (folder / "sft" / "best" / "model.safetensors").write_bytes(bytes(100))
+                write_checksums(folder / "sft" / "best")
+    return folder
+
+
+def test_a_changed_figure_in_any_file_of_a_stage_is_noticed(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    assert changed_since(run) == []
+    for stage, name in WRITTEN.items():
+        whole = (run / name).read_bytes()
+        for damaged in (whole.replace(b"12", b"13"), whole[:-5], None):
+            (run / name).unlink() if damaged is None else (run / name).write_bytes(damaged)
+            assert [name in said for said in changed_since(run)] == [True]
+            assert len(changed_since(run / name)) == 1
+            others = [changed_since(run / other) for other in WRITTEN.values() if other != name]
+            assert not any(others)
+            with pytest.raises(StorageError, match=f"{name} in .*damaged or gone.*stage '{stage}'.*--redo"):
+                RunState(run).done(stage, {"seed": 0})
+            (run / name).write_bytes(whole)
+        assert RunState(run).done(stage, {"seed": 0})
+    (run / "sft" / "best" / "model.safetensors").write_bytes(bytes(99) + b"1")
+    with pytest.raises(StorageError, match="sft/best in"):
+        RunState(run).done("sft", {"seed": 0})
+
+
+def test_with_redo_a_damaged_stage_and_what_builds_on_it_are_done_again(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    (run / "sft" / "metrics.jsonl").write_text("{}")
+    state = RunState(run, redo=True)
+    assert state.done("teach", {"seed": 0})
+    for stage in ("sft", "grpo", "eval", "doctor"):
+        assert not state.done(stage, {"seed": 0})
+    assert not (run / "sft").exists()
+
+
+def test_a_report_names_what_changed_and_strict_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path / "run")
+    (run / "grpo" / "splits.json").write_text("{}")
+    page = write_report(run).read_text()
+    assert "grpo/splits.json is not what the run wrote there" in capsys.readouterr().err
+    assert "grpo/splits.json is not what the run wrote there" in page
+    (run / "report.html").unlink()
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(StorageError, match="is not what"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+    with pytest.raises(StorageError, match=r"a line is damaged; without --strict: the rest is used"):
+        go_around("a line is damaged", "the rest is used")
+
+
+def test_what_a_killed_process_left_is_cleared_and_what_it_put_aside_comes_back(tmp_path: Path) -> None:
+    for name in (".best.old", ".final.tmp", ".step-000002.old", "step-000002", ".config.old"):
+        (tmp_path / "grpo" / name).mkdir(parents=True)
+        (tmp_path / "grpo" / name / "model").write_text(name)
+    for name in (".results.json.a1b2_3d4.part", ".mine.part", "film.part"):
+        (tmp_path / name).write_text("half")
+    clear_half_written(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"grpo", ".mine.part", "film.part"}
+    assert {path.name for path in (tmp_path / "grpo").iterdir()} == {"best", "step-000002", ".config.old"}
+    assert (tmp_path / "grpo" / "best" / "model").read_text() == ".best.old"
+    assert (tmp_path / "grpo" / "step-000002" / "model").read_text() == "step-000002"
+
+
+@pytest.mark.parametrize(
+    "change", ["stage=true", "stage=-1", "stage=nan", f"teach.episodes={MOST_EPISODES + 1}", "teach.workers=5000"]
+)
+def test_settings_that_are_no_list_or_too_large_are_refused(change: str) -> None:
+    from gradus.pipeline.recipe_files import load_recipe
+
+    with pytest.raises(ConfigError, match=change.partition("=")[0]):
+        load_recipe("arithmetic", changes=[change])
