@@ -25,18 +25,16 @@ def serve_environment(
     tell: Callable[[str], None] = print,
 ) -> None:
     """Serve an environment to OpenEnv clients until Ctrl-C; ``tell`` gets the address."""
-    import uvicorn
-
     from gradus.interop.guard import hosts_for
     from gradus.interop.openenv.server import create_app, server_config
-    from gradus.interop.serving.listening import listen, url
+    from gradus.interop.serving.listening import listen, serve_until_stopped, url
 
     spec = load_environment(environment)
     with listen(host, port) as listener:
         app = create_app(spec, sessions=sessions, threads=threads, hosts=hosts_for(host))
         listener.listen()  # from here on clients wait instead of being refused
         tell(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
-        uvicorn.Server(server_config(app, host=host, port=port)).run(sockets=[listener])
+        serve_until_stopped(server_config(app, host=host, port=port), listener)
 
 
 def package_environment(environment: str, folder: str | Path, *, sessions: int = 64) -> PackageResult:
@@ -52,11 +50,15 @@ def watch(
     """Follow run folders (``PATH`` or ``NAME=PATH``) on a local page until Ctrl-C; ``tell`` gets its address."""
     import uvicorn
 
+    from gradus.interop.serving.listening import listen, serve_until_stopped, url
     from gradus.pipeline.watch import watch_app
 
     named: dict[str, Path] = {}
     for text in map(str, runs):
         name, separator, path = text.partition("=")
         named[name if separator else Path(text).resolve().name] = Path(path if separator else text)
-    tell(f"watching {', '.join(named)} on http://{host}:{port}")
-    uvicorn.run(watch_app(named, host=host), host=host, port=port, log_level="warning")
+    with listen(host, port) as listener:
+        app = watch_app(named, host=host)
+        listener.listen()  # from here on clients wait instead of being refused
+        tell(f"watching {', '.join(named)} on {url(listener, host)}")
+        serve_until_stopped(uvicorn.Config(app, log_level="warning"), listener)

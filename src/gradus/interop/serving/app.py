@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from gradus.interop.guard import LOOPBACK, Guard
 from gradus.interop.serving.answers import Reply, chat_choice, chunk_choice, completion_choice, usage
 from gradus.interop.serving.conversation import conversation_ids, renderer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
+from gradus.interop.serving.listening import serve_until_stopped
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
 from gradus.interop.serving.reload import reload_route
 from gradus.policies.local.loading import LoadedModel
@@ -39,7 +38,6 @@ from gradus.policies.local.settings import free_sampling
 
 __all__ = ["Access", "make_app", "serve"]
 
-_GRACE = 5  # seconds that requests under way have when the server is told to end
 _MOST_CONNECTIONS = 1024
 _MOST_CHOICES = 256  # of one request: prompts times n
 _MOST_WAITING = 4096  # choices that wait for a row; more are refused until some are done
@@ -114,11 +112,8 @@ def serve(app: Starlette, listener: socket.socket) -> None:
     """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have a few seconds."""
     import uvicorn
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it has ended
-    config = uvicorn.Config(
-        app, log_level="warning", timeout_graceful_shutdown=_GRACE, limit_concurrency=_MOST_CONNECTIONS, ws="none"
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    config = uvicorn.Config(app, log_level="warning", limit_concurrency=_MOST_CONNECTIONS, ws="none")
+    serve_until_stopped(config, listener)
 
 
 class _Server:

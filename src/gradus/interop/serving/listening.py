@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
+from typing import TYPE_CHECKING
 
 from gradus.core import ConfigError
 
-__all__ = ["listen", "url"]
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["GRACE", "listen", "serve_until_stopped", "url"]
+
+GRACE = 5  # seconds that requests under way have when a server is told to end
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -25,6 +33,15 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen at {host}:{port} ({error.strerror}); choose another --port or --host"
         ) from error
     return listener
+
+
+def serve_until_stopped(config: uvicorn.Config, listener: socket.socket) -> None:
+    """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have :data:`GRACE` seconds."""
+    import uvicorn
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it has ended
+    config.timeout_graceful_shutdown = GRACE
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def url(listener: socket.socket, host: str, *, scheme: str = "http", path: str = "") -> str:
