@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -16,9 +15,10 @@ import gradus.audit
 from gradus.audit.scoreboard.planted import plants
 from gradus.audit.scoreboard.score import Case, Row, board, judged
 from gradus.audit.text.checks import EXPLOITABLE
+from gradus.audit.text.scoring import Score
 from gradus.audit.text.tasks import TextSubject, subject_of
-from gradus.core import ConfigError
-from gradus.core.files import replacing, write_text
+from gradus.core import ConfigError, StorageError
+from gradus.core.files import read_json, write_text
 from gradus.pipeline.progress import progress_bar
 from gradus.stats import format_interval, wilson
 
@@ -84,15 +84,21 @@ def _kept(case: Case, seed: int, folder: Path | None) -> Row:
     if folder is None:
         return judged(case, seed=seed)
     stem = blake2b(case.name.encode(), digest_size=8).hexdigest()
-    row_file, scores_file = folder / f"{stem}-{_code()}.json", folder / f"{stem}.scores"
-    if row_file.is_file():
-        return Row(**json.loads(row_file.read_text()))
-    known = pickle.loads(scores_file.read_bytes()) if scores_file.is_file() else {}
+    row_file, scores_file = folder / f"{stem}-{_code()}.json", folder / f"{stem}-scores.json"
+    try:
+        if row_file.is_file():
+            return Row(**read_json(row_file))
+        stored = read_json(scores_file) if scores_file.is_file() else []
+        known = {(task, answer): Score(**score) for task, answer, score in stored}
+    except (TypeError, ValueError) as error:
+        raise StorageError(
+            f"{folder} holds other results than a scoreboard's ({error}); choose another --out"
+        ) from error
     row = judged(case, seed=seed, known=known)
     folder.mkdir(parents=True, exist_ok=True)
     if not case.ours:  # a grader of ours may change, and its scores with it
-        with replacing(scores_file) as file:
-            file.write_bytes(pickle.dumps({key: score for key, score in known.items() if not score.skipped}))
+        scores = [[*key, asdict(score)] for key, score in known.items() if not score.skipped]
+        write_text(scores_file, json.dumps(scores))  # answers may hold half a character, which needs JSON's ASCII
     write_text(row_file, json.dumps(asdict(row)))
     return row
 

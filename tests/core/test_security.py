@@ -1,0 +1,51 @@
+"""What the source must not do, and what the check of advisories reads."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.hostile.advisories import advisories
+
+SOURCE = Path(__file__).parents[2] / "src"
+PIPES = {"gradus/audit/text/scoring.py"}  # between a process and its own fork, never from a file
+
+
+def _calls(tree: ast.AST) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_nothing_is_executed_from_data() -> None:
+    for file in SOURCE.rglob("*.py"):
+        name, text = file.relative_to(SOURCE).as_posix(), file.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        keywords = {
+            (word.arg, ast.unparse(word.value))
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            for word in node.keywords
+        }
+        assert ("trust_remote_code", "True") not in keywords, name
+        assert ("weights_only", "False") not in keywords, name
+        assert ("shell", "True") not in keywords, name
+        calls = _calls(tree)
+        assert name in PIPES or not calls & {
+            "pickle.loads",
+            "pickle.load",
+            "joblib.load",
+            "dill.loads",
+            "marshal.loads",
+        }, name
+        assert not calls & {"yaml.load", "yaml.unsafe_load", "os.system"}, name
+        if "torch.load" in calls:
+            assert "weights_only=True" in text, name
+
+
+def test_an_advisory_is_named_with_the_version_that_mends_it() -> None:
+    skipped = {"name": "unknown", "skip_reason": "not on the index"}
+    sound = {"name": "sound", "version": "1.0", "vulns": []}
+    bad = {"name": "bad", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["1.1"]}]}
+    assert advisories({"dependencies": [skipped, sound]}) == ([], 1)
+    lines, known = advisories({"dependencies": [skipped, sound, bad]})
+    assert lines == ["bad 1.0: PYSEC-1, mended in 1.1"]
+    assert known == 2
