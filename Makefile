@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 2
 export TOKENIZERS_PARALLELISM ?= false
+export SOAK_MINUTES ?= 10
 
 .PHONY: setup demo test check unit bench prove docs clean
 
@@ -27,6 +28,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --warnings
+	-$(BIN)/python -m tests.hostile.advisories
 
 unit: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not slow'

@@ -38,7 +38,21 @@ WITH_ENVIRONMENT = {
     "eval": ("--episodes", "2", "--policies", "random"),
     "plan": (),
     "check": (),
-    "run": ("--quick", "--out", "run"),
+    "run": (
+        "--quick",
+        "--out",
+        "run",
+        "--set",
+        "audit.enabled=false",
+        "--set",
+        "sft.max_steps=2",
+        "--set",
+        "grpo.max_steps=1",
+        "--set",
+        "grpo.groups=2",
+        "--set",
+        "eval.episodes=2",
+    ),
     "grpo": ("--model", "nope", "--out", "grpo"),
     "init": ("--out", "recipe.toml"),
     "package-env": ("package",),
@@ -60,7 +74,8 @@ KEYS = [
     "stage.0.weights", "stage.9.steps", "adaptive", "promises", "promises.0.figure", "trackers", "nope", "grpo.nope", "grpo..lr", ".", "grpo",
 ]  # fmt: skip
 VALUES = ["", "-1", "0", "1e400", "nan", "2026-11-21", "12:00:00", "[]", "{}", "[[[[[1]]]]]", '"x"', "x", "true", "null", "{ a = 1 }", "[", '"',
-          "'''", "\\", "\x00", "1" * 4400, "[" * 2000]  # fmt: skip
+          "'''", "\\", "\x00", "1" * 4400, "[" * 2000,
+          "1" + "0" * 24]  # fmt: skip
 
 
 def odd_names() -> Iterator[Case]:
@@ -88,16 +103,16 @@ def odd_settings() -> Iterator[Case]:
 
 
 DOCUMENTS = {
-    "results.json": (("report", "RUN"), ("compare", "RUN", "RUN"), ("watch", "RUN", "--once"), ("run", "arithmetic", "--quick", "--out", "RUN")),
-    "doctor.json": (("report", "RUN"), ("doctor", "RUN"), ("watch", "RUN", "--once")),
+    "results.json": (("report", "RUN"), ("compare", "RUN", "RUN"), ("watch", "RUN"), ("run", "--recipe", "RUN/recipe.toml", "--out", "RUN")),
+    "doctor.json": (("report", "RUN"), ("doctor", "RUN"), ("watch", "RUN")),
     "costs.json": (("report", "RUN"), ("compare", "RUN", "RUN")),
-    "state.json": (("run", "arithmetic", "--quick", "--out", "RUN"), ("report", "RUN")),
+    "state.json": (("run", "--recipe", "RUN/recipe.toml", "--out", "RUN"), ("report", "RUN")),
     "recipe.toml": (("report", "RUN"), ("plan", "--recipe", "RUN/recipe.toml"), ("compare", "RUN", "RUN")),
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json": (("report", "RUN"),),
     "eval/episodes.jsonl": (("show", "RUN/eval/episodes.jsonl"), ("regrade", "RUN/eval/episodes.jsonl"), ("report", "RUN")),
     "teach/episodes.jsonl": (("show", "RUN/teach/episodes.jsonl"), ("teach", "arithmetic", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl")),
-    "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN"), ("watch", "RUN", "--once")),
+    "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN"), ("watch", "RUN")),
     "sft/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/splits.json": (("eval", "RUN", "--episodes", "2", "--conditions", "held-out"),),

@@ -1,29 +1,37 @@
 """Runs the command line in forked children: modules are loaded once, and each case has a process, a folder and a clock of its own.
 
-    python -m tests.hostile.commands RUN_FOLDER [--nodes 8] [--only TEXT] [--every K]
+    python -m tests.hostile.commands RUN_FOLDER [--nodes 8] [--only TEXT] [--every K] [--part 1/4] [--record FILE]
 
-prints each case that ended in a traceback, hung, or ended with a code of its own.
+prints each case that ended in a traceback, hung, ended with a code of its own, or left a file half-written, and then a table: how
+the cases of each command ended. ``--record`` appends a line for each case; ``--table FILE`` shows the table of such a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import os
+import pkgutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.hostile.cases import Case, damaged_documents, odd_names, odd_numbers, odd_settings
 
-__all__ = ["Ended", "load_everything", "run_case"]
+__all__ = ["Ended", "load_everything", "run_case", "run_inside"]
 
 CODES = {0, 1, 2, 3}
 TRACEBACK, HUNG = 70, 71
+HALF = (".part", ".tmp", ".old")  # how core.files names what is not in its place yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +41,29 @@ class Ended:
     case: Case
     code: int
     said: str
+    left: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> bool:
-        """Whether a user saw something else than a result or a sentence."""
-        return self.code not in CODES or "Traceback (most recent call last)" in self.said
+        """Whether a user saw something else than a result or a sentence, or keeps half a file."""
+        return self.code not in CODES or "Traceback (most recent call last)" in self.said or bool(self.left)
 
 
 def load_everything() -> None:
-    """What commands import, so that children do not."""
-    import matplotlib.pyplot  # noqa: F401
+    """What commands import, so that children do not: they load most of it when it is first used."""
     import torch
-    import transformers  # noqa: F401
 
-    from gradus.cli import main  # noqa: F401
+    import gradus
 
     torch.set_num_threads(1)
+    for module in pkgutil.walk_packages(gradus.__path__, "gradus."):
+        if not module.name.endswith(("__main__", "worker_loop")) and ".workers" not in module.name:
+            with suppress(ImportError):  # what an optional package is missing for
+                importlib.import_module(module.name)
 
 
-def run_case(case: Case, *, seconds: int = 60) -> Ended:
-    """The command in a child process, in a folder of its own."""
+def run_case(case: Case, *, seconds: int = 60, after: Callable[[Path], None] | None = None) -> Ended:
+    """The command in a child process, in a folder of its own; ``after`` may look at it before it is removed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         case.prepare(folder)
@@ -63,14 +74,18 @@ def run_case(case: Case, *, seconds: int = 60) -> Ended:
         said = folder / "said"
         child = os.fork()
         if child == 0:
-            os._exit(_inside(case, work, said, seconds))
+            os._exit(run_inside(case, work, said, seconds))
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         text = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
-        return Ended(case=case, code=HUNG if code == -signal.SIGALRM else code, said=text[-1500:])
+        if after is not None:
+            after(work)
+        left = tuple(path.name for path in work.rglob(".*") if path.name.endswith(HALF))
+        return Ended(case=case, code=HUNG if code == -signal.SIGALRM else code, said=text[-1500:], left=left)
 
 
-def _inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
+def run_inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
+    """The command in this process, which is a child: in ``folder``, with what it says in ``said``, and a limit of time. Returns its code."""
     from gradus.cli import main
 
     signal.alarm(seconds)
@@ -81,7 +96,10 @@ def _inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
     os.chdir(folder)
     sys.argv = ["gradus", *case.words]
     try:
-        main()
+        if case.words[0] == "watch":
+            _watch(Path(case.words[1]))
+        else:
+            main()
     except SystemExit as end:
         code = 0 if end.code is None else end.code if isinstance(end.code, int) else TRACEBACK
     except BaseException:
@@ -97,25 +115,70 @@ def _inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
     return code
 
 
+def _watch(run: Path) -> None:
+    """What `gradus watch` shows, asked for once: the command would go on until it is stopped."""
+    from starlette.testclient import TestClient
+
+    from gradus.pipeline.watch import progress_of, watch_app
+
+    client = TestClient(watch_app({"run": run}))  # raises what a route raises
+    print([client.get(place).status_code for place in ("/", "/data")], progress_of({"run": run}))
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """How the cases of each command ended, in Markdown."""
+    rows = [
+        "| command | cases | done (0) | fail or warn (1) | wrong usage or stop (2) | error in a sentence (3) | traceback | hung | half a file |"
+    ]
+    rows.append("|---|" + "---:|" * 8)
+    commands = sorted({record["command"] for record in records})
+    for command in [*commands, None]:
+        of_it = [record for record in records if command in (None, record["command"])]
+        codes = Counter(record["code"] for record in of_it)
+        left = sum(bool(record["left"]) for record in of_it)
+        other = len(of_it) - sum(codes[code] for code in (*CODES, HUNG))
+        figures = [len(of_it), *(codes[code] for code in sorted(CODES)), other, codes[HUNG], left]
+        rows.append(f"| {command or 'all'} | " + " | ".join(map(str, figures)) + " |")
+    return "\n".join(rows)
+
+
+def _part(cases: list[Case], part: str) -> list[Case]:
+    """Every n-th case from the k-th on, for ``k/n``."""
+    k, n = map(int, part.split("/"))
+    return cases[k - 1 :: n]
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("run", type=Path)
+    arguments.add_argument("run", type=Path, nargs="?")
     arguments.add_argument("--nodes", type=int, default=8)
     arguments.add_argument("--only", default="")
     arguments.add_argument("--every", type=int, default=1)
+    arguments.add_argument("--part", default="1/1")
+    arguments.add_argument("--record", type=Path)
+    arguments.add_argument("--table", type=Path)
     given = arguments.parse_args()
+    if given.table:
+        print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
+        return
     load_everything()
     kinds = (odd_names(), odd_numbers(), odd_settings(), damaged_documents(given.run.resolve(), nodes=given.nodes))
-    cases = [case for kind in kinds for case in kind if given.only in case.name][:: given.every]
-    codes: Counter[int] = Counter()
+    cases = _part([case for kind in kinds for case in kind if given.only in case.name][:: given.every], given.part)
+    records: list[dict[str, Any]] = []
     bad, begun = 0, time.perf_counter()
     for case in cases:
         ended = run_case(case)
-        codes[ended.code] += 1
+        records.append({"name": case.name, "command": case.words[0], "code": ended.code, "left": ended.left})
+        if given.record:
+            with given.record.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(records[-1]) + "\n")
         if ended.wrong:
             bad += 1
-            print(f"== {case.name}: code {ended.code}\n   {case.words!r:.200}\n{ended.said[-900:]}\n", flush=True)
-    print(f"{len(cases)} cases in {time.perf_counter() - begun:.0f} s, {bad} wrong; codes {dict(codes)}")
+            print(
+                f"== {case.name}: code {ended.code}\n   {case.words!r:.200}\n{ended.said[-900:]} {ended.left}\n",
+                flush=True,
+            )
+    print(f"{len(cases)} cases in {time.perf_counter() - begun:.0f} s, {bad} wrong\n\n{table(records)}")
     sys.exit(bool(bad))
 
 

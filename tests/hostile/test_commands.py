@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,19 +23,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_recipe(load_recipe("arithmetic", quick=True, changes=TINY), out=folder)
 
 
-def tried(run: Path, *words: str) -> str:
+def tried(*words: str, script: str = "commands") -> str:
     """The children are forked from a process without threads of its own."""
-    command = [sys.executable, "-m", "tests.hostile.commands", str(run), *words]
+    command = [sys.executable, "-m", f"tests.hostile.{script}", *words]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
     return ended.stdout
 
 
 def test_some_cases(run: Path) -> None:
-    assert "cases" in tried(run, "--nodes", "2", "--every", "170")
+    assert "cases" in tried(str(run), "--nodes", "2", "--every", "170")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_all_cases(run: Path) -> None:
-    assert "cases" in tried(run, "--nodes", "12")
+    assert "cases" in tried(str(run), "--nodes", "12")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_damage_in_every_kind_of_file_is_noticed_or_harmless() -> None:
+    assert "0 of them not noticed" in tried(script="damage")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_runs_that_are_killed_end_as_the_unbroken_one() -> None:
+    assert "50 runs broken off, 0 not equal" in tried("--seed", "1", script="kills")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("server", ["serve", "serve-env", "watch"])
+def test_servers_hold_no_more_memory_after_a_while_and_end_cleanly(run: Path, server: str) -> None:
+    minutes = os.environ.get("SOAK_MINUTES", "10")
+    assert f"| {server} | {minutes} |" in tried(str(run), "--only", server, "--minutes", minutes, script="soak")
