@@ -26,10 +26,10 @@ from tests.hostile.commands import HALF, load_everything, run_inside
 
 __all__ = ["broken_off", "difference", "write_recipe"]
 
-SETTINGS = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "audit.enabled=true", "audit.episodes=8",
-            "audit.budget=60", "teach.episodes=300", "sft.threads=1", "sft.max_steps=16", "sft.checkpoint_every=3", "sft.validation_every=4",
+SETTINGS = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "audit.enabled=true", "audit.episodes=6",
+            "audit.budget=30", "teach.episodes=300", "sft.threads=1", "sft.max_steps=16", "sft.checkpoint_every=3", "sft.validation_every=4",
             "grpo.threads=1", "grpo.max_steps=6", "grpo.checkpoint_every=2", "grpo.validation_every=2", "grpo.store_every=2", "stage=[]",
-            'eval.policies=["sft", "grpo", "grpo-greedy"]', 'eval.pairs=["grpo-sft"]', 'eval.conditions=["held-out"]', "eval.episodes=60",
+            'eval.policies=["sft", "grpo", "grpo-greedy"]', 'eval.pairs=["grpo-sft"]', 'eval.conditions=["held-out"]', "eval.episodes=24",
             "promises=[]"]  # fmt: skip
 COMMAND = Case(name="run", words=("run", "--recipe", "recipe.toml", "--out", "run", "--anyway"))
 STAGES = ("model", "audit", "teach", "sft", "grpo", "eval", "doctor")
@@ -130,11 +130,12 @@ def main() -> None:
             each["stage"]: each["seconds"] for each in json.loads((whole / "run" / "costs.json").read_text())["stages"]
         }
         signs = [signal.SIGKILL] * given.kills + [signal.SIGTERM] * given.terms
+        rng.shuffle(signs)
         for number, sign in enumerate(signs):
             work = Path(name) / f"try-{number}"
             work.mkdir()
             write_recipe(work)
-            stage = STAGES[number % len(STAGES)]
+            stage = STAGES[(number + given.seed) % len(STAGES)]
             hit = broken_off(work, stage, rng.random() * took[stage], sign)
             different = difference(whole / "run", work / "run")
             bad += bool(different)
