@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,7 @@ FILES: Mapping[str, tuple[str | None, tuple[tuple[str, ...], ...]]] = {
     "recipe.toml": (None, (("report", "run"), ("compare", "run", "run"))),
     "audit.json": (None, (AGAIN, ("report", "run"))),
     "teach/episodes.jsonl": (None, (AGAIN, ("show", "run/teach/episodes.jsonl"),
-        ("sft", "arithmetic", "--data", "run/teach/episodes.jsonl", "--out", "again", "--quick"))),
+        ("sft", "arithmetic", "--data", "run/teach/episodes.jsonl", "--out", "again", "--set", "sft.max_steps=2", "--set", "model.nano.layers=1"))),
     "sft/metrics.jsonl": (None, (AGAIN, ("doctor", "run"), ("report", "run"))),
     "sft/config.json": ("sft", (AGAIN,)),
     "sft/splits.json": (None, (AGAIN,)),
@@ -66,6 +67,7 @@ FILES: Mapping[str, tuple[str | None, tuple[tuple[str, ...], ...]]] = {
     "doctor.json": (None, (AGAIN, ("report", "run"))),
     "costs.json": (None, (AGAIN, ("report", "run"))),
 }  # fmt: skip
+UNNOTICED = "NOT NOTICED"
 LATER = {"sft": ("sft", "grpo", "eval", "doctor"), "grpo": ("grpo", "eval", "doctor")}
 RESULTS = ("*.json", "teach/*", "eval/*", "*/best/*.safetensors", "*/final/*.safetensors")
 
@@ -111,31 +113,33 @@ class Outcome:
     left: Mapping[str, str]
     wrong: bool
 
-    def against(self, whole: Outcome, file: str, original: str) -> tuple[str, bool]:
-        """What the user sees in a few words, and whether that is enough. ``whole``: how it ends without damage."""
-        lines = [line for line in self.said.splitlines() if re.match(r"(error|warning):", line)]
+    def against(self, whole: Outcome, file: str, original: str) -> tuple[str, str]:
+        """What the command made of the damage in a word, and its sentence. ``whole``: how it ends without damage."""
+        lines = [line for line in self.said.splitlines() if re.match(r"(error|warning):|fail ", line)]
         sentence = re.sub(r"\s+", " ", lines[0]) if lines else ""
         if self.wrong:
-            return f"TRACEBACK OR HANG {self.said[-200:]}", False
-        if self.code in (2, 3):
-            return f"refused: {sentence.removeprefix('error: ')}", bool(sentence)
-        rest = {name: one for name, one in self.left.items() if name != file}
-        same = rest == {name: one for name, one in whole.left.items() if name != file}
-        if sentence:
-            return f"{sentence}{'; same result' if same and self.left.get(file) in (None, original) else ''}", True
+            return UNNOTICED, self.said[-300:]
+        if sentence and (self.code in (2, 3) or (self.code, whole.code) == (1, 0)):
+            return "refused", sentence
+        same = {**self.left, file: ""} == {**whole.left, file: ""}
         if same and self.left.get(file) == original:
-            return "made again, the same", True
-        alike = self.said == whole.said and self.code == whole.code
-        return ("no effect", True) if same and alike else (f"NOT NOTICED (code {self.code})", False)
+            return f"{'named and ' if sentence else ''}made again", sentence
+        if sentence:
+            return "named, same result" if same else "named", sentence
+        alike = same and self.said == whole.said and self.code == whole.code
+        return ("no effect", "") if alike else (UNNOTICED, f"code {self.code}")
 
 
 def small_run(folder: Path) -> Path:
     """A finished run of a few seconds that holds every kind of file."""
+    from rich.console import Console
+
     from gradus.pipeline.recipe_files import load_recipe
     from gradus.pipeline.run import run_recipe
 
     audit = ["audit.enabled=true", "audit.episodes=8", "audit.budget=40"]
-    return run_recipe(load_recipe("arithmetic", quick=True, changes=[*TINY, *audit]), out=folder / "run", anyway=True)
+    recipe = load_recipe("arithmetic", quick=True, changes=[*TINY, *audit])
+    return run_recipe(recipe, out=folder / "run", anyway=True, console=Console(quiet=True))
 
 
 def _prepared(run: Path, stage: str | None, damage: Callable[[], None] | None, folder: Path) -> None:
@@ -178,30 +182,35 @@ def _tried(
     return Outcome(code=ended.code, said=re.sub(r"\b\d+(\.\d+)? s\b", "", ended.said), left=left, wrong=ended.wrong)
 
 
+def _command(words: tuple[str, ...], stage: str | None) -> str:
+    strict = words[0] == "--strict"
+    return f"{'--strict ' if strict else ''}{words[strict]}{f' from {stage} on' if stage else ''}"
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--only", default="")
     only = arguments.parse_args().only
     load_everything()
-    count = unnoticed = 0
+    rows: list[str] = []
+    kinds: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
         run = small_run(Path(name))
-        print("| file | damage | command | what the user sees |\n|---|---|---|---|", flush=True)
         for file, (stage, commands) in FILES.items():
             original = hashlib.sha256((run / file).read_bytes()).hexdigest()
             for words in commands if only in file else ():
                 whole = _tried(run, file, stage, words, None)
                 assert whole.code in (0, 1), whole.said
+                cells: list[str] = []
                 for damage, do in DAMAGES.items():
-                    seen, enough = _tried(run, file, stage, words, do).against(whole, file, original)
-                    command = (
-                        f"{'--strict ' if '--strict' in words else ''}{next(each for each in words if each[0] != '-')}"
-                    )
-                    again = f" from {stage} on" if stage and "run" in command else ""
-                    print(f"| {file} | {damage} | {command}{again} | {seen.replace('|', '/')[:170]} |", flush=True)
-                    count, unnoticed = count + 1, unnoticed + (not enough)
-    print(f"\n{count} damages, {unnoticed} of them not noticed or badly ended")
-    sys.exit(bool(unnoticed))
+                    kind, sentence = _tried(run, file, stage, words, do).against(whole, file, original)
+                    cells.append(kind)
+                    kinds[kind] += 1
+                    print(f"{file} | {damage} | {_command(words, stage)}: {kind}: {sentence}", flush=True)
+                rows.append(f"| {file} | {_command(words, stage)} | {' | '.join(cells)} |")
+    print(f"\n| file | command | {' | '.join(DAMAGES)} |\n|---|---|{'---|' * len(DAMAGES)}", *rows, sep="\n")
+    print(f"\n{sum(kinds.values())} damages, {kinds[UNNOTICED]} of them not noticed; {dict(kinds)}")
+    sys.exit(bool(kinds[UNNOTICED]))
 
 
 if __name__ == "__main__":
