@@ -21,6 +21,9 @@ class Case:
     name: str
     words: tuple[str, ...]
     prepare: Callable[[Path], None] = lambda folder: None
+    sound: bool = (
+        False  # nothing is wrong with it, so it must end well: a case whose options do not exist shows nothing
+    )
 
 
 NAMES = [
@@ -35,7 +38,7 @@ WITH_ENVIRONMENT = {
     "envs": (),
     "audit": ("--episodes", "4", "--budget", "100"),
     "teach": ("--episodes", "2", "--out", "t.jsonl"),
-    "eval": ("--episodes", "2", "--policies", "random"),
+    "eval": ("--episodes", "2", "--policy", "random"),
     "plan": (),
     "check": (),
     "run": (
@@ -61,7 +64,7 @@ NUMBERS = ["", "-", "-0", "-1", "0", "0.0", "1e400", "1e24", "100000000000000000
            "true", "2026-11-21", "1e-400", " 1", "9" * 5000]  # fmt: skip
 NUMERIC = {
     ("teach", "arithmetic", "--out", "t.jsonl"): ("--episodes", "--seed", "--workers"),
-    ("eval", "arithmetic", "--policies", "random", "--conditions", "held-out"): ("--episodes", "--seed", "--power", "--temperature",
+    ("eval", "arithmetic", "--policy", "random", "--condition", "held-out"): ("--episodes", "--seed", "--power", "--temperature",
                                                                                  "--max-new-tokens"),
     ("audit", "arithmetic"): ("--episodes", "--budget", "--seed"),
     ("plan", "arithmetic"): ("--memory",),
@@ -81,6 +84,8 @@ VALUES = ["", "-1", "0", "1e400", "nan", "2026-11-21", "12:00:00", "[]", "{}", "
 def odd_names() -> Iterator[Case]:
     """Each name with each command that takes an environment."""
     for command, rest in WITH_ENVIRONMENT.items():
+        if "nope" not in rest:
+            yield Case(name=f"sound {command}", words=(command, "arithmetic", *rest), sound=True)
         for place, name in enumerate(NAMES):
             yield Case(name=f"name {place} {command}", words=(command, name, *rest))
 
@@ -89,6 +94,8 @@ def odd_numbers() -> Iterator[Case]:
     """Each number with each numeric option."""
     for (command, *rest), options in NUMERIC.items():
         for option in options:
+            good = "8GB" if option == "--memory" else "200" if option in ("--episodes", "--budget") else "1"
+            yield Case(name=f"sound {command} {option}", words=(command, *rest, f"{option}={good}"), sound=True)
             for number in NUMBERS:
                 yield Case(
                     name=f"number {command} {option} {number[:20]}", words=(command, *rest, f"{option}={number}")
@@ -103,20 +110,20 @@ def odd_settings() -> Iterator[Case]:
 
 
 DOCUMENTS = {
-    "results.json": (("report", "RUN"), ("compare", "RUN", "RUN"), ("watch", "RUN"), ("run", "--recipe", "RUN/recipe.toml", "--out", "RUN")),
+    "results.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN"), ("watch", "RUN"), ("run", "--recipe", "RUN/recipe.toml", "--out", "RUN")),
     "doctor.json": (("report", "RUN"), ("doctor", "RUN"), ("watch", "RUN")),
-    "costs.json": (("report", "RUN"), ("compare", "RUN", "RUN")),
+    "costs.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN")),
     "state.json": (("run", "--recipe", "RUN/recipe.toml", "--out", "RUN"), ("report", "RUN")),
-    "recipe.toml": (("report", "RUN"), ("plan", "--recipe", "RUN/recipe.toml"), ("compare", "RUN", "RUN")),
+    "recipe.toml": (("report", "RUN"), ("plan", "--recipe", "RUN/recipe.toml"), ("compare", "a=RUN", "b=RUN")),
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json": (("report", "RUN"),),
-    "eval/episodes.jsonl": (("show", "RUN/eval/episodes.jsonl"), ("regrade", "RUN/eval/episodes.jsonl"), ("report", "RUN")),
+    "eval/episodes.jsonl": (("show", "RUN/eval/episodes.jsonl"), ("regrade", "RUN/eval/episodes.jsonl", "--grader", "correctness"), ("report", "RUN")),
     "teach/episodes.jsonl": (("show", "RUN/teach/episodes.jsonl"), ("teach", "arithmetic", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl")),
     "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN"), ("watch", "RUN")),
     "sft/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),
-    "grpo/splits.json": (("eval", "RUN", "--episodes", "2", "--conditions", "held-out"),),
-    "grpo/best/gradus.json": (("eval", "RUN/grpo/best", "--env", "arithmetic", "--episodes", "2", "--conditions", "held-out"),),
+    "grpo/splits.json": (("eval", "arithmetic", "--policy", "RUN", "--episodes", "2", "--condition", "held-out"),),
+    "grpo/best/gradus.json": (("eval", "arithmetic", "--policy", "RUN/grpo/best", "--episodes", "2", "--condition", "held-out"),),
     "grpo/best/config.json": (("plan", "arithmetic", "--model", "RUN/grpo/best"), ("check", "arithmetic", "--model", "RUN/grpo/best")),
     "grpo/best/generation_config.json": (("check", "arithmetic", "--model", "RUN/grpo/best"),),
     "grpo/best/tokenizer_config.json": (("check", "arithmetic", "--model", "RUN/grpo/best"),),
@@ -143,6 +150,13 @@ ODD: list[Any] = [None, -1, 1e308, "x", [], {}, [[]], {"mean": "x"}, True, "<scr
 
 def damaged_documents(run: Path, *, nodes: int, seed: int = 0) -> Iterator[Case]:
     """Every document of a finished run, damaged as a whole and at ``nodes`` places of its tree, with each command that reads it."""
+    for words in dict.fromkeys(words for commands in DOCUMENTS.values() for words in commands):
+        yield Case(
+            name=f"sound {' '.join(words)}",
+            words=tuple(word.replace("RUN", "run") for word in words),
+            prepare=lambda folder: shutil.copytree(run, folder / "run") and None,
+            sound=True,
+        )
     for document, commands in DOCUMENTS.items():
         damages: dict[str, bytes] = dict(BYTES)
         if document.endswith((".json", ".jsonl")):

@@ -46,6 +46,8 @@ class Ended:
     @property
     def wrong(self) -> bool:
         """Whether a user saw something else than a result or a sentence, or keeps half a file."""
+        if self.case.sound and self.code not in (0, 1):
+            return True
         return self.code not in CODES or "Traceback (most recent call last)" in self.said or bool(self.left)
 
 
@@ -81,7 +83,7 @@ def run_case(case: Case, *, seconds: int = 60, after: Callable[[Path], None] | N
         if after is not None:
             after(work)
         left = tuple(path.name for path in work.rglob(".*") if path.name.endswith(HALF))
-        return Ended(case=case, code=HUNG if code == -signal.SIGALRM else code, said=text[-1500:], left=left)
+        return Ended(case=case, code=HUNG if code == -signal.SIGALRM else code, said=text[-100_000:], left=left)
 
 
 def run_inside(case: Case, folder: Path, said: Path, seconds: int) -> int:

@@ -31,13 +31,13 @@ TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermed
         "grpo.store_every=2", "stage=[]",
         'eval.policies=["sft", "grpo"]', 'eval.pairs=["grpo-sft"]', 'eval.conditions=["held-out"]', "promises=[]"]  # fmt: skip
 AGAIN = ("run", "--recipe", "recipe.toml", "--out", "run")
-EVAL = ("eval", "run", "--env", "arithmetic", "--episodes", "2", "--conditions", "held-out")
+EVAL = ("eval", "arithmetic", "--policy", "run", "--episodes", "2", "--condition", "held-out")
 MODEL = (AGAIN, EVAL, ("check", "arithmetic", "--model", "run"))
 
 # File -> (the stage that is done once more, or None for a finished run; the commands).
 FILES: Mapping[str, tuple[str | None, tuple[tuple[str, ...], ...]]] = {
     "state.json": (None, (AGAIN, ("report", "run"))),
-    "recipe.toml": (None, (("report", "run"), ("compare", "run", "run"))),
+    "recipe.toml": (None, (("report", "run"), ("compare", "a=run", "b=run"))),
     "audit.json": (None, (AGAIN, ("report", "run"))),
     "teach/episodes.jsonl": (None, (AGAIN, ("show", "run/teach/episodes.jsonl"),
         ("sft", "arithmetic", "--data", "run/teach/episodes.jsonl", "--out", "again", "--set", "sft.max_steps=2", "--set", "model.nano.layers=1"))),
@@ -60,8 +60,8 @@ FILES: Mapping[str, tuple[str | None, tuple[tuple[str, ...], ...]]] = {
     "grpo/best/gradus.json": (None, MODEL),
     "grpo/best/tokenizer.json": (None, MODEL),
     "grpo/best/SHA256SUMS": (None, (AGAIN, EVAL)),
-    "results.json": (None, (AGAIN, ("report", "run"), ("--strict", "report", "run"), ("compare", "run", "run"), ("doctor", "run"))),
-    "eval/episodes.jsonl": (None, (AGAIN, ("compare", "run", "run"), ("regrade", "run/eval/episodes.jsonl", "--grader", "correctness"))),
+    "results.json": (None, (AGAIN, ("report", "run"), ("--strict", "report", "run"), ("compare", "a=run", "b=run"), ("doctor", "run"))),
+    "eval/episodes.jsonl": (None, (AGAIN, ("compare", "a=run", "b=run"), ("regrade", "run/eval/episodes.jsonl", "--grader", "correctness"))),
     "report/about.json": (None, (AGAIN, ("report", "run"))),
     "report/episodes.json": (None, (AGAIN, ("report", "run"))),
     "doctor.json": (None, (AGAIN, ("report", "run"))),
@@ -118,7 +118,7 @@ class Outcome:
         lines = [line for line in self.said.splitlines() if re.match(r"(error|warning):|fail ", line)]
         sentence = re.sub(r"\s+", " ", lines[0]) if lines else ""
         if self.wrong:
-            return UNNOTICED, self.said[-300:]
+            return UNNOTICED, self.said[-300:].replace("\n", " / ")
         if sentence and (self.code in (2, 3) or (self.code, whole.code) == (1, 0)):
             return "refused", sentence
         same = {**self.left, file: ""} == {**whole.left, file: ""}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gradus.core import StorageError
+from gradus.core import ConfigError, StorageError
 from gradus.core.files import write_folder, write_text
 from gradus.core.strictness import VARIABLE
 from gradus.training.engine.optimizers import SCHEDULES, OptimizerConfig, lr_at
@@ -78,6 +78,27 @@ def test_settings_that_are_none_are_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(StorageError, match="should hold a run's settings"):
         RunFolder(tmp_path).open(SftConfig(), resume=True)
+
+
+def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    run, elsewhere = RunFolder(tmp_path / "run" / "sft"), {"model": str(tmp_path / "other")}
+    run.open(SftConfig(), resume=False, context={"model": str(tmp_path / "run" / "model")})
+    monkeypatch.chdir(tmp_path)
+    RunFolder("run/sft").open(SftConfig(), resume=True, context={"model": "run/model"})
+    (tmp_path / "run").rename(tmp_path / "moved")
+    RunFolder("moved/sft").open(SftConfig(), resume=True, context={"model": "moved/model"})
+    with pytest.raises(ConfigError, match="model was"):
+        RunFolder("moved/sft").open(SftConfig(), resume=True, context=elsewhere)
+    before = {
+        **json.loads(SftConfig().model_dump_json()),
+        "model": "moved/model",
+    }  # as it was typed, which is how earlier versions kept it
+    (tmp_path / "moved" / "sft" / "config.json").write_text(json.dumps(before))
+    RunFolder("moved/sft").open(SftConfig(), resume=True, context={"model": str(tmp_path / "moved" / "model")})
+    RunFolder("hub").open(SftConfig(), resume=False, context={"model": "owner/name"})
+    RunFolder("hub").open(SftConfig(), resume=True, context={"model": "owner/name"})
 
 
 def test_metrics_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:

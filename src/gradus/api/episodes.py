@@ -65,7 +65,7 @@ def show(
     file = Path(file)
     path = newest_file(file) if newest or file.is_dir() else file
     stored = read_episodes(path)
-    problems = [*stored.problems, *changed_since(path)]
+    problems = [*stored.problems, *changed_since(path if path == file else path.parent)]
     chosen = samples(stored.episodes) if path != file else {"": pick_episode(stored.episodes, episode, path)}
     try:
         view = _environment_of(stored, environment).presentation.view

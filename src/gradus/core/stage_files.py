@@ -50,7 +50,7 @@ def changed_files(run: Path, stored: Mapping[str, str]) -> list[str]:
 
 
 def changed_since(place: Path) -> list[str]:
-    """A sentence for each file of a run folder, or for the one file of it that is named, that is not what its stage wrote."""
+    """A sentence for each file that is not what its stage wrote: of a run folder, of a folder in it, or the one file that is named."""
     place = place.resolve()
     for run in (place, *place.parents[:3]):
         if (run / "state.json").is_file():
@@ -62,7 +62,7 @@ def changed_since(place: Path) -> list[str]:
     except StorageError as error:
         return [str(error)]
     stored = {name: checksum for stage in stages for name, checksum in stage.get("files", {}).items()}
-    wanted = {name: checksum for name, checksum in stored.items() if place in (run, run / name)}
+    wanted = {name: checksum for name, checksum in stored.items() if place in (run / name, *(run / name).parents)}
     return [
         f"{run / name} is not what the run wrote there (its checksum differs, or it is gone)"
         for name in changed_files(run, wanted)

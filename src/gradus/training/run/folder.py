@@ -69,13 +69,16 @@ class RunFolder:
         """
         if not self.writing:
             return
-        now = {**json.loads(config.model_dump_json()), **(context or {})}
+        now = {**json.loads(config.model_dump_json()), **_placed(context or {}, self.path)}
         self._hold()
         stored = self.path / CONFIG
         if stored.exists() and not resume:
             raise ConfigError(f"{self.path} holds a run already; resume it, or choose another folder")
         if stored.exists():
-            _compare(_settings(stored), now, self.path)
+            before = _settings(stored)
+            if before.get("model") != now.get("model"):
+                before = {**before, **_placed({"model": before.get("model")}, self.path)}
+            _compare(before, now, self.path)
             return
         write_text(stored, json.dumps(now, indent=2) + "\n")
         if resolved is not None:
@@ -138,6 +141,15 @@ class RunFolder:
         if not self.metrics.exists():
             return []
         return whole_records(read_json_lines(self.metrics))
+
+
+def _placed(context: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The settings with the model's folder as seen from the run, so that a run can be moved, and named in another way."""
+    model = context.get("model")
+    if not isinstance(model, str) or not Path(model).exists():
+        return dict(context)
+    path, run = Path(model).resolve(), folder.resolve()
+    return {**context, "model": os.path.relpath(path, run) if run.parent in path.parents else str(path)}
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
