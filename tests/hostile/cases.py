@@ -50,7 +50,7 @@ WITH_ENVIRONMENT = {
         "--set",
         "sft.max_steps=2",
         "--set",
-        "grpo.max_steps=1",
+        "grpo.max_steps=2",
         "--set",
         "grpo.groups=2",
         "--set",
