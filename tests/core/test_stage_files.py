@@ -92,8 +92,11 @@ def test_what_a_killed_process_left_is_cleared_and_what_it_put_aside_comes_back(
         (tmp_path / "grpo" / name / "model").write_text(name)
     for name in (".results.json.a1b2_3d4.part", ".mine.part", "film.part"):
         (tmp_path / name).write_text("half")
+    (tmp_path / "another run").mkdir()
+    (tmp_path / "another run" / ".results.json.a1b2_3d4.part").write_text("at work")
     clear_half_written(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"grpo", ".mine.part", "film.part"}
+    assert any((tmp_path / "another run").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"another run", "grpo", ".mine.part", "film.part"}
     assert {path.name for path in (tmp_path / "grpo").iterdir()} == {"best", "step-000002", ".config.old"}
     assert (tmp_path / "grpo" / "best" / "model").read_text() == ".best.old"
     assert (tmp_path / "grpo" / "step-000002" / "model").read_text() == "step-000002"

@@ -36,7 +36,9 @@ __all__ = [
 ]
 
 
-# What only this module calls its files: somebody may run in a folder with hidden files of his own.
+# What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
+_PLACES = (".", "checkpoints", "episodes", "teach", "eval", "report",
+           *(f"{stage}{place}" for stage in ("sft", "grpo") for place in ("", "/checkpoints", "/episodes")))  # fmt: skip
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9_]{8}\.part|\.(model|best|final|step-\d+)\.(tmp|old)")
 
 
@@ -104,9 +106,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 def clear_half_written(folder: Path) -> None:
     """Remove what killed processes had begun to write in a run folder that is locked for this one, and put back what they had put aside."""
-    half = [
-        path for depth in (".*", "*/.*", "*/*/.*") for path in folder.glob(depth) if _HALF_WRITTEN.fullmatch(path.name)
-    ]
+    half = [path for place in _PLACES for path in (folder / place).glob(".*") if _HALF_WRITTEN.fullmatch(path.name)]
     for path in half:
         place = path.with_name(path.name[1:-4])
         if path.is_file():
