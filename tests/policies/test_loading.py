@@ -12,6 +12,7 @@ import torch
 from tiny_models import starts
 
 from gradus.core import ConfigError, Observation, Request
+from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.policy import LocalPolicy
@@ -137,3 +138,15 @@ def test_a_cache_that_does_not_reproduce_the_model_is_found(loaded, monkeypatch:
     with pytest.raises(ConfigError, match="other logits with a key-value cache"):
         cache_check.check_cache(loaded("llama"), masks.plan_masks(loaded("llama").model))
     assert LocalPolicy(loaded("llama"), SamplingConfig()).plan is None, "transformers' own cache samples instead"
+
+
+def test_a_damaged_best_checkpoint_is_not_passed_over_for_a_worse_one(model_folder: Folder, tmp_path: Path):
+    for name in ("grpo/best", "sft/best"):
+        shutil.copytree(model_folder("llama"), tmp_path / "run" / name)
+    for damage in ("", "{", None):
+        config = tmp_path / "run" / "grpo" / "best" / "config.json"
+        config.unlink() if damage is None else config.write_text(damage)
+        model = find_model(tmp_path / "run")
+        assert model == tmp_path / "run" / "grpo" / "best"
+        with pytest.raises(ConfigError, match=r"is no model's|without config\.json"):
+            load_model(model)

@@ -43,13 +43,16 @@ def adapter_base(folder: str | Path) -> str | None:
 
 
 def find_model(name: str | Path) -> Path | None:
-    """The model folder that a path means: itself, or the best checkpoint of a run folder (of its first seed, if it has several)."""
+    """The model folder that a path means: itself, or the best checkpoint of a run folder (of its first seed, if it has several).
+
+    A best checkpoint whose config.json is damaged is not passed over for a worse one; loading it says what is wrong.
+    """
     path = Path(name).expanduser()
     seeds = sorted(path.glob("seed-*"), key=lambda each: (len(each.name), each.name))
     runs = [path, *seeds[:1]]
-    return next(
-        (each for each in (path, *(run / each for run in runs for each in RUN_MODELS)) if model_kind(each)), None
-    )
+    if model_kind(path):
+        return path
+    return next((run / each for run in runs for each in RUN_MODELS if (run / each).is_dir()), None)
 
 
 def is_hub_name(name: str) -> bool:
