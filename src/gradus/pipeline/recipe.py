@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.pipeline.promises import Promise
+from gradus.pipeline.stepping import SteppingSection
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
@@ -111,6 +112,7 @@ class Recipe(_Section):
         default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
     )
     model: ModelSection = ModelSection()
+    stepping: SteppingSection = SteppingSection()
     audit: AuditSection = AuditSection()
     teach: TeachSection = TeachSection()
     sft: SftConfig = SftConfig()
@@ -150,6 +152,11 @@ class Recipe(_Section):
             raise ValueError("reward_messages has no effect without rewards; leave it out")
         if self.rewards and self.grader not in (None, _OWN_GRADER):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
+        if self.stepping.max_concurrent is not None and self.stepping.max_concurrent < self.grpo.group_size:
+            raise ValueError(
+                f"stepping.max_concurrent = {self.stepping.max_concurrent} is less than a group (grpo.group_size = "
+                f"{self.grpo.group_size}), and groups are rolled out whole; raise one, or lower the other"
+            )
         begun = sum(stage.steps or 0 for stage in self.stage[:-1])
         if begun >= self.grpo.max_steps:
             raise ValueError(
@@ -165,7 +172,7 @@ class Recipe(_Section):
 
     def spec(self) -> EnvironmentSpec:
         """The environment that this recipe is about, with the recipe's own rewards as its grader if there are any."""
-        spec = environments.load(self.environment)
+        spec = self.stepping.applied(environments.load(self.environment), self.environment)
         if not self.rewards:
             return spec
         own = own_grader(spec, self.rewards, steps=self.grpo.max_steps, messages=self.reward_messages)

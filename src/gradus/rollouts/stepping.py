@@ -55,7 +55,7 @@ class Stepper:
         elif self._stepping.limited:
             self._out -= 1
             raise ConfigError(
-                "step_seconds and episode_seconds need coroutines or threads = true; a plain call cannot be ended"
+                "step_seconds and episode_seconds need coroutines or threads; a plain call cannot be ended. Set stepping.threads = true"
             )
         else:
             self._done.put((row, value, None))

@@ -1,0 +1,83 @@
+"""How a recipe's environment is stepped: at how many episodes at once, where, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gradus import environments
+from gradus.core import Environment, EnvironmentSpec
+from gradus.rollouts.processes import in_processes
+
+__all__ = ["SteppingSection"]
+
+
+class SteppingSection(BaseModel):
+    """How resets and steps are run. What is left out is the environment's own way."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_concurrent: int | None = Field(
+        default=None, ge=1, description="Episodes at once, in training and in evaluation; a group at least."
+    )
+    step_seconds: float | None = Field(
+        default=None, gt=0, description="Seconds for one reset or step; beyond, the episode fails."
+    )
+    episode_seconds: float | None = Field(
+        default=None, gt=0, description="Seconds for all resets and steps of an episode together."
+    )
+    retries: int | None = Field(
+        default=None, ge=0, description="How often a temporary fault is tried again; 2 by default."
+    )
+    threads: bool | None = Field(
+        default=None,
+        description="Whether steps that are no coroutines run in threads, beside each other. Limits on time need it; coroutines have no need of it.",
+    )
+    processes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes that hold the environments, for steps that compute. Policies that look into an environment cannot act there.",
+    )
+    rounds: bool | None = Field(
+        default=None,
+        description="Whether the policy answers when all episodes wait for it, not whoever waits: slower, and the same to the last digit whoever comes first.",
+    )
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SteppingSection:
+        if self.processes is not None and self.threads is False:
+            raise ValueError("processes are waited for in threads; leave out threads = false, or processes")
+        return self
+
+    def applied(self, spec: EnvironmentSpec, environment: str) -> EnvironmentSpec:
+        """``spec``, which ``environment`` names, stepped in this way."""
+        given = {
+            name: getattr(self, name) for name in ("step_seconds", "episode_seconds", "retries", "threads", "rounds")
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        limits = [each for each in (spec.max_sessions, self.max_concurrent) if each is not None]
+        make = spec.make
+        if self.processes is not None:
+            make, given["threads"] = _in_processes(environment, self.processes), True
+        return replace(
+            spec, stepping=replace(spec.stepping, **given), make=make, max_sessions=min(limits) if limits else None
+        )
+
+
+@cache
+def _in_processes(environment: str, workers: int) -> Callable[[], Environment]:
+    """The same processes for all stages of a run."""
+    return in_processes(partial(_made, environment), workers)
+
+
+@cache
+def _loaded(environment: str) -> EnvironmentSpec:
+    return environments.load(environment)
+
+
+def _made(environment: str) -> Environment:
+    """An environment by name, in whatever process this is called."""
+    return _loaded(environment).make()
