@@ -44,13 +44,13 @@ def teach(
     """
     from gradus.pipeline.policies import make_policy, teacher_name
     from gradus.pipeline.progress import progress_bar
-    from gradus.pipeline.recipe_files import load_recipe
+    from gradus.pipeline.recipe_tables import recipe_of
     from gradus.pipeline.teaching import teach as store_episodes
-    from gradus.training.data.tasks import reserved_ids
+    from gradus.training.data.tasks import HeldOut, reserved_ids
 
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, policy)
-    judging = reserved_ids(spec, load_recipe(environment if isinstance(environment, str) else spec.name).grpo)
+    judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(
             spec,

@@ -16,11 +16,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.starter import beside, starter
+from gradus.pipeline.recipe_tables import own_recipes, raw_recipe
 from gradus.planning.defaults import by_size
 from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
@@ -51,7 +50,7 @@ def load_recipe(
     """
     if environment is None and path is None:
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
-    table, source = _table(environment, path)
+    table, source = raw_recipe(environment, path)
     edits = parse_changes(changes)
     _for_language_model(table, _named_model(model, edits, table))
     small = table.pop("quick", {})
@@ -140,28 +139,6 @@ def _without_grader(table: dict[str, Any], small: dict[str, Any], *, whole: bool
             del small[key]
 
 
-def _table(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str]:
-    """The raw recipe and where it came from."""
-    if path is not None:
-        try:
-            shipped = _own(path)
-            table = tomllib.loads(shipped or path.read_text(encoding="utf-8"))
-            return (table if shipped else beside(table, path.parent)), str(path)
-        except FileNotFoundError as error:
-            raise ConfigError(
-                f"no recipe {path}{did_you_mean(str(path), own_recipes())}; it is a TOML file, or one of "
-                f"{', '.join(own_recipes())}"
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    assert environment is not None
-    spec = environments.load(environment)
-    if spec.recipe is None:
-        return starter(environment, spec), f"the settings for {environment}"
-    text = resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8")
-    return tomllib.loads(text), f"the recipe of {environment}"
-
-
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
     """How the environment's own recipe samples from a language model."""
     table: dict[str, Any] = {}
@@ -169,20 +146,6 @@ def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
         table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
     layer = table.get("lm", table)
     return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
-
-
-def own_recipes() -> list[str]:
-    """Names of the recipes that come with Gradus, for ``--recipe``."""
-    return sorted(
-        file.name.removesuffix(".toml") for file in resources.files("gradus.recipes").iterdir() if ".toml" in file.name
-    )
-
-
-def _own(path: Path) -> str | None:
-    """The text of a recipe that comes with Gradus, if ``path`` is the bare name of one and no file."""
-    if path.exists() or str(path) not in own_recipes():
-        return None
-    return resources.files("gradus.recipes").joinpath(f"{path}.toml").read_text(encoding="utf-8")
 
 
 def _set(table: dict[str, Any], dotted: str, value: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +13,27 @@ from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
 if TYPE_CHECKING:  # a teacher's processes need no torch
     from gradus.training.config import GrpoConfig
 
-__all__ = ["reserved_ids", "taught_indices", "training_tasks", "validation_tasks"]
+__all__ = ["HeldOut", "reserved_ids", "taught_indices", "training_tasks", "validation_tasks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """What of GRPO's settings says which tasks are held out for validation; the defaults are GRPO's."""
+
+    first_task: int = 0
+    validation_every: int = 10
+    validation_tasks: int = 32
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> HeldOut:
+        """Those of a recipe's table ``grpo``."""
+        return cls(**{each.name: settings[each.name] for each in fields(cls) if each.name in settings})
+
+    @property
+    def held_out(self) -> int:
+        """Number of tasks kept for validation."""
+        return self.validation_tasks if self.validation_every else 0
+
 
 _GIVE_UP = 20_000  # tasks in a row that may not be used
 
@@ -34,7 +55,9 @@ def training_tasks(
     return tasks, first
 
 
-def validation_tasks(spec: EnvironmentSpec, config: GrpoConfig, taught: frozenset[str] = frozenset()) -> list[Task]:
+def validation_tasks(
+    spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = frozenset()
+) -> list[Task]:
     """The held-out tasks: the first training tasks that differ from each other, from those of conditions and from what was taught."""
     taken = {*_condition_ids(spec), *taught}
     tasks: list[Task] = []
@@ -48,7 +71,9 @@ def validation_tasks(spec: EnvironmentSpec, config: GrpoConfig, taught: frozense
     return tasks
 
 
-def reserved_ids(spec: EnvironmentSpec, config: GrpoConfig, taught: frozenset[str] = frozenset()) -> frozenset[str]:
+def reserved_ids(
+    spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = frozenset()
+) -> frozenset[str]:
     """Ids of all tasks that judge and must not be trained on or taught: validation, and conditions of a finite data set."""
     return _condition_ids(spec) | {task.id for task in validation_tasks(spec, config, taught)}
 
