@@ -16,25 +16,78 @@ from gradus.core.calls import write_calls
 from gradus.policies.local.renderers import ChatRenderer, _dated
 from gradus.policies.local.tool_renderer import ToolRenderer
 
-# In the shape of the template that Mistral publishes: calls have ids of nine letters, schemas stand before the newest question.
-MISTRAL = (
-    "{%- set users = messages | selectattr('role', 'equalto', 'user') | list -%}{{- '<s>' -}}"
-    "{%- for m in messages -%}"
-    "{%- if m.role == 'user' -%}"
-    "{%- if tools and m == users[-1] -%}{{- '[AVAILABLE_TOOLS] ' + tools | tojson + '[/AVAILABLE_TOOLS]' -}}{%- endif -%}"
-    "{{- '[INST] ' + m.content + '[/INST]' -}}"
-    "{%- elif m.tool_calls is defined and m.tool_calls -%}{{- '[TOOL_CALLS] [' -}}"
-    "{%- for call in m.tool_calls -%}"
-    "{%- if call.id | length != 9 -%}{{- raise_exception('ids have nine letters') -}}{%- endif -%}"
-    "{{- (call.function | tojson)[:-1] + ', \"id\": \"' + call.id + '\"}' + (', ' if not loop.last else '') -}}"
-    "{%- endfor -%}{{- ']</s>' -}}"
-    "{%- elif m.role == 'assistant' -%}{{- ' ' + m.content + '</s>' -}}"
-    "{%- elif m.role == 'tool' -%}"
-    "{{- '[TOOL_RESULTS] {\"content\": ' + m.content + ', \"call_id\": \"' + m.tool_call_id + '\"}[/TOOL_RESULTS]' -}}"
+# The forms that Mistral's templates have had, one after another, in words of our own. Each checks that user and assistant take turns, and
+# that ids have nine letters where it writes them.
+MISTRAL_LOOP = (
+    "{{- '<s>' -}}{%- if messages[0].role == 'system' -%}{%- set said = messages[1:] -%}"
+    "{{- '[SYSTEM_PROMPT]' + messages[0].content + '[/SYSTEM_PROMPT]' -}}{%- else -%}{%- set said = messages -%}{%- endif -%}FIRST"
+    "{%- set users = said | selectattr('role', 'equalto', 'user') | list -%}{%- set seen = namespace(n=0) -%}"
+    "{%- for m in said if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) -%}"
+    "{%- if (m.role == 'user') != (seen.n % 2 == 0) -%}{{- raise_exception('roles must alternate') -}}{%- endif -%}"
+    "{%- set seen.n = seen.n + 1 -%}{%- endfor -%}"
+    "{%- for m in said -%}"
+    "{%- if m.role == 'user' and m.content is string -%}LAST{{- '[INST]' + m.content + '[/INST]' -}}"
+    "{%- elif m.role == 'assistant' -%}"
+    "{%- if not m.content and not m.tool_calls -%}{{- raise_exception('nothing is said') -}}{%- endif -%}"
+    "{%- if m.content -%}{{- m.content -}}{%- endif -%}"
+    "{%- if m.tool_calls -%}CALLS{%- endif -%}{{- '</s>' -}}"
+    "{%- elif m.role == 'tool' -%}RESULT"
     "{%- else -%}{{- raise_exception('no role ' + m.role) -}}{%- endif -%}{%- endfor -%}"
 )
+SCHEMAS = "{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' -}}"
+NINE = "{%- if id | length != 9 -%}{{- raise_exception('ids have nine letters') -}}{%- endif -%}"
+ARGUMENTS = (
+    "{%- set a = c.function.arguments -%}{%- set a = (a or '{}') if a is string else (a | tojson | safe) -%}"
+    "{%- set id = c.id -%}"
+)
+
+
+def mistral(*, calls: str, result: str, schemas_first: bool = False) -> str:
+    """A template by what differs: how calls and results are written, and where the schemas stand."""
+    early = "{%- if tools -%}" + SCHEMAS + "{%- endif -%}" if schemas_first else ""
+    late = "" if schemas_first else "{%- if tools and m == users[-1] -%}" + SCHEMAS + "{%- endif -%}"
+    parts = {"FIRST": early, "LAST": late, "CALLS": calls, "RESULT": result}
+    template = MISTRAL_LOOP
+    for name, part in parts.items():
+        template = template.replace(name, part, 1)
+    return template
+
+
+MISTRALS = {
+    "mistral": mistral(  # Nemo, Ministral of 2024: a list of JSON
+        calls="{{- '[TOOL_CALLS][' -}}{%- for c in m.tool_calls -%}{%- set id = c.id -%}"
+        + NINE
+        + "{{- (c.function | tojson)[:-1] + ', \"id\": \"' + id + '\"}' + (', ' if not loop.last else ']') -}}{%- endfor -%}",
+        result="{%- set id = m.tool_call_id -%}"
+        + NINE
+        + "{{- '[TOOL_RESULTS]{\"content\": ' + m.content | string + ', \"call_id\": \"' + id + '\"}[/TOOL_RESULTS]' -}}",
+    ),
+    "mistral_ids": mistral(  # Small 3.2, Magistral: a mark for each call, with its id
+        calls="{%- for c in m.tool_calls -%}"
+        + ARGUMENTS
+        + NINE
+        + "{{- '[TOOL_CALLS]' + c.function.name + '[CALL_ID]' + id + '[ARGS]' + a -}}{%- endfor -%}",
+        result="{{- '[TOOL_RESULTS]' + m.tool_call_id + '[TOOL_CONTENT]' + m.content + '[/TOOL_RESULTS]' -}}",
+    ),
+    "mistral_args": mistral(  # Ministral 3, Devstral 2: no ids, schemas in front
+        calls="{%- for c in m.tool_calls -%}"
+        + ARGUMENTS
+        + "{{- '[TOOL_CALLS]' + c.function.name + '[ARGS]' + a -}}{%- endfor -%}",
+        result="{{- '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' -}}",
+        schemas_first=True,
+    ),
+}
 FRAME = (
     *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+    *(
+        "[ARGS]",
+        "[CALL_ID]",
+        "[TOOL_CONTENT]",
+        "[SYSTEM_PROMPT]",
+        "[/SYSTEM_PROMPT]",
+        "[AVAILABLE_TOOLS]",
+        "[/AVAILABLE_TOOLS]",
+    ),
     *(
         "<|turn>",
         "<turn|>",
@@ -52,6 +105,8 @@ FAMILIES = {  # form, the token that ends a call, keep_history, several calls in
     "qwen3_5_nothink": ("xml", "<|im_end|>", True, True),
     "llama3_1": ("json", "<|eot_id|>", False, False),
     "mistral": ("mistral", "</s>", True, True),
+    "mistral_ids": ("mistral", "</s>", True, True),
+    "mistral_args": ("mistral", "</s>", False, True),
     "gemma4_v5": ("gemma", "<|tool_response>", True, True),
     "gptoss": ("harmony", "<|call|>", True, False),
 }
@@ -76,8 +131,8 @@ TOOLS = [
 
 def template_of(family: str) -> str:
     """The template that the family publishes; TRL brings copies of them."""
-    if family == "mistral":
-        return MISTRAL
+    if family in MISTRALS:
+        return MISTRALS[family]
     home = find_spec("trl")
     if home is None or home.origin is None:
         pytest.skip("needs the chat templates that come with trl")
@@ -128,9 +183,8 @@ def test_calls_and_results_are_the_tokens_that_the_template_writes(family: str):
     ]
     if several:
         turns.append(((call(3, count=0, text="y"), call(4, count=1, text="z")), (result(3, "0"), result(4, "1"))))
-    system = [] if family == "mistral" else [{"role": "system", "content": "be brief"}]
-    ids = list(renderer.first("be brief" if system else "", [user]))
-    records = [*system, record(user)]
+    ids = list(renderer.first("be brief", [user]))
+    records = [{"role": "system", "content": "be brief"}, record(user)]
 
     def written() -> str:
         template = _dated(tokenizer.chat_template, date(2026, 1, 1))
@@ -197,7 +251,7 @@ def test_a_family_reads_its_own_form_alone():
             CHATML.replace("m.content +", "m.content + (m.tool_calls | tojson if m.tool_calls else '') +"),
             "the schemas of tools",
         ),
-        (MISTRAL, "rewrites history"),
+        (MISTRALS["mistral"], "rewrites history"),
     ],
 )
 def test_what_a_template_cannot_do_is_refused_with_the_way_out(template: str, said: str):
