@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def show(out: Path, condition: dict) -> None:
-    columns = ("seconds a step", "waited", "gained", "largest weight")
+    columns = ("seconds a step", "waited", "overlapped", "largest weight")
     table = Table("way", "right", "float32 and it differ by", "largest logp_diff", *columns, box=None)
     lines = {}
     for name, figures in condition["policies"].items():
@@ -89,7 +89,7 @@ def show(out: Path, condition: dict) -> None:
         )
         worst = max((record["logp_diff_max"] for record in steps), default=None)
         times = {
-            each: mean([record["seconds"].get(each) for record in steps]) for each in ("total", "waited", "gained")
+            each: mean([record["seconds"].get(each) for record in steps]) for each in ("total", "waited", "overlapped")
         }
         weight = max((record.get("mismatch_ratio_max") or 1.0 for record in steps), default=None)
         cells = ["" if each is None else f"{each:.2f}" for each in (*times.values(), weight)]

@@ -62,8 +62,8 @@ def test_groups_are_of_the_weights_one_step_before(ahead: Path, lamps_model: Pat
     assert all(record["logp_diff_max"] > 1e-3 for record in records[1:])
     for record in records:
         assert record["seconds"]["waited"] >= 0
-        assert record["seconds"]["gained"] >= 0
-    assert records[0]["seconds"]["gained"] == 0.0
+        assert record["seconds"]["overlapped"] >= 0
+    assert records[0]["seconds"]["overlapped"] == 0.0
     train_grpo(lamps_model, lamps(), settings(async_level=0, correction=None), tmp_path / "run", live=False)
     plain = steps(tmp_path / "run")
     assert [record["weights_age"] for record in plain] == [0] * 5

@@ -96,7 +96,7 @@ class StepRollouts:
         if self._next is None:
             rollout = self._roll_out(step, next_task, grader, progress)
             if self._config.async_level:
-                rollout = rollout.timed(waited=sum(rollout.seconds.values()), gained=0.0)
+                rollout = rollout.timed(waited=sum(rollout.seconds.values()), overlapped=0.0)
         else:
             rollout, self._next = self._next.result(), None
             if scheduled:
@@ -124,8 +124,8 @@ class StepRollouts:
         waited = time.perf_counter() - before
         if self._next.exception() is None:
             rollout = self._next.result()
-            gained = max(0.0, sum(rollout.seconds.values()) - waited)
-            self._put(rollout.timed(waited=waited, gained=gained))
+            overlapped = max(0.0, sum(rollout.seconds.values()) - waited)
+            self._put(rollout.timed(waited=waited, overlapped=overlapped))
 
     def drop(self) -> None:
         """Forget what was rolled out ahead: its weights were abandoned."""
