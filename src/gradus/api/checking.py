@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import load_environment
+from gradus.api.environments import file_name, load_environment
 from gradus.api.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec
 
@@ -65,6 +65,7 @@ def audit(
     grader: str | None = None,
     *,
     rewards: Sequence[Any] = (),
+    recipe: str | Path | None = None,
     episodes: int = 60,
     budget: int = 8000,
     policy: str | None = None,
@@ -78,6 +79,7 @@ def audit(
 ) -> Audit:
     """Judge a grader (or reward functions) before money is spent on it.
 
+    ``recipe``: a TOML recipe whose grader or rewards are meant, settings included (a judge's rubric and budget, say).
     ``episodes``: paired seeds for every policy of the panel. ``budget``: episodes that the search for a hack may roll out.
     ``policy``: also forecast the signal that this policy would give. ``review``: a file with what a person said of answers that no
     rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made. ``seconds``: what the calls of a
@@ -94,6 +96,9 @@ def audit(
     from gradus.pipeline.replay import replay_elsewhere
     from gradus.pipeline.review import read_marks
 
+    if recipe is not None:
+        environment, grader = _of_recipe(environment, recipe, grader, rewards)
+        rewards = ()
     spec = load_environment(environment, rewards=rewards)
     attackers: Sequence[Any] = ()
     if attack:
@@ -115,6 +120,19 @@ def audit(
         attackers=attackers,
     )
     return Audit(spec, result)
+
+
+def _of_recipe(
+    environment: str | EnvironmentSpec, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
+) -> tuple[EnvironmentSpec, str | None]:
+    """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
+    from gradus.pipeline.recipe_files import load_recipe
+
+    if rewards:
+        raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
+    name = file_name(environment) if isinstance(environment, str) else environment.name
+    made = load_recipe(name, path=Path(recipe))
+    return made.spec(), grader or made.grader
 
 
 @dataclass(frozen=True, repr=False)

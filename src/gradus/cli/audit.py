@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from gradus.cli.options import ENVIRONMENT, GRADER, JSON, REWARDS
+from gradus.cli.options import ENVIRONMENT, GRADER, JSON, RECIPE, REWARDS
 from gradus.cli.output import next_command, note, print_json, show
 
 __all__ = ["command"]
@@ -19,6 +19,7 @@ def command(
     environment: str = typer.Argument(None, help=f"{ENVIRONMENT.help} Not with --scoreboard.", show_default=False),
     grader: str | None = GRADER,
     reward: list[str] = REWARDS,
+    recipe: str | None = RECIPE,
     episodes: int = typer.Option(60, "--episodes", "-n", help="Paired seeds for every policy of the panel."),
     budget: int = typer.Option(8000, "--budget", help="Episodes that the search for a hack may roll out."),
     policy: str | None = typer.Option(None, "--policy", "-p", help="Also forecast the signal of this policy."),
@@ -85,6 +86,7 @@ def command(
         environment,
         grader,
         rewards=reward,
+        recipe=recipe,
         episodes=episodes,
         budget=budget,
         policy=policy,
@@ -104,6 +106,7 @@ def command(
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
     rewards = [word for each in reward for word in ("--reward", each)]
+    rewards += ["--recipe", recipe] if recipe else []
     if result.verdict != "fail":
         next_command("run", environment, *rewards)
     elif out is not None and result.hack is not None:

@@ -11,7 +11,7 @@ from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTer
 from gradus.core.calls import without_calls
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
-__all__ = ["grader_of", "reweigh", "tell_step"]
+__all__ = ["grader_of", "logged_by", "reweigh", "tell_step"]
 
 
 def grader_of(
@@ -63,6 +63,11 @@ def tell_step(grader: Grader, step: int) -> None:
     the steps that were taken before. Nothing happens where the grader is not made of reward functions."""
     if isinstance(grader.compute, _RewardGrader):
         grader.compute.rewards.trainer_state.global_step = step - 1
+
+
+def logged_by(grader: Grader) -> Mapping[str, Sequence[float]]:
+    """What the grader's reward functions gave to ``log_metric`` in the last call, by name; nothing where it is not made of them."""
+    return grader.compute.rewards.metrics if isinstance(grader.compute, _RewardGrader) else {}
 
 
 def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import SequenceMatcher
+from math import fsum
 from typing import Any
 
 from gradus.audit.bounds import high_of, low_of
@@ -35,7 +36,7 @@ _REVIEWED = 20
 
 
 def text_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
-    """The eight checks of a text grader. ``marks``: what a person said of doubtful answers, by their key (see :func:`review_list`)."""
+    """The checks of a text grader. ``marks``: what a person said of doubtful answers, by their key (see :func:`review_list`)."""
     return [_as_far_as_asked(check, asked) for check in _all_checks(asked, marks)]
 
 
@@ -44,7 +45,7 @@ def _as_far_as_asked(check: Check, asked: Probes) -> Check:
     left = asked.skipped[check.name]
     if not left or check.status not in ("pass", "skip"):
         return check
-    why = f"{left:,} of its answers were not asked: the grader hangs, or the time for all calls was over (--seconds gives more)"
+    why = f"{left:,} of its answers were not asked: the grader hangs, the time for all calls was over (--seconds gives more), or its budget is used up"
     return replace(check, status="unresolved", evidence=f"{why}; so far: {check.evidence}")
 
 
@@ -60,6 +61,7 @@ def _all_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
         ]
     if asked.programs is not None:
         checks.append(_programs(asked, *asked.programs))
+    checks += [_judge(asked)] if asked.subject.remote else []
     return [*checks, _hostile(asked), _leaks(asked)]
 
 
@@ -82,9 +84,8 @@ def _sanity(asked: Probes) -> Check:
         outside = [b for b in asked.bases.values() for v in asdict(b).values() if not low - 1e-9 <= v <= high + 1e-9]
         if outside:
             problems.append(f"rewards leave the declared range [{low:g}, {high:g}]")
-    evidence = (
-        "; ".join(problems)
-        or f"gold earns the full reward on {n} tasks; the same answer earns the same in another order"
+    evidence = "; ".join(problems) or f"gold earns the full reward on {n} tasks" + (
+        "" if asked.subject.remote else "; the same answer earns the same in another order"
     )
     if asked.form != DECLARED:
         evidence += f"; gold is written {asked.form}, because it earns less in the form that the tasks declare: {_declared(asked)}"
@@ -217,7 +218,7 @@ def _hostile(asked: Probes) -> Check:
         problems.append(f"the grader executes the answer ({', '.join(asked.executed[:3])}); parse it instead")
     if asked.hung:
         problems.append(f"the grader hangs on {asked.hung[0].answer[:40]!r}; it was cut off")
-    if asked.errors:
+    if asked.errors and not asked.subject.remote:
         first = asked.errors[0]
         problems.append(f"the grader fails on {first.answer[:40]!r}: {first.error}; return the least reward instead")
     where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox for it"
@@ -228,6 +229,36 @@ def _hostile(asked: Probes) -> Check:
     }
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
     return Check(name="hostile answers", status="fail" if problems else "pass", evidence=evidence, measured=measured)
+
+
+def _judge(asked: Probes) -> Check:
+    """A grader that asks a server: how far it disagrees with itself, how many scores are missing, and what it cost."""
+    missing = wilson(len(asked.errors), max(asked.answers, len(asked.errors), 1))
+    spread = mean_interval(list(asked.logged.get("judge_disagreement", ())))
+    dollars = fsum(asked.logged.get("judge_cost", ()))
+    measured = {
+        "disagreement": asdict(spread),
+        "missing": {"count": len(asked.errors), **asdict(missing)},
+        "dollars": dollars,
+        "errors": [{**shown(each), "error": each.error} for each in asked.errors[:5]],
+    }
+    told = [f"{asked.answers:,} answers for {dollars:.2f} US dollars"]
+    status: Status = "pass"
+    if spread.mean is None:
+        status = "unresolved"
+        told.append("none was judged twice, so how far the judge disagrees with itself is not known; set recheck")
+    else:
+        by = f"judged twice, {spread.n} answers differ by {_between(asdict(spread)).lstrip('+')} of the range"
+        low, high = low_of(spread), high_of(spread)
+        if low is not None and low > LEAST:
+            status, by = "fail", f"{by}; take the mean of several samples, lower the temperature, or sharpen the rubric"
+        elif high is None or high > LEAST:
+            status = "unresolved"
+        told.append(by)
+    if asked.errors:
+        told.append(f"{len(asked.errors)} have no score, the first: {asked.errors[0].error}")
+        status = "fail" if (missing.low or 0.0) > LEAST else status
+    return Check(name="judge", status=status, evidence="; ".join(told), measured=measured)
 
 
 def _leaks(asked: Probes) -> Check:

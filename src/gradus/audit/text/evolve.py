@@ -86,6 +86,8 @@ def evolve(asked: Probes, scorer: Scorer, *, seed: int) -> list[Rate]:
         chosen = [tasks[(generation * _TASKS + i) % half] for i in range(min(_TASKS, half))]
         ranked = _ranked(asked, scorer, population, chosen, seed)
         best = [recipe for _, recipe in ranked[:_PARENTS]]
+        if not best:  # none of them was scored: the time or the money is over
+            return []
         children = [_changed(rng.choice(best), best, names, rng) for _ in range(_POPULATION - len(best))]
         population = list(dict.fromkeys([*best, *children]))
     finalists = [recipe for _, recipe in _ranked(asked, scorer, best, tasks[:half], seed)[:_JUDGED]]

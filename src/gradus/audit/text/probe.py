@@ -43,7 +43,7 @@ class Probes:
 
     ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them, ``tried`` of them before. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
-    ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
+    ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
     that were not asked because the time was over.
     """
 
@@ -63,6 +63,8 @@ class Probes:
     errors: list[Probe] = field(default_factory=list)
     hung: list[Probe] = field(default_factory=list)
     executed: list[str] = field(default_factory=list)
+    logged: Mapping[str, Sequence[float]] = field(default_factory=dict[str, list[float]])
+    answers: int = 0
     confined: bool = False
     changed: list[tuple[Probe, float | None]] = field(default_factory=list)
     form: str = DECLARED
@@ -270,6 +272,8 @@ def _ask_again(asked: Probes, scorer: Scorer, seed: int) -> None:
     for task in reversed(asked.tasks[:8]):
         wrong = asked.others.another(task, child_rng(seed, "audit", "text", "wrong 0", task.key))
         rows += [(task, task.whole(answer)) for answer in (wrong, task.gold) if answer] * 2
+    if asked.subject.remote:
+        return  # a judge keeps what it said by its content; how far it disagrees with itself is a check of its own
     before = scorer.score(rows)
     after = scorer.fresh(rows)
     for (task, answer), old, new in zip(rows, before, after, strict=True):

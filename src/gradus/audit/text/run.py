@@ -58,6 +58,7 @@ def audit_text(
         if asked.bases and asked.span > 0 and asked.effort == 1.0:  # a slow grader's time is for the other checks
             scorer.allow(_EXTRA)
             asked.evolved = evolve(asked, scorer, seed=seed)
+        asked.logged, asked.answers = scorer.logged, scorer.calls
         scorer.allow(1.0)
         exploit = minimized(asked, scorer)
     finally:

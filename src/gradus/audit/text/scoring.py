@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradus.audit.text.tasks import TextSubject, TextTask
+from gradus.core import Reward
 from gradus.core.sandbox import confine, sandbox_works
+from gradus.rewards.judge import BROKE
 
 __all__ = ["CANARY", "Score", "Scorer"]
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0
 _FOREVER = 1e6
+_AT_ONCE = 64  # answers that a grader that asks a server is given together
 _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm is killed
 
 
@@ -30,7 +33,7 @@ _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm 
 class Score:
     """``value`` is None where the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
-    ``executed``: the answer ran. ``skipped``: it was not asked, because the time was over. ``seconds``: of the call.
+    ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
     """
 
     value: float | None = None
@@ -47,7 +50,7 @@ class Scorer:
 
     ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all calls together.
     ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
-    ``known``: scores of an earlier audit of the same grader, by task and answer.
+    ``known``: scores of an earlier audit of the same grader, by task and answer. ``logged``: all that the grader logged, by name.
     """
 
     subject: TextSubject
@@ -59,6 +62,7 @@ class Scorer:
     calls: int = 0
     spent: float = 0.0
     known: dict[tuple[str, str], Score] = field(default_factory=dict)
+    logged: dict[str, list[float]] = field(default_factory=dict)
     _share: float = 1.0
     _children: dict[bool, _Child] = field(default_factory=dict)
 
@@ -98,7 +102,32 @@ class Scorer:
             child.end()
 
     def _asked(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
-        return [self._one(task, answer, confined) for task, answer in rows]
+        if self.subject.judge_all is None:
+            return [self._one(task, answer, confined) for task, answer in rows]
+        parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
+        return [score for part in parts for score in self._together(part)]
+
+    def _together(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+        """Answers for a grader that asks a server: all at once, and in this process, where it counts what it spends."""
+        if self.spent >= self._share * self.limit:
+            return [Score(error="not asked: the time was over", skipped=True) for _ in rows]
+        assert self.subject.judge_all is not None
+        started = time.monotonic()
+        try:
+            rewards = self.subject.judge_all(rows)
+        except Exception as raised:  # whatever a grader raises is a finding
+            rewards = [
+                Reward(grader="", value=None, error=f"{type(raised).__name__}: {str(raised)[:120]}") for _ in rows
+            ]
+        seconds = time.monotonic() - started
+        self.spent += seconds
+        self.calls += len(rows)
+        for name, values in (self.subject.logged() if self.subject.logged else {}).items():
+            self.logged.setdefault(name, []).extend(values)
+        each = seconds / len(rows)
+        return [
+            Score(value=one.value, error=one.error, skipped=BROKE in (one.error or ""), seconds=each) for one in rewards
+        ]
 
     def _one(self, task: TextTask, answer: str, confined: bool) -> Score:
         if self.hangs >= self.hangs_allowed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gradus.core import (
@@ -15,10 +16,12 @@ from gradus.core import (
     Grader,
     Observation,
     Request,
+    Reward,
     StopReason,
     Task,
     Turn,
 )
+from gradus.rewards.grading import logged_by
 
 __all__ = ["Judge", "TextSubject", "TextTask", "subject_of"]
 
@@ -51,8 +54,9 @@ Judge = Callable[[TextTask, str], "float | None"]
 class TextSubject:
     """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
 
-    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``note``: what was left out of
-    the tasks, in words.
+    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
+    tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``note``: what was left out of the tasks,
+    in words.
     """
 
     name: str
@@ -62,6 +66,8 @@ class TextSubject:
     range: tuple[float, float] | None = None
     remote: bool = False
     note: str = ""
+    judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
+    logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
 
 
 def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
@@ -99,6 +105,9 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
             raise RuntimeError(reward.error)
         return reward.value
 
+    def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
+        return grader.rewards([_answered(spec, environment, place[task.key], answer) for task, answer in rows])
+
     return TextSubject(
         name=spec.name,
         grader=grader.name,
@@ -107,6 +116,8 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
         range=grader.range,
         remote=grader.remote,
         note=note,
+        judge_all=judge_all if grader.remote else None,
+        logged=partial(logged_by, grader) if grader.remote else None,
     )
 
 

@@ -1,0 +1,119 @@
+"""`gradus audit` of a judge, by the bare command, against a real HTTP server that speaks the OpenAI protocol."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+
+attach(app)
+DOLLARS = 3e-4  # a request: 300 prompt tokens at a dollar per million
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Gives 1 to the right answer; a moody one gives something else at every second seed, a silent one says nothing to zeros."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        told = body["messages"][1]["content"]
+        rest = told.partition("\n\nThe right answer: ")[2]
+        gold, _, marked = rest.partition("\n\n")
+        answer = marked.split("\n", 1)[1].rsplit("\n", 1)[0]
+        score = float(answer.strip().strip("*`.") == gold)
+        score = abs(score - 0.4 * (body["seed"] % 2)) if server.moody else score
+        silent = server.silent and "0" in answer
+        with server.lock:
+            server.asked += 1
+        content = "I would rather not say." if silent else json.dumps({"reason": "", "score": score})
+        reply = {
+            "id": "c", "object": "chat.completion", "created": 1, "model": "m",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
+            "usage": {"prompt_tokens": 300, "completion_tokens": 0, "total_tokens": 300},
+        }  # fmt: skip
+        data = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.asked, server.moody, server.silent, server.lock = 0, False, False, threading.Lock()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def audit(server: Any, folder: Path, *, seconds: int = 600, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `gradus audit rows.jsonl --recipe judge.toml --json -` prints, and its checks by name."""
+    rows = [{"question": f"What is {n} + {n + 7}?", "answer": str(2 * n + 7)} for n in range(60)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {
+        "model": "m", "rubric": "1 if the answer is right, else 0.", "price": [1.0, 1.0], "max_tokens": 1,
+        "base_url": f"http://127.0.0.1:{server.server_port}/v1", **settings,
+    }  # fmt: skip
+    lines = [f"{key} = {json.dumps(value)}" for key, value in given.items()]
+    (folder / "judge.toml").write_text('[[rewards]]\nfunction = "judge"\n\n[rewards.settings]\n' + "\n".join(lines))
+    words = ["audit", str(folder / "rows.jsonl"), "--recipe", str(folder / "judge.toml"), "--json", "-"]
+    result = CliRunner().invoke(app, [*words, "--seconds", str(seconds)])
+    assert result.exit_code in (0, 1, 2), result.exception
+    document = json.loads(result.stdout)
+    return document, {check["name"]: check for check in document["checks"]}
+
+
+def test_a_steady_judge_agrees_with_itself_and_the_audit_says_what_it_cost(server: Any, tmp_path: Path) -> None:
+    _, checks = audit(server, tmp_path, recheck=1.0, seconds=2)
+    judge = checks["judge"]
+    assert judge["status"] == "pass"
+    assert judge["measured"]["disagreement"]["mean"] == 0.0
+    assert judge["measured"]["disagreement"]["n"] >= 8
+    assert "sandbox" in checks["hostile answers"]["evidence"]
+    assert judge["measured"]["missing"]["count"] == 0
+    assert judge["measured"]["dollars"] == pytest.approx(server.asked * DOLLARS)
+
+
+def test_a_moody_judge_fails_by_its_own_disagreement_and_missing_scores_are_named(server: Any, tmp_path: Path) -> None:
+    server.moody = server.silent = True
+    document, checks = audit(server, tmp_path, recheck=1.0, seconds=2, rubric="Right answers.", range=[0.0, 1.0])
+    measured = checks["judge"]["measured"]
+    assert document["verdict"] == "fail"
+    assert checks["judge"]["status"] == "fail", checks["judge"]
+    assert measured["disagreement"]["mean"] == pytest.approx(0.4)
+    assert measured["missing"]["count"] > 0
+    assert all(error["reward"] is None for error in measured["errors"])
+    assert "I would rather not say" in checks["judge"]["evidence"]
+
+
+def test_the_budget_holds_over_the_whole_audit_and_leaves_checks_open(server: Any, tmp_path: Path) -> None:
+    document, checks = audit(server, tmp_path, recheck=0.0, budget=60 * DOLLARS)
+    assert 0 < server.asked <= 60
+    assert document["verdict"] != "pass"
+    assert checks["judge"]["measured"]["dollars"] <= 60 * DOLLARS + 1e-9
+    assert checks["judge"]["measured"]["missing"]["count"] == 0  # not asked is no missing score
+    assert any("budget is used up" in check["evidence"] for check in checks.values())
+
+
+def test_a_recipe_and_rewards_are_one_too_many(tmp_path: Path) -> None:
+    (tmp_path / "judge.toml").write_text('[[rewards]]\nfunction = "judge"\n')
+    words = ["audit", "arithmetic", "--recipe", str(tmp_path / "judge.toml"), "--reward", "correctness"]
+    result = CliRunner().invoke(app, words)
+    assert "got both" in str(result.exception)
