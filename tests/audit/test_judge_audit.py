@@ -81,7 +81,7 @@ def audit(server: Any, folder: Path, *, seconds: int = 600, **settings: Any) -> 
 
 
 def test_a_steady_judge_agrees_with_itself_and_the_audit_says_what_it_cost(server: Any, tmp_path: Path) -> None:
-    _, checks = audit(server, tmp_path, recheck=1.0, seconds=2)
+    _, checks = audit(server, tmp_path, recheck=1.0, seconds=5)
     judge = checks["judge"]
     assert judge["status"] == "pass"
     assert judge["measured"]["disagreement"]["mean"] == 0.0
@@ -93,7 +93,7 @@ def test_a_steady_judge_agrees_with_itself_and_the_audit_says_what_it_cost(serve
 
 def test_a_moody_judge_fails_by_its_own_disagreement_and_missing_scores_are_named(server: Any, tmp_path: Path) -> None:
     server.moody = server.silent = True
-    document, checks = audit(server, tmp_path, recheck=1.0, seconds=2, rubric="Right answers.", range=[0.0, 1.0])
+    document, checks = audit(server, tmp_path, recheck=1.0, seconds=5, rubric="Right answers.", range=[0.0, 1.0])
     measured = checks["judge"]["measured"]
     assert document["verdict"] == "fail"
     assert checks["judge"]["status"] == "fail", checks["judge"]
