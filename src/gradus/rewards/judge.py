@@ -51,8 +51,6 @@ class Judge:
     remote = True  # an audit gives it time and a network
 
     def __init__(self, model: str, rubric: str, settings: Mapping[str, Any]) -> None:
-        import openai  # noqa: F401 - loaded now, which takes a second, and not in the time of the first call
-
         self.model, self.rubric = model, rubric
         self.low, self.high = settings["range"]
         self.samples, self.recheck = settings["samples"], settings["recheck"]

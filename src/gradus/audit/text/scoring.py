@@ -120,7 +120,7 @@ class Scorer:
                 Reward(grader="", value=None, error=f"{type(raised).__name__}: {str(raised)[:120]}") for _ in rows
             ]
         seconds = time.monotonic() - started
-        self.spent += seconds
+        self.spent += seconds if self.calls else 0.0  # what a grader loads at its first call is no part of the time
         self.calls += len(rows)
         for name, values in (self.subject.logged() if self.subject.logged else {}).items():
             self.logged.setdefault(name, []).extend(values)
