@@ -17,7 +17,7 @@ from gradus.pipeline.teach_summary import MOST_EPISODES
 from gradus.reports import write_report
 
 WRITTEN = {
-    "teach": "teach/episodes.jsonl",
+    "teach": "teach/episodes.jsonl.gz",
     "sft": "sft/metrics.jsonl",
     "grpo": "grpo/splits.json",
     "eval": "results.json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import random
 import shutil
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gradus.core.files import read_text
 
 __all__ = ["Case", "damaged_documents", "odd_names", "odd_numbers", "odd_settings"]
 
@@ -116,9 +119,9 @@ DOCUMENTS = {
     "state.json": (("run", "--recipe", "RUN/recipe.toml", "--out", "RUN"), ("report", "RUN")),
     "recipe.toml": (("report", "RUN"), ("plan", "--recipe", "RUN/recipe.toml"), ("compare", "a=RUN", "b=RUN")),
     "report/about.json": (("report", "RUN"),),
-    "report/episodes.json": (("report", "RUN"),),
-    "eval/episodes.jsonl": (("show", "RUN/eval/episodes.jsonl"), ("regrade", "RUN/eval/episodes.jsonl", "--grader", "correctness"), ("report", "RUN")),
-    "teach/episodes.jsonl": (("show", "RUN/teach/episodes.jsonl"), ("teach", "arithmetic", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl")),
+    "report/episodes.json.gz": (("report", "RUN"),),
+    "eval/episodes.jsonl.gz": (("show", "RUN/eval/episodes.jsonl.gz"), ("regrade", "RUN/eval/episodes.jsonl.gz", "--grader", "correctness"), ("report", "RUN")),
+    "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"), ("teach", "arithmetic", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl.gz")),
     "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN"), ("watch", "RUN")),
     "sft/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),
@@ -159,9 +162,11 @@ def damaged_documents(run: Path, *, nodes: int, seed: int = 0) -> Iterator[Case]
         )
     for document, commands in DOCUMENTS.items():
         damages: dict[str, bytes] = dict(BYTES)
-        if document.endswith((".json", ".jsonl")):
+        if document.endswith((".json", ".jsonl", ".gz")):
             damages |= dict(_damaged_nodes(run / document, nodes, random.Random(f"{seed} {document}")))
         for damage, content in damages.items():
+            if document.endswith(".gz") and damage != "binary":
+                content = gzip.compress(content)
             for words in commands:
                 yield Case(
                     name=f"{document}: {damage}: {words[0]}",
@@ -179,9 +184,8 @@ def _with(run: Path, document: str, content: bytes) -> Callable[[Path], None]:
 
 
 def _damaged_nodes(path: Path, nodes: int, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    lines = (
-        path.read_text(encoding="utf-8").splitlines() if path.suffix == ".jsonl" else [path.read_text(encoding="utf-8")]
-    )
+    text = read_text(path)
+    lines = text.splitlines() if ".jsonl" in path.suffixes else [text]
     for place in range(nodes):
         number = rng.randrange(len(lines))
         changed, where = _changed(json.loads(lines[number]), rng)

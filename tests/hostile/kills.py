@@ -8,6 +8,7 @@ The stages take turns; the moment within a stage comes from the seed and from ho
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import json
 import os
@@ -88,10 +89,12 @@ def finish(work: Path) -> None:
 
 def results(run: Path) -> dict[str, str]:
     """File -> checksum of all that does not hold a clock's figures; metrics without those."""
-    plain = [file for file in run.rglob("*") if file.suffix in (".safetensors", ".pt") or file.name == "episodes.jsonl"]
+    plain = [file for file in run.rglob("*") if file.suffix in (".safetensors", ".pt")]
     plain += [*run.glob("grpo/episodes/*"), *run.glob("report/*"), *run.glob("*/splits.json"), *run.glob("model/*")]
     plain += [run / name for name in ("results.json", "doctor.json", "recipe.toml")]
     stored = {str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest() for file in plain}
+    for file in run.rglob("episodes.jsonl.gz"):  # where its blocks end depends on the kill, what they say does not
+        stored[str(file.relative_to(run))] = hashlib.sha256(gzip.decompress(file.read_bytes())).hexdigest()
     for file in [*run.glob("*/metrics.jsonl"), *run.glob("*/checkpoints/*/state.json"), run / "audit.json"]:
         text = file.read_text(encoding="utf-8")
         records = [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else json.loads(text)

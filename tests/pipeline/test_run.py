@@ -42,7 +42,8 @@ def run(tmp_path_factory):
 def test_every_stage_leaves_what_it_promises(run):
     for name in (
         "model/config.json",
-        "teach/episodes.jsonl",
+        "teach/episodes.jsonl.gz",
+        "eval/episodes.jsonl.gz",
         "sft/metrics.jsonl",
         "sft/best/config.json",
         "grpo/metrics.jsonl",

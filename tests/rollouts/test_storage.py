@@ -1,5 +1,6 @@
 """What is written is what is read, whatever happens to the file."""
 
+import gzip
 import json
 import resource
 import subprocess
@@ -67,6 +68,56 @@ def test_a_torn_last_line_costs_that_line_only_and_appending_goes_on(tmp_path, e
     again = read_episodes(path)
     assert again.episodes == episodes
     assert not again.problems
+
+
+def packed(path, episodes):
+    """Episodes in members of five."""
+    with EpisodeWriter(path, environment="guess") as writer:
+        for place in range(0, len(episodes), 5):
+            writer.write(episodes[place : place + 5])
+
+
+def test_a_packed_file_reads_back_equal_and_any_tool_reads_it(tmp_path, episodes):
+    path, plain = tmp_path / "e.jsonl.gz", tmp_path / "plain.jsonl"
+    packed(path, episodes)
+    assert read_episodes(path).episodes == episodes
+    write_episodes(plain, episodes, environment="guess")
+    assert gzip.decompress(path.read_bytes()) == plain.read_bytes()
+    assert path.stat().st_size < plain.stat().st_size / 3
+    plain.unlink()
+    assert read_episodes(tmp_path / "e.jsonl").episodes == episodes  # the name without .gz serves as well
+
+
+def test_a_torn_last_member_costs_that_member_only_and_appending_goes_on(tmp_path, episodes):
+    path, whole = tmp_path / "e.jsonl.gz", tmp_path / "whole.jsonl.gz"
+    packed(path, episodes[:10])
+    packed(whole, episodes)
+    for lost in (1, 7, 40):
+        path.write_bytes(path.read_bytes()[:-lost])
+        result = read_episodes(path)
+        assert result.episodes == episodes[:5]
+        assert "cut off" in result.problems[0]
+        with EpisodeWriter(path, environment="guess") as writer:
+            writer.write(episodes[5:10])
+    with EpisodeWriter(path, environment="guess") as writer:
+        for place in range(10, len(episodes), 5):
+            writer.write(episodes[place : place + 5])
+    assert path.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.999])
+def test_a_flipped_bit_is_noticed_and_costs_one_member(tmp_path, episodes, share):
+    path = tmp_path / "e.jsonl.gz"
+    packed(path, episodes)
+    raw = bytearray(path.read_bytes())
+    raw[int(share * (len(raw) - 1))] ^= 4
+    path.write_bytes(raw)
+    result = read_episodes(path)
+    assert len(result.problems) == 1
+    assert "left out" in result.problems[0]
+    lost = [each for each in episodes if each not in result.episodes]
+    assert 0 < len(lost) <= 5
+    assert [each for each in episodes if each in result.episodes] == result.episodes
 
 
 def test_a_spoilt_line_in_the_middle_is_named(tmp_path, episodes):

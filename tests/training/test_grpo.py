@@ -93,7 +93,7 @@ def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> Non
     assert [(check["step"], check["decoding"]) for check in checks] == [
         (step, decoding) for step in (0, 3, 6, 8) for decoding in ("sampled", "greedy")
     ]
-    stored = read_episodes(tmp_path / "run" / "episodes" / "step-000004.jsonl")
+    stored = read_episodes(tmp_path / "run" / "episodes" / "step-000004.jsonl.gz")
     assert len(stored.episodes) == 8
     assert stored.episodes[0].turns[0].tokens is not None
 

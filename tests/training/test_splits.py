@@ -84,7 +84,7 @@ def test_a_run_stores_its_splits(lamps_model: Path, tmp_path: Path) -> None:
         "validation": 4,
         "conditions": 0,
     }
-    stored = read_episodes(tmp_path / "run" / "episodes" / "step-000001.jsonl").episodes
+    stored = read_episodes(tmp_path / "run" / "episodes" / "step-000001.jsonl.gz").episodes
     assert {episode.task.id for episode in stored} <= set(splits["train"])
 
 

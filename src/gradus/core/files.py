@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from gradus.core.checksums import write_checksums
 from gradus.core.errors import StorageError
+from gradus.core.members import pack_lines
 
 __all__ = [
     "JsonLines",
@@ -129,8 +130,8 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines, which bring their own line ends, as :func:`replacing` does; a name that ends in .gz is compressed."""
     with replacing(path) as aside:
         if path.suffix == ".gz":
-            with aside.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as packed:
-                packed.writelines(line.encode() for line in lines)
+            with aside.open("wb") as packed:
+                packed.writelines(pack_lines(lines))
         else:
             with aside.open("w", encoding="utf-8") as file:
                 file.writelines(lines)
@@ -147,12 +148,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. Raises StorageError if it is not there or not JSON."""
+    """The value in a JSON file, which may be gzipped (.gz). Raises StorageError if it is not there or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise StorageError(f"no file {path}") from error
-    except (OSError, ValueError, RecursionError) as error:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} cannot be read as JSON: {error}") from error
 
 

@@ -13,10 +13,10 @@ __all__ = ["changed_files", "changed_since", "stage_files"]
 
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "audit": ("audit.json",),
-    "teach": ("teach/*.jsonl",),
+    "teach": ("teach/*.jsonl*",),
     "sft": ("sft/*.json*",),
     "grpo": ("grpo/*.json*", "grpo/episodes/*"),
-    "eval": ("results.json", "eval/*.jsonl", "report/*.json"),
+    "eval": ("results.json", "eval/*.jsonl*", "report/*.json*"),
     "doctor": ("doctor.json",),
 }
 _MODELS: Mapping[str, tuple[str, ...]] = {

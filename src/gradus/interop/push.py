@@ -61,7 +61,7 @@ def plan_push(source: Path | str, repository: str, *, private: bool = True) -> P
     source = Path(source)
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise ConfigError(f"repository must be owner/name, got {repository!r}")
-    if source.is_file() and source.suffix == ".jsonl":
+    if source.is_file() and source.name.endswith((".jsonl", ".jsonl.gz")):
         plan = _episodes_plan(source, repository, private)
     elif (model := find_model(source)) is not None:
         plan = _model_plan(source, model, repository, private)

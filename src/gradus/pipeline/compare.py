@@ -10,6 +10,7 @@ from gradus import environments
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import Results, read_document
 from gradus.core.files import read_toml
+from gradus.core.members import stored_file
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
@@ -145,9 +146,7 @@ def _episodes(folder: Path) -> dict[int, Sequence[Episode]]:
 
 
 def _stored(folder: Path) -> Sequence[Episode]:
-    path = next(
-        (file for file in sorted((folder / "eval").glob("episodes.jsonl*"))), folder / "eval" / "episodes.jsonl"
-    )
+    path = stored_file(folder / "eval" / "episodes.jsonl.gz")
     stored = read_episodes(path)
     for problem in (*stored.problems, *changed_since(path)):
         go_around(problem, "the other episodes are compared")

@@ -138,7 +138,7 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
     rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
     for seed in seeds:
-        stored = read_rollouts(run.folder / f"seed-{seed}" / "eval" / "episodes.jsonl")
+        stored = read_rollouts(run.folder / f"seed-{seed}" / "eval" / "episodes.jsonl.gz")
         for condition in section.conditions or stored:
             for name in names:
                 of_seeds = rollouts.setdefault(condition, {}).setdefault(name, {})

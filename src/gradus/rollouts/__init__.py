@@ -4,7 +4,15 @@ from gradus.rollouts.grading import grade_episodes, regrade
 from gradus.rollouts.processes import in_processes
 from gradus.rollouts.relabeling import relabel
 from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, roll_out
-from gradus.rollouts.storage import EpisodeFile, EpisodeWriter, decode, encode, read_episodes, write_episodes
+from gradus.rollouts.storage import (
+    EpisodeFile,
+    EpisodeWriter,
+    decode,
+    encode,
+    read_episode,
+    read_episodes,
+    write_episodes,
+)
 
 __all__ = [
     "MAX_CONCURRENT",
@@ -15,6 +23,7 @@ __all__ = [
     "encode",
     "grade_episodes",
     "in_processes",
+    "read_episode",
     "read_episodes",
     "regrade",
     "relabel",

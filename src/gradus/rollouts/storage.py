@@ -1,4 +1,4 @@
-"""Episodes as JSON lines: a header, then one episode a line, readable by eye and by any tool.
+"""Episodes as JSON lines: a header, then one episode a line, readable by eye and by any tool; gzipped if the name ends in .gz.
 
 Fields that hold their default are left out. Floats are written so that they read back as the same number.
 """
@@ -33,9 +33,19 @@ from gradus.core import (
     TurnTokens,
     Usage,
 )
-from gradus.core.files import read_text, write_lines
+from gradus.core.files import write_lines
+from gradus.core.members import lines_of, pack, stored_file, whole_end
 
-__all__ = ["SCHEMA", "EpisodeFile", "EpisodeWriter", "decode", "encode", "read_episodes", "write_episodes"]
+__all__ = [
+    "SCHEMA",
+    "EpisodeFile",
+    "EpisodeWriter",
+    "decode",
+    "encode",
+    "read_episode",
+    "read_episodes",
+    "write_episodes",
+]
 
 SCHEMA = 1
 T = TypeVar("T")
@@ -196,7 +206,7 @@ class EpisodeWriter:
 
     def _append(self, text: str) -> None:
         before = self._file.seek(0, os.SEEK_END)
-        rest = memoryview(text.encode("utf-8"))
+        rest = memoryview(pack(text) if self.path.suffix == ".gz" else text.encode("utf-8"))
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -223,10 +233,9 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Drop what a killed writer left after the last whole line, so that appending does not glue two lines together."""
-    raw = path.read_bytes()
-    end = raw.rfind(b"\n") + 1
-    if end < len(raw):
+    """Drop what a killed writer left after the last whole line or member, so that appending does not glue two lines together."""
+    end = whole_end(path) if path.suffix == ".gz" else path.read_bytes().rfind(b"\n") + 1
+    if end < path.stat().st_size:
         with path.open("r+b") as file:
             file.truncate(end)
 
@@ -238,31 +247,45 @@ def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment
 
 
 def read_episodes(path: Path | str) -> EpisodeFile:
-    """Read a file of episodes. Lines that cannot be read are named in ``problems``; the others are returned."""
-    path = Path(path)
+    """Read a file of episodes. What cannot be read is named in ``problems``; the other episodes are returned."""
+    path = stored_file(path)
     if not path.exists():
         raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --save` writes one")
-    lines = read_text(path).split("\n")
-    header = _read_header(path, lines[0] if lines else "")
-    episodes: list[Episode] = []
     problems: list[str] = []
+    lines = lines_of(path, problems)
+    header = _read_header(path, next(lines, "").rstrip("\n"))
+    episodes: list[Episode] = []
     with _uncollected():
-        for number, line in enumerate(lines[1:], start=2):
+        for number, line in enumerate(lines, start=2):
             if not line.strip():
                 continue
             try:
                 episodes.append(decode(json.loads(line)))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                last = number == len(lines)
+                cut = not line.endswith("\n")
                 kind = (
                     "is cut off (the writer was stopped?)"
-                    if last
+                    if cut
                     else f"cannot be read ({type(error).__name__}: {error})"
                 )
                 problems.append(
                     f"{path.name} line {number} {kind}; it was left out, {len(episodes)} episodes before it are whole"
                 )
     return EpisodeFile(environment=header["environment"], episodes=episodes, problems=problems, note=header.get("note"))
+
+
+def read_episode(path: Path | str, number: int) -> tuple[str, Episode]:
+    """The environment of a file and its episode with this number, from 0; the others are not decoded. Raises StorageError."""
+    path = stored_file(path)
+    lines = lines_of(path, [])
+    header = _read_header(path, next(lines, "").rstrip("\n"))
+    line = next((line for place, line in enumerate(filter(str.strip, lines)) if place == number), None)
+    if line is None:
+        raise StorageError(f"{path} has no episode {number}")
+    try:
+        return header["environment"], decode(json.loads(line))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StorageError(f"episode {number} of {path} cannot be read ({type(error).__name__}: {error})") from error
 
 
 @contextmanager

@@ -110,5 +110,5 @@ class RunBook:
     def store_episodes(self, step: int, groups: Sequence[Group], environment: str) -> None:
         """Keep a sample of what was sampled, tokens and log-probs included."""
         if self.folder.writing:
-            path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl"
+            path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
             write_episodes(path, [each for group in groups for each in group.episodes], environment=environment)
