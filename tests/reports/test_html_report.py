@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import html
 import json
 import re
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b
 def data_of(page: str) -> dict[str, Any]:
     stored = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert stored is not None
-    return json.loads(stored.group(1))
+    packed = re.search(r'<script type="text/plain" id="packed">(.*?)</script>', page, re.DOTALL)
+    episodes = json.loads(gzip.decompress(b64decode(packed.group(1)))) if packed else {}
+    return {**json.loads(stored.group(1)), **episodes}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +75,7 @@ def test_hostile_text_stays_text(played: Any, tmp_path: Path) -> None:
     path = write_eval_report(results, payload, tmp_path / "hostile.html")
     text = path.read_text(encoding="utf-8")
     assert "<img" not in text
-    assert text.count("</script>") == 2
+    assert text.count("</script>") == 3
     assert data_of(text)["episodes"][0]["members"][0]["turns"][0]["action"] == HOSTILE
 
 
@@ -89,13 +93,17 @@ def test_broken_files_are_named_and_the_rest_is_shown(played: Any, tmp_path: Pat
     (tmp_path / "grpo").mkdir()
     whole = json.dumps({"kind": "step", "step": 1, "reward_mean": 0.5})
     (tmp_path / "grpo" / "metrics.jsonl").write_text(f'{whole}\n{{"kind": "step", "st', encoding="utf-8")
-    prepare_report(tmp_path, played.spec, played.groups)
+    evaluated = [each for group in played.groups for each in group.episodes]
+    prepare_report(tmp_path, played.spec, played.groups[:1], evaluated=evaluated)
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "audit.json cannot be read" in text
     assert "costs.json is not what Gradus writes there: at the whole" in text
     assert "(grpo/metrics.jsonl): 1 lines could not be read" in text
     assert data_of(text)["curves"]["grpo"][0]["series"][0]["y"] == [0.5]
-    assert len(data_of(text)["episodes"]) == len(played.groups)
+    assert len(data_of(text)["episodes"]) == 1
+    listed = data_of(text)["listed"]  # and every other episode by its figures
+    assert [row["policy"] for row in listed] == [each.policy for each in evaluated]
+    assert [row["reward"] for row in listed] == [pytest.approx(each.reward.value, abs=1e-3) for each in evaluated]
 
 
 def test_a_file_in_the_place_of_the_folder_is_a_clear_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gradus.core import ConfigError, Failure, Reward, StopReason
-from gradus.reports import show_episode, show_results, summary_table
+from gradus.reports import members_of, show_differences, show_episode, show_results, summary_table
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -78,3 +79,21 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(played: Any) -> None:
     episode = played.groups[0].episodes[0]
     marked = replace(episode, turns=(replace(episode.turns[0], action="[bold]x[/bold] [/]", spans=()),))
     assert "[bold]x[/bold] [/]" in printed(show_episode(marked))
+
+
+def test_members_of_a_group_are_shown_by_where_they_differ(played: Any) -> None:
+    episodes = [each for group in played.groups for each in group.episodes]
+    first = played.groups[0].episodes
+    members = members_of(episodes, first[1])
+    assert members == list(first)
+    text = printed(show_differences(members))
+    ranked = sorted(first, key=lambda each: -each.reward.value)
+    places = [text.index(f"member {each.member}: reward") for each in ranked]
+    assert places == sorted(places)
+    differing = [place for place in range(28) if len({each.turns[place].action for each in first}) > 1]
+    assert [int(word) - 1 for word in re.findall(r"^turn (\d+)", text, re.MULTILINE)] == differing
+    for each in first:
+        assert " ".join(each.turns[differing[0]].action.split()) in text
+    same = replace(first[0], member=7)
+    assert "answered the same at every turn" in printed(show_differences([first[0], same]))
+    assert "no other member" in printed(show_differences([first[0]]))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from gradus.pipeline.watch import progress_of, watch_app
+from gradus.rollouts import write_episodes
 
 
 def _steps(first: int, last: int) -> str:
@@ -49,6 +51,22 @@ def test_it_reads_only_and_answers_no_foreign_name(run: Path) -> None:
     before = sorted(run.rglob("*"))
     client.get("/")
     assert sorted(run.rglob("*")) == before
+
+
+def test_it_gives_any_episode_of_the_evaluation(run: Path, played: Any) -> None:
+    episodes = [each for group in played.groups for each in group.episodes]
+    write_episodes(run / "eval" / "episodes.jsonl.gz", episodes, environment="rhythm")
+    client = TestClient(watch_app({"run": run}))
+    for number in (0, len(episodes) - 1):
+        (entry,) = client.get("/episode", params={"number": number}).json()["entries"]
+        assert (entry["policy"], entry["seed"]) == (episodes[number].policy, episodes[number].task.seed)
+        assert [turn["action"] for turn in entry["members"][0]["turns"]] == [
+            each.action for each in episodes[number].turns
+        ]
+    for number in (len(episodes), "-1", "x", ""):
+        refused = client.get("/episode", params={"number": number})
+        assert refused.status_code == 404
+        assert "has no episode" in refused.json()["error"]
 
 
 def test_a_run_that_has_not_begun_and_several_runs_have_a_page(run: Path, tmp_path: Path) -> None:

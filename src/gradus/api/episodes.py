@@ -29,6 +29,7 @@ class StoredEpisodes(Shown):
     count: int
     problems: Sequence[str]
     view: Any = None
+    compared: bool = False  # they are members of one group, and shown by where they differ
 
     def to_json(self) -> Any:
         """The one episode that was asked for, or each by its name."""
@@ -41,8 +42,10 @@ class StoredEpisodes(Shown):
         """What was seen, answered, rewarded and believed."""
         from rich.rule import Rule
 
-        from gradus.reports import show_episode
+        from gradus.reports import show_differences, show_episode
 
+        if self.compared:
+            return [show_differences(list(self.episodes.values()))]
         parts: list[Any] = []
         for name, each in self.episodes.items():
             parts += [Rule(f"{name} of {self.path.name}", align="left")] if name else []
@@ -51,21 +54,33 @@ class StoredEpisodes(Shown):
 
 
 def show(
-    file: str | Path, episode: int = 0, *, newest: bool = False, environment: str | EnvironmentSpec | None = None
+    file: str | Path,
+    episode: int = 0,
+    *,
+    newest: bool = False,
+    compared: bool = False,
+    environment: str | EnvironmentSpec | None = None,
 ) -> StoredEpisodes:
     """An episode of a file; with ``newest``, or for a run folder, the best, worst, a random and an invalid one of the newest step.
+
+    ``compared``: all members of the episode's group, by where they differ; for a run folder, of the newest step.
 
     ``environment``: the one the episodes are of, if it is one's own code; a file's header never makes code run.
     """
     from gradus.core import GradusError
     from gradus.core.stage_files import changed_since
     from gradus.pipeline.stored_episodes import newest_file, pick_episode, samples
+    from gradus.reports import members_of
     from gradus.rollouts import read_episodes
 
     file = Path(file)
     path = newest_file(file) if newest or file.is_dir() else file
     stored = read_episodes(path)
     problems = [*stored.problems, *changed_since(path if path == file else path.parent)]
+    if compared:
+        members = members_of(stored.episodes, pick_episode(stored.episodes, episode, path))
+        named = {f"member {each.member}": each for each in members}
+        return StoredEpisodes(path, named, len(stored.episodes), problems, compared=True)
     chosen = samples(stored.episodes) if path != file else {"": pick_episode(stored.episodes, episode, path)}
     try:
         view = _environment_of(stored, environment).presentation.view

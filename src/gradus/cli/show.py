@@ -23,15 +23,18 @@ def command(
     last: bool = typer.Option(
         False, "--last", help="Best, worst, random and invalid episode of the newest stored step."
     ),
+    diff: bool = typer.Option(
+        False, "--diff", help="All members of the episode's group: what each got, and where their answers differ."
+    ),
     environment: str | None = ENV,
     json_file: str | None = JSON,
 ) -> None:
     """Show stored episodes: what was seen, answered, rewarded and believed."""
     from gradus import api
 
-    result = api.show(file, episode, newest=last, environment=environment)
+    result = api.show(file, episode, newest=last, compared=diff, environment=environment)
     for problem in result.problems:
         go_around(problem, "the rest is used")
     show(result, json_file)
-    if result.path == file and 0 <= episode < result.count - 1:
+    if result.path == file and not diff and 0 <= episode < result.count - 1:
         next_command("show", file, "--episode", episode + 1)

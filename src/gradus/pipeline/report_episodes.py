@@ -54,7 +54,8 @@ def write_report_episodes(
         groups = [*rolled_out.groups, *groups]
     pieces = {name: _pieces(policy.tokenizer) for name, policy in policies.items() if isinstance(policy, ShelvedPolicy)}
     facts = _facts(trained, seed)
-    prepare_report(folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces)
+    evaluated = [each for by_policy in episodes.values() for several in by_policy.values() for each in several]
+    prepare_report(folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=evaluated)
 
 
 def _facts(trained: Policy | None, seed: int) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus import environments
-from gradus.core import GradusError, Group
+from gradus.core import ConfigError, GradusError, Group
 from gradus.core.documents import read_document
 from gradus.health import diagnose, report
 from gradus.pipeline.stored_episodes import newest_file
 from gradus.reports import page_context, render_report, shown_episodes
+from gradus.reports.episode_data import Pieces
 from gradus.reports.run_files import RunRecord, read_run
-from gradus.rollouts import read_episodes
+from gradus.rollouts import read_episode, read_episodes
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -29,7 +30,10 @@ SECONDS = 2.0  # between two looks at the files
 
 
 def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: float = SECONDS) -> Starlette:
-    """The page at /, its data at /data, and /events, which tells when the runs wrote something. Requests for other hosts are refused."""
+    """The page at /, its data at /data, one evaluated episode at /episode?number=0, and /events, which tells when the runs wrote something.
+
+    Requests for other hosts are refused.
+    """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -41,6 +45,13 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
 
     def data(request: Request) -> JSONResponse:
         return JSONResponse(page_context(live_record(runs))[1]["curves"])
+
+    def episode(request: Request) -> JSONResponse:
+        number = request.query_params.get("number", "")
+        try:
+            return JSONResponse(one_episode(runs, int(number) if number.isdecimal() else -1))
+        except GradusError as error:
+            return JSONResponse({"error": str(error)}, status_code=404)
 
     async def changes(request: Request) -> AsyncIterator[str]:
         seen: object = None
@@ -57,8 +68,25 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
         [host] if host not in ("127.0.0.1", "localhost", "::1") else ["127.0.0.1", "localhost", "[::1]", "testserver"]
     )
     return Starlette(
-        routes=[Route("/", page), Route("/data", data), Route("/events", events)],
+        routes=[Route("/", page), Route("/data", data), Route("/episode", episode), Route("/events", events)],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)],
+    )
+
+
+def one_episode(runs: Mapping[str, Path], number: int) -> dict[str, Any]:
+    """The episode with this number in the evaluation of a run, as its page shows it. Raises GradusError if it is not there."""
+    if len(runs) != 1:
+        raise ConfigError("episodes are shown of one run; several are watched here")
+    (folder,) = runs.values()
+    environment, stored = read_episode(folder / "eval" / "episodes.jsonl.gz", number)
+    pieces: dict[str, Pieces] = {}
+    if (named := folder / "grpo" / "best" / "tokenizer.json").is_file():
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(named))
+        pieces[stored.policy] = lambda ids: [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+    return shown_episodes(
+        environments.load_registered(environment), [Group(task=stored.task, episodes=(stored,))], pieces=pieces
     )
 
 

@@ -1,6 +1,7 @@
 """Figures, tables and the single-file HTML report. They only read what a run stored."""
 
 from gradus.reports.audit_page import Change, audit_badge, audit_card, audit_page, compare_audits
+from gradus.reports.differences import members_of, show_differences
 from gradus.reports.episode_data import environment_words, prepare_report, shown_episodes, shown_view
 from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
@@ -21,11 +22,13 @@ __all__ = [
     "compare_audits",
     "curves_figure",
     "environment_words",
+    "members_of",
     "page_context",
     "prepare_report",
     "render_report",
     "run_figures",
     "scores_figure",
+    "show_differences",
     "show_episode",
     "show_results",
     "shown_episodes",

@@ -79,33 +79,54 @@ def prepare_report(
     facts: Mapping[str, Any] | None = None,
     advantages: Advantages | None = None,
     pieces: Mapping[str, Pieces] | None = None,
+    evaluated: Sequence[Episode] = (),
 ) -> Path:
-    """Write ``report/about.json`` and ``report/episodes.json`` of a run. Returns their folder.
+    """Write ``report/about.json`` and ``report/episodes.json.gz`` of a run. Returns their folder.
 
     ``facts``: what the page says of the run under its headline, name to value (model, parameters, seed, date, hardware).
+    ``evaluated``: all episodes of the evaluation in the order in which they are stored; the page lists them.
     """
     folder = run_folder / "report"
     write_text(
         folder / "about.json",
         json.dumps({**environment_words(spec), "run": dict(facts or {})}, ensure_ascii=False, indent=1),
     )
-    episodes = shown_episodes(spec, groups, advantages=advantages, pieces=pieces)
-    write_text(folder / "episodes.json", json.dumps(episodes, ensure_ascii=False))
+    episodes = {
+        **shown_episodes(spec, groups, advantages=advantages, pieces=pieces),
+        "listed": [_listed(each) for each in evaluated],
+    }
+    write_text(folder / "episodes.json.gz", json.dumps(episodes, ensure_ascii=False))
+    (folder / "episodes.json").unlink(missing_ok=True)  # of an earlier version
     return folder
 
 
-def json_values(value: Any) -> Any:
-    """Mappings, sequences and numbers as plain JSON; what is no finite number is None, long fractions are cut."""
+def _listed(episode: Episode) -> dict[str, Any]:
+    """What the search knows of an episode whose turns are not in the page."""
+    reward = episode.reward
+    row = {
+        "condition": episode.task.condition,
+        "seed": episode.task.seed,
+        "policy": episode.policy,
+        "stop": episode.stop.value,
+        "reward": reward.value if reward else None,
+        "true_reward": episode.metrics.get("true_reward"),
+        "components": dict(reward.components) if reward else {},
+    }
+    return json_values(row, digits=4)
+
+
+def json_values(value: Any, digits: int = 6) -> Any:
+    """Mappings, sequences and numbers as plain JSON; what is no finite number is None, fractions are cut to ``digits`` figures."""
     if isinstance(value, Mapping):
-        return {str(key): json_values(each) for key, each in value.items()}
+        return {str(key): json_values(each, digits) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [json_values(each) for each in value]
+        return [json_values(each, digits) for each in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if isfinite(value) else None
+        return float(f"{value:.{digits}g}") if isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
     if hasattr(value, "item"):  # a numpy scalar
-        return json_values(value.item())
+        return json_values(value.item(), digits)
     return str(value)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -70,16 +72,21 @@ def render_report(record: RunRecord, *, live: bool = False) -> str:
     from markupsafe import Markup
 
     context, data = page_context(record)
-    # The closing tag of the script that holds the data must not occur in it, so no "<" does.
-    packed = json.dumps(json_values(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    episodes = {name: data.pop(name) for name in ("episodes", "listed")}
     return render_template(
         "report.html.j2",
         version=__version__,
         live=live,
         scripts=Markup("\n".join(_part(name) for name in (*SCRIPTS, *([LIVE] if live else [])))),
-        data=Markup(packed),
+        # The closing tag of the script that holds the data must not occur in it, so no "<" does.
+        data=Markup(_json(data).replace("<", "\\u003c")),
+        packed=Markup(b64encode(gzip.compress(_json(episodes).encode(), mtime=0)).decode()),
         **context,
     )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(json_values(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def render_template(name: str, **context: Any) -> str:

@@ -38,10 +38,12 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         },
         "audit": audit_points(record.audit),
         "episodes": (record.episodes or {}).get("entries") or [],
+        "listed": (record.episodes or {}).get("listed") or [],
         "terms": explanations(about),
     }
     context: Json = {
         "title": _title(record),
+        "run": record.name,
         "facts": _facts(record),
         "verdict": verdict_on(results, quick=bool(recipe.get("quick") or (results or {}).get("quick"))),
         "states": STATES,

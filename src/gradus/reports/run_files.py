@@ -15,6 +15,7 @@ __all__ = ["NOT_STORED", "RunRecord", "read_lines", "read_part", "read_run", "se
 
 Json = dict[str, Any]
 NOT_STORED = ": not stored"
+_EPISODES = "report/episodes.json.gz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,9 @@ def read_run(folder: Path) -> RunRecord:
         name=folder.name,
         results=part("results.json", "the evaluation", Results),
         about=part("report/about.json", "the environment's description", Description),
-        episodes=part("report/episodes.json", "the episodes to browse"),
+        episodes=part(
+            _EPISODES if (folder / _EPISODES).is_file() else "report/episodes.json", "the episodes to browse"
+        ),
         audit=part("audit.json", "the audit of the grader", AuditRecord),
         doctor=part("doctor.json", "the doctor's diagnoses", Diagnoses),
         costs=part("costs.json", "the costs", Costs),

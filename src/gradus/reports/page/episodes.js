@@ -29,7 +29,8 @@ function learnKinds(entries) {
   }
 }
 
-function episodeBrowser(host, entries, graderName) {
+function episodeBrowser(host, entries, listed) {
+  const graderName = host.dataset.grader;
   learnKinds(entries);
   const state = { condition: null, seed: null, policy: null, beside: "" };
   const unique = (values) => [...new Set(values)];
@@ -40,10 +41,25 @@ function episodeBrowser(host, entries, graderName) {
     selects[key] = html("select", { id: `pick-${key}`, onchange: () => { state[key] = selects[key].value; refresh(); } });
     controls.append(html("label", { for: `pick-${key}` }, label, selects[key]));
   }
-  const address = html("p", { class: "small" });
+  const address = html("p", { class: "small", role: "status" });
   host.append(html("div", { id: "find" }), controls, address, view);
   const open = (entry) => { Object.assign(state, { condition: entry.condition, seed: String(entry.seed), policy: entry.policy, beside: "" }); refresh(); };
-  addEventListener("hashchange", () => { const entry = addressed(entries, location.hash); if (entry) { open(entry); host.scrollIntoView(); } });
+  // A page that has a server asks it for an episode that is not in the page; a file says how to see it.
+  const fetched = async (row, number) => {
+    if (typeof askEpisode !== "function") return address.replaceChildren("The turns of this episode are not in this file. See them with ", html("code", {}, `gradus show ${host.dataset.run}/eval/episodes.jsonl.gz -k ${number}`), ", or open the run with ", html("code", {}, `gradus watch ${host.dataset.run}`), ".");
+    const answer = await askEpisode(number);
+    if (!answer.entries) return address.replaceChildren(answer.error ?? "The server has no such episode.");
+    learnKinds(answer.entries);
+    entries.push(...answer.entries);
+    open(row);
+  };
+  const visit = (row, number) => (addressed(entries, episodeAddress(row)) ? open(row) : fetched(row, number));
+  const goTo = (hash) => {
+    const row = addressed(entries, hash) ?? addressed(listed, hash);
+    if (row) { visit(row, listed.indexOf(row)); host.scrollIntoView(); }
+    return row;
+  };
+  addEventListener("hashchange", () => goTo(location.hash));
 
   const fill = (key, options, empty = null) => {
     if (!options.includes(state[key])) state[key] = empty !== null ? empty : options[0];
@@ -70,10 +86,9 @@ function episodeBrowser(host, entries, graderName) {
     link.set(0);
     if (chosen[0]) address.replaceChildren(html("a", { href: episodeAddress(chosen[0]) }, "Link to this episode"));
   }
-  const linked = addressed(entries, location.hash);
-  if (linked) open(linked); else refresh();
-  episodeSearch(host.querySelector("#find"), entries, open);
-  if (linked) host.scrollIntoView();
+  refresh();
+  episodeSearch(host.querySelector("#find"), entries, listed, visit);
+  goTo(location.hash);
 }
 
 function walker(link) {

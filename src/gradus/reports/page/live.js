@@ -1,6 +1,11 @@
 // Follow a run: new curves are drawn as they come; a new stage brings a new page.
 "use strict";
 
+// In a server's page alone: a file has nobody to ask.
+async function askEpisode(number) {
+  return (await fetch(`episode?number=${number}`)).json();
+}
+
 if (document.body.dataset.live) {
   const status = document.getElementById("live");
   let stages = null;

@@ -49,7 +49,18 @@ const scatter = document.getElementById("audit-chart");
 if (scatter && data.audit?.length) scatterChart(scatter, { points: data.audit, xLabel: "reward", yLabel: scatter.dataset.aim });
 
 const browser = document.getElementById("browser");
-if (browser && data.episodes?.length) episodeBrowser(browser, data.episodes, browser.dataset.grader);
+const finish = () => { explainTerms(data.terms ?? {}); addDownloads(); };
+finish();
 
-explainTerms(data.terms ?? {});
-addDownloads();
+// The episodes are most of the page, so they are compressed.
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
+}
+
+if (browser) {
+  unpacked(document.getElementById("packed").textContent).then(({ episodes, listed }) => {
+    episodeBrowser(browser, episodes, listed);
+    finish();
+  }).catch((error) => browser.append(html("p", { class: "warn" }, `The episodes cannot be shown: ${error.message}. A browser of 2023 or later is needed.`)));
+}

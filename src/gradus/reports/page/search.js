@@ -1,18 +1,22 @@
 // Find an episode: search, filter, sort; an address of its own for each (#episode=condition/seed/policy).
 "use strict";
 
+const SHOWN = 200;  // rows of the list at once
 const episodeAddress = (entry) => `#episode=${[entry.condition, entry.seed, entry.policy].map(encodeURIComponent).join("/")}`;
 
 function addressed(entries, address) {
   return entries.find((entry) => episodeAddress(entry) === address);
 }
 
-function episodeSearch(host, entries, open) {
-  const rows = entries.flatMap((entry) => entry.members.map((member) => ({
-    entry, member, policy: entry.policy, condition: entry.condition, seed: entry.seed, stop: member.stop,
+// `entries` are in the page with all their turns; of the others in `listed`, the whole evaluation in its stored order, only figures are.
+function episodeSearch(host, entries, listed, open) {
+  const held = new Set(entries.map(episodeAddress));
+  const others = listed.map((row, number) => ({ ...row, number, entry: row, held: false })).filter((row) => !held.has(episodeAddress(row)));
+  const rows = [...entries.flatMap((entry) => entry.members.map((member) => ({
+    entry, member, held: true, policy: entry.policy, condition: entry.condition, seed: entry.seed, stop: member.stop,
     reward: member.reward?.value, true_reward: member.metrics?.true_reward, components: member.reward?.components ?? {},
     text: [...member.turns.flatMap((turn) => [turn.observation, turn.action, turn.error ?? "", ...(turn.results ?? []).map(([, content]) => content)]), member.final ?? ""].join("\n").toLowerCase(),
-  })));
+  }))), ...others];
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.components)))];
   const value = (row, figure) => (figure in row.components ? row.components[figure] : row[figure]);
   const choice = (id, label, options) => {
@@ -36,13 +40,13 @@ function episodeSearch(host, entries, open) {
       html("table", { "data-name": "episodes" }, html("thead", {}, html("tr", {}, ["episode", "reward", "true reward", "ended by"].map((name) => html("th", { scope: "col" }, name)))), list))));
   function draw() {
     const words = text.value.toLowerCase().trim();
-    const chosen = rows.filter((row) => (!words || row.text.includes(words)) && (!stop.value || row.stop === stop.value) && (!policy.value || row.policy === policy.value)
+    const chosen = rows.filter((row) => (!words || row.text?.includes(words)) && (!stop.value || row.stop === stop.value) && (!policy.value || row.policy === policy.value)
       && (least.value === "" || value(row, figure.value) >= Number(least.value)) && (most.value === "" || value(row, figure.value) <= Number(most.value)));
     const sign = { down: -1, up: 1, stored: 0 }[order.value];
     if (sign) chosen.sort((a, b) => sign * ((value(a, figure.value) ?? -Infinity) - (value(b, figure.value) ?? -Infinity)));
-    count.textContent = `${chosen.length} of ${rows.length} episodes`;
-    list.replaceChildren(...chosen.slice(0, 200).map((row) => html("tr", {},
-      html("th", { scope: "row" }, html("a", { href: episodeAddress(row.entry), onclick: () => open(row.entry) }, `${row.policy} · ${row.condition} · ${row.seed}${row.entry.members.length > 1 ? ` · member ${row.member.member + 1}` : ""}`)),
+    count.textContent = `${chosen.length} of ${rows.length} episodes${chosen.length > SHOWN ? `, the first ${SHOWN} below` : ""}${others.length ? `; texts are searched in ${rows.length - others.length}` : ""}`;
+    list.replaceChildren(...chosen.slice(0, SHOWN).map((row) => html("tr", {},
+      html("th", { scope: "row" }, html("a", { href: episodeAddress(row.entry), onclick: () => open(row.entry, row.number) }, `${row.policy} · ${row.condition} · ${row.seed}${row.entry.members?.length > 1 ? ` · member ${row.member.member + 1}` : ""}`)),
       html("td", {}, write(row.reward, 3)), html("td", {}, write(row.true_reward, 2)), html("td", {}, row.stop.replaceAll("_", " ")))));
   }
   draw();
