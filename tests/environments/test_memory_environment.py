@@ -333,3 +333,18 @@ def test_readers_can_be_brought_along() -> None:
     (episode,) = roll_out(spec, spec.policy("teacher"), [spec.train_task(0)]).episodes
     unknown = fmean(asked["unknown"] for asked in episode.outcome["questions"])
     assert episode.metrics["model_accuracy"] == pytest.approx(unknown)
+
+
+def test_related_entries_can_be_shown_in_any_order() -> None:
+    played = {}
+    for knob in ("", ",shuffled=true"):
+        spec = load(f"memory:synthetic:chunks=8{knob}")
+        played[knob] = roll_out(spec, spec.policy("teacher"), spec.tasks("in-distribution", 4)).episodes
+    orders = [
+        [[entry["id"] for entry in turn.data["entries"]] for episode in episodes for turn in episode.turns]
+        for episodes in played.values()
+    ]
+    assert [sorted(ids) for ids in orders[0]] == [sorted(ids) for ids in orders[1]]
+    assert orders[0] != orders[1]
+    first, second = ([each.outcome["memory"] for each in episodes] for episodes in played.values())
+    assert first == second

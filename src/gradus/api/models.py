@@ -51,8 +51,7 @@ def export_logs(run: str | Path, out: str | Path) -> list[Path]:
     folder = Path(run)
     written: list[Path] = []
     for name, each in (seed_folders(folder) or {"": folder}).items():
-        stored = next(iter(sorted((each / "eval").glob("episodes.jsonl*"))), each / "eval" / "episodes.jsonl")
-        episodes = read_episodes(stored).episodes
+        episodes = read_episodes(each / "eval" / "episodes.jsonl.gz").episodes
         written += write_logs(episodes, Path(out) / name.replace(" ", "-"), model=str(each))
     return written
 

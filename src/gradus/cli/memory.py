@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gradus.cli.options import TEMPERATURE
+from gradus.cli.output import next_command, note
+from gradus.core import EnvironmentFault
+
 if TYPE_CHECKING:
-    from gradus.api.memory import DurableMemory
+    from gradus.api.memory import CallResult, DurableMemory
 
 __all__ = ["app"]
 
@@ -19,6 +23,10 @@ app = typer.Typer(
     help="Keep and query a memory on disk: every change is flushed before it is confirmed.", no_args_is_help=True
 )
 
+_AGENT = typer.Argument(
+    ..., help="A run folder, a model folder, remote:MODEL, or a policy of the memory environment, such as append-only."
+)
+_MEMORY = typer.Option(None, "--memory", help="The memory's folder; `memory` in the agent's folder otherwise.")
 _FOLDER = typer.Argument(..., help="The memory's folder; made at the first change.")
 _CATEGORY = typer.Argument(..., help="The bank, such as values; `gradus memory banks` lists them.")
 _ID = typer.Argument(..., help="The number of an entry.")
@@ -30,6 +38,69 @@ def _open(folder: Path, schema: str | None = None, *, create: bool = False) -> D
     from gradus.api.memory import DurableMemory, find_schema
 
     return DurableMemory(folder, find_schema(schema) if schema else None, create=create)
+
+
+@app.command()
+def learn(
+    agent: str = _AGENT,
+    file: Path = typer.Argument(..., help="Your text (.txt, .md), or .jsonl with a chunk {text, timestamp?} a line."),
+    memory: Path | None = _MEMORY,
+    chunk_words: int = typer.Option(80, min=10, help="Words of a chunk at most; a blank line ends one, too."),
+    temperature: float | None = TEMPERATURE,
+    seed: int = typer.Option(0, "--seed", help="Seed of the agent's answers."),
+) -> None:
+    """Let an agent read your text and keep a memory of it; the same command goes on where it was stopped."""
+    from gradus.api.memory import learn as learn_text
+
+    learned = learn_text(
+        agent, file, memory=memory, chunk_words=chunk_words, temperature=temperature, seed=seed, tell=_tell
+    )
+    typer.echo(
+        f"{learned.read} of {learned.chunks} chunks read ({learned.before} before), {learned.calls} calls, {learned.refused} refused; "
+        f"{learned.entries} entries in {learned.memory}"
+    )
+    if learned.new_words:
+        some = ", ".join(learned.new_words[:8]) + (", ..." if len(learned.new_words) > 8 else "")
+        note(
+            f"note: {len(learned.new_words)} of {learned.words} different words are new to this model ({some}); it spells them "
+            "letter by letter, and what it writes of them may be wrong. Look with `gradus memory show`"
+        )
+    if learned.problem:
+        raise EnvironmentFault(f"the agent stopped: {learned.problem}; the same command goes on after what was read")
+    next_command("memory", "ask", agent, "...", *(["--memory", memory] if memory else []))
+
+
+def _tell(read: int, chunks: int, results: Sequence[CallResult]) -> None:
+    """One line for each chunk: what became of its calls."""
+    for result in results:
+        done = result.content or (f"entry {result.entry_id}" if result.entry_id is not None else "")
+        said = f"{result.name.removeprefix('memory_')} {done}" if result.ok else f"refused: {result.message}"
+        typer.echo(f"chunk {read} of {chunks}: {said.strip()}")
+
+
+@app.command()
+def ask(
+    agent: str = _AGENT,
+    question: str = typer.Argument(..., help="Your question."),
+    memory: Path | None = _MEMORY,
+    reader: str | None = typer.Option(
+        None, "--reader", help="Who reads: rule, or remote:MODEL (the default if the agent is one)."
+    ),
+    as_json: bool = _JSON,
+) -> None:
+    """Answer a question from what an agent kept, and show the entries that the answer was read from."""
+    from gradus.api.memory import ask as ask_memory
+
+    answered = ask_memory(agent, question, memory=memory, reader=reader)
+    if as_json:
+        typer.echo(json.dumps(answered.to_json()))
+        return
+    typer.echo(answered.answer)
+    note(answered.why)
+    for each in answered.notes:
+        note(
+            f"  {'core' if each.id is None else each.id}  {each.text}{f'  (since {each.timestamp})' if each.timestamp else ''}"
+        )
 
 
 @app.command()

@@ -14,7 +14,7 @@ from gradus.pipeline.promises import Promise
 from gradus.pipeline.stepping import SteppingSection
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS
 from gradus.policies.nano.model import NanoConfig
-from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards
+from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
 from gradus.training.config import GrpoConfig
 from gradus.training.sft import SftConfig
 
@@ -106,6 +106,10 @@ class Recipe(_Section):
 
     environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
     grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
+    weights: dict[str, float] = Field(
+        default_factory=dict,
+        description="Weights of the grader's components in place of its own; `weights.compression` is Mem-alpha's beta, `weights.validity` its gamma.",
+    )
     seed: int = Field(default=0, description="Seed of the whole run.")
     quick: bool = Field(default=False, description="Whether the recipe is at toy size; `--quick` sets it.")
     trackers: tuple[str, ...] = Field(
@@ -157,6 +161,8 @@ class Recipe(_Section):
                 f"stepping.max_concurrent = {self.stepping.max_concurrent} is less than a group (grpo.group_size = "
                 f"{self.grpo.group_size}), and groups are rolled out whole; raise one, or lower the other"
             )
+        if self.rewards and self.weights:
+            raise ValueError("weights are a grader's; give each of the rewards its own weight")
         begun = sum(stage.steps or 0 for stage in self.stage[:-1])
         if begun >= self.grpo.max_steps:
             raise ValueError(
@@ -171,12 +177,21 @@ class Recipe(_Section):
         return {name: "command line" if name in edited else "recipe" for name in self.grpo.model_fields_set}
 
     def spec(self) -> EnvironmentSpec:
-        """The environment that this recipe is about, with the recipe's own rewards as its grader if there are any."""
+        """The environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
         spec = self.stepping.applied(environments.load(self.environment), self.environment)
+        if self.weights:
+            grader = spec.grader(self.grader)
+            weighed = replace(reweigh(grader, self.weights), name=f"{grader.name}-weighed")
+            return replace(spec, graders={**spec.graders, weighed.name: weighed}, default_grader=weighed.name)
         if not self.rewards:
             return spec
         own = own_grader(spec, self.rewards, steps=self.grpo.max_steps, messages=self.reward_messages)
         return replace(spec, graders={**spec.graders, _OWN_GRADER: own}, default_grader=_OWN_GRADER)
+
+    @property
+    def grader_name(self) -> str | None:
+        """The grader to train with, in :meth:`spec`; None is its default one."""
+        return None if self.weights else self.grader
 
     def template(self) -> dict[str, Any]:
         """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""

@@ -38,7 +38,7 @@ from gradus.training.run.trackers import check_trackers
 
 __all__ = ["run_seeds", "seed_recipe"]
 
-SHARED = "eval/shared.jsonl"
+SHARED = "eval/shared.jsonl.gz"
 
 
 def run_seeds(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.files import write_json
+from gradus.core.members import stored_file
 from gradus.core.metrics import read_metrics
 from gradus.pipeline.audit import audit_stage
 from gradus.pipeline.doctor import diagnose_run
@@ -63,7 +64,7 @@ class RunContext:
         self.anyway = False
         self.stored: Path | None = None  # episodes of policies that are not rolled out again
         self.spec: EnvironmentSpec = recipe.spec()
-        self.grader = self.spec.grader(recipe.grader)
+        self.grader = self.spec.grader(recipe.grader_name)
         self.schedule = recipe.schedule(self.grader)  # a stage that cannot be graded should fail now
         if self.spec.content is not None:
             reserved_ids(self.spec, recipe.grpo)  # and so should too few rows
@@ -122,7 +123,7 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
     section = run.recipe.teach
     name = teacher_name(run.spec, section.policy)
-    path = run.folder / "teach" / "episodes.jsonl"
+    path = stored_file(run.folder / "teach" / "episodes.jsonl.gz")
     with progress_bar(f"teach · {name}", section.episodes, "episodes") as advance:
         summary = teach(
             run.spec,
@@ -140,7 +141,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 
 
 def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
-    episodes = read_episodes(run.folder / "teach" / "episodes.jsonl").episodes
+    episodes = read_episodes(run.folder / "teach" / "episodes.jsonl.gz").episodes
     folder = run.folder / "sft"
     result = sft_stage(run.recipe, run.base, episodes, folder, resume=begun(folder))
     run.console.print(f"loss {_figure(result.loss)}, held out {_figure(result.validation_loss)} nats per action token")
@@ -185,7 +186,8 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     document["quick"] = run.recipe.quick
     write_json(run.folder / "results.json", document)
     flat = [each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several]
-    write_episodes(run.folder / "eval" / "episodes.jsonl", flat, environment=run.spec.name, note="gradus run")
+    write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
+    (run.folder / "eval" / "episodes.jsonl").unlink(missing_ok=True)  # of an earlier version
     write_report_episodes(
         run.folder,
         run.spec,
@@ -262,19 +264,20 @@ def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:
 
     def select(run: RunContext) -> dict[str, Any]:
         dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"workers"}})  # who rolls out changes no episode
-        return {name: dumped[name] for name in ("environment", "seed", *names)}
+        # Runs of before there were weights have no such setting.
+        return {name: dumped[name] for name in ("environment", "seed", *names) if name != "weights" or dumped[name]}
 
     return select
 
 
-_TRAINED = ("model", "teach", "sft", "grpo", "grader", "rewards", "stage", "adaptive")
+_TRAINED = ("model", "teach", "sft", "grpo", "grader", "weights", "rewards", "stage", "adaptive")
 
 
 Stage = tuple[Callable[[RunContext, dict[str, Any]], None], Callable[[RunContext], dict[str, Any]]]  # do, settings
 
 STAGES: Mapping[str, Stage] = {
     "model": (_do_model, section_of("model")),
-    "audit": (_do_audit, section_of("audit", "grader", "rewards")),
+    "audit": (_do_audit, section_of("audit", "grader", "weights", "rewards")),
     "teach": (_do_teach, section_of("teach")),
     "sft": (_do_sft, section_of("model", "teach", "sft")),
     "grpo": (_do_grpo, section_of(*_TRAINED)),

@@ -75,7 +75,7 @@ def make_nano_model(recipe: Recipe, folder: Path) -> None:
 def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
     """`gradus grpo`: train ``model.path`` on the recipe's environment; returns the best checkpoint."""
     model = recipe.model.path or ""
-    grader = recipe.spec().grader(recipe.grader)
+    grader = recipe.spec().grader(recipe.grader_name)
     return grpo_stage(recipe, find_model(model) or model, folder, grader, resume=resume).best
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.core import EnvironmentFault, Observation, Span
+from gradus.core import EnvironmentFault, Observation, Span, child_rng
 from gradus.environments.memory.facts import facts_right, grounded
 from gradus.environments.memory.graders import balanced_accuracy
 from gradus.environments.memory.readers.reading import READERS, Reader, Reading
+from gradus.environments.memory.showing import SHOWN, show_chunk
 from gradus.environments.memory.store.entries import Entry
 from gradus.environments.memory.store.memory import Hit, Memory
 from gradus.environments.memory.text import content_words, count_words
 from gradus.environments.memory.tools.running import CallResult, run_calls
-from gradus.environments.memory.tools.writing import observation_text, system_prompt
+from gradus.environments.memory.tools.writing import system_prompt
 from gradus.environments.memory.worlds.records import Question, Source, World
 
 __all__ = ["MemoryEnvironment"]
@@ -31,7 +32,7 @@ class MemoryEnvironment:
     Calls that were refused are told with the next chunk, since a policy answers each chunk once.
     """
 
-    def __init__(self, source: Source, *, shown: int = 6, readers: Mapping[str, Reader] | None = None) -> None:
+    def __init__(self, source: Source, *, shown: int = SHOWN, readers: Mapping[str, Reader] | None = None) -> None:
         self._source, self._shown, self._readers = source, shown, dict(readers or READERS)
         self._world: World | None = None
         self._episode_id: str | None = None
@@ -127,21 +128,10 @@ class MemoryEnvironment:
     def _observe(self, **told: Any) -> Observation:
         chunk = self._playing.chunks[self._index]
         self._related = self._memory.related(chunk.text, entries=self._shown)
-        text = observation_text(chunk.timestamp, chunk.text, self._memory.core, self._related, self._refused)
-        data = {
-            "index": self._index,
-            "chunks": len(self._playing.chunks),
-            "timestamp": chunk.timestamp,
-            "text": chunk.text,
-            "core": self._memory.core,
-            "entries": [
-                {"id": hit.entry.id, "bank": hit.entry.bank, "content": hit.entry.content} for hit in self._related
-            ],
-            "banks": list(self._playing.schema.banks),
-            "entry_words": self._playing.schema.entry_words,
-            "refused": list(self._refused),
-        }
-        return Observation(text=text, data=data, restart=True, **told)
+        if self._playing.shuffle is not None:
+            child_rng(self._playing.shuffle, "memory-shown", self._index).shuffle(self._related)
+        place = {"index": self._index, "chunks": len(self._playing.chunks)}
+        return show_chunk(self._memory, chunk, self._related, self._refused, **place, **told)
 
     def _account(self, results: list[CallResult], before: dict[int, Entry], shown: list[Entry]) -> dict[str, Any]:
         """What the graders need of a turn: counts of calls, facts and entries."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import fsum
 from typing import Any
 
 from gradus.core import Episode, Grader, Reward, RewardTerm
 
-__all__ = ["GRADERS", "balanced_accuracy", "reader_accuracy", "smallness"]
+__all__ = ["GRADERS", "balanced_accuracy", "graders_paid_by", "reader_accuracy", "smallness"]
 
 MEM_ALPHA_WEIGHTS = {"answered": 1.0, "calls": 1.0, "compression": 0.05, "validity": 0.1}
 V2_WEIGHTS = {"answered": 1.0, "calls": 0.1, "compression": 0.2, "facts": 0.1}
+
+Built = tuple[Mapping[str, float], list[list[RewardTerm]]]
+Build = Callable[[Mapping[str, Any]], Built]
 
 
 def reader_accuracy(episode: Episode, reader: str) -> float | None:
@@ -42,15 +46,7 @@ def smallness(memory_words: int, input_words: int) -> float:
     return min(1.0, max(0.0, (0.6 - memory_words / max(1, input_words)) / 0.5))
 
 
-def _mem_alpha(episodes: Sequence[Episode]) -> list[Reward]:
-    return [_graded("mem-alpha", episode, _mem_alpha_terms, MEM_ALPHA_WEIGHTS) for episode in episodes]
-
-
-def _v2(episodes: Sequence[Episode]) -> list[Reward]:
-    return [_graded("v2", episode, _v2_terms, V2_WEIGHTS) for episode in episodes]
-
-
-def _graded(name: str, episode: Episode, build: Any, weights: Mapping[str, float]) -> Reward:
+def _graded(name: str, episode: Episode, build: Build, weights: Mapping[str, float]) -> Reward:
     outcome = episode.outcome
     problem = None
     if episode.failure is not None:
@@ -70,13 +66,10 @@ def _graded(name: str, episode: Episode, build: Any, weights: Mapping[str, float
     )
 
 
-Built = tuple[Mapping[str, float], list[list[RewardTerm]]]
-
-
-def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
+def _mem_alpha_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
     """arXiv 2509.25911: each action earns r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
     turns, questions = outcome["turns"], outcome["questions"]
-    answered = sum(question["readings"]["generous"]["correct"] for question in questions) / len(questions)
+    answered = sum(question["readings"][reader]["correct"] for question in questions) / len(questions)
     compression = max(0.0, 1 - outcome["memory_words"] / max(1, outcome["input_words"]))
     calls = [_share(turn["succeeded"], turn["attempts"], empty=0.0) for turn in turns]
     validity = [_share(turn["valid"], turn["written"], empty=1.0) for turn in turns]
@@ -92,7 +85,7 @@ def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
     return components, terms
 
 
-def _v2_terms(outcome: Mapping[str, Any]) -> Built:
+def _v2_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
     """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 go to the chunk that earned them, r3' at the last turn.
 
     r1 is given as it grows: each chunk gets what it added to, or took from, the r1 of a dialogue that ends there. These terms
@@ -100,7 +93,7 @@ def _v2_terms(outcome: Mapping[str, Any]) -> Built:
     same, while a chunk no longer answers for what other chunks had stored. In long worlds, all of it goes to the last turn.
     """
     turns = outcome["turns"]
-    answered = balanced_accuracy(outcome["questions"])
+    answered = balanced_accuracy(outcome["questions"], reader)
     compression = answered * smallness(outcome["memory_words"], outcome["input_words"])
     calls = [_share(turn["succeeded"], turn["attempts"], empty=0.0) for turn in turns]
     facts = [_share(turn["right"], max(turn["calls"], turn["facts"]), empty=1.0) for turn in turns]
@@ -111,7 +104,8 @@ def _v2_terms(outcome: Mapping[str, Any]) -> Built:
         ]
         for r2, r4 in zip(calls, facts, strict=True)
     ]
-    for row, gain in zip(terms, _gains([turn["answered"] for turn in turns], answered), strict=True):
+    standing = [turn["answered"] if reader == "strict" else None for turn in turns]
+    for row, gain in zip(terms, _gains(standing, answered), strict=True):
         row.append(RewardTerm(component="answered", value=V2_WEIGHTS["answered"] * gain))
     terms[-1].append(RewardTerm(component="compression", value=V2_WEIGHTS["compression"] * compression))
     components = {
@@ -133,21 +127,40 @@ def _share(part: int, whole: int, *, empty: float) -> float:
     return part / whole if whole else empty
 
 
+def graders_paid_by(reader: str) -> dict[str, Grader]:
+    """Both graders with r1 from the answers of another reader, as ``v2-remote`` and ``mem-alpha-remote``."""
+    return {f"{name}-{reader}": _grader(name, reader, f"{name}-{reader}") for name in _KINDS}
+
+
+def _grader(kind: str, reader: str, name: str) -> Grader:
+    build, weights, top, summary = _KINDS[kind]
+    terms = partial(build, reader)
+    told = summary if name == kind else f"{summary}; r1 is what the reader {reader} answers"
+    return Grader(
+        name=name,
+        summary=told,
+        weights=weights,
+        compute=lambda episodes: [_graded(name, episode, terms, weights) for episode in episodes],
+        per_turn=True,
+        range=(0.0, top),
+    )
+
+
+_KINDS: Mapping[str, tuple[Callable[[str, Mapping[str, Any]], Built], Mapping[str, float], float, str]] = {
+    "v2": (
+        _v2_terms,
+        V2_WEIGHTS,
+        1.4,
+        "strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
+    ),
+    "mem-alpha": (
+        _mem_alpha_terms,
+        MEM_ALPHA_WEIGHTS,
+        2.15,
+        "as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
+    ),
+}
 GRADERS: Mapping[str, Grader] = {
-    "v2": Grader(
-        name="v2",
-        summary="strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
-        weights=V2_WEIGHTS,
-        compute=_v2,
-        per_turn=True,
-        range=(0.0, 1.4),
-    ),
-    "mem-alpha": Grader(
-        name="mem-alpha",
-        summary="as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
-        weights=MEM_ALPHA_WEIGHTS,
-        compute=_mem_alpha,
-        per_turn=True,
-        range=(0.0, 2.15),
-    ),
+    "v2": _grader("v2", "strict", "v2"),
+    "mem-alpha": _grader("mem-alpha", "generous", "mem-alpha"),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Language, Panel, Presentation, Task, Vocabulary
 from gradus.environments.memory.environment import MemoryEnvironment
-from gradus.environments.memory.graders import GRADERS, reader_accuracy
+from gradus.environments.memory.graders import GRADERS, graders_paid_by, reader_accuracy
 from gradus.environments.memory.measures import curves, metrics
 from gradus.environments.memory.policies import scripted_policies
 from gradus.environments.memory.readers.reading import READERS, Reader, RemoteReader
@@ -26,7 +26,8 @@ def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = 
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
     ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``.
 
-    ``memory:reader=remote:MODEL[,WORLD]`` adds a chat model as the reader ``remote``. ``readers``: name -> reader, in place of
+    ``memory:reader=remote:MODEL[,WORLD]`` adds a chat model as the reader ``remote``, and the graders ``v2-remote`` and
+    ``mem-alpha-remote``, whose r1 are its answers. ``readers``: name -> reader, in place of
     strict and generous; both must be among them.
     """
     asked, world = _reader(argument)
@@ -103,12 +104,14 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         return Task(environment=source.name, seed=seed, condition="train", options=options)
 
     policies = scripted_policies(source)
+    others = [name for name in readers or () if name not in READERS]
+    further = {name: each for reader in others for name, each in graders_paid_by(reader).items()}
     taught = "teacher" in policies
     return EnvironmentSpec(
         name=source.name,
         summary=f"keep a memory of a stream of dialogue and answer questions from it: {source.summary}",
         make=lambda: MemoryEnvironment(source, readers=readers),
-        graders=GRADERS,
+        graders={**GRADERS, **further},
         default_grader="v2",
         conditions=source.conditions,
         train_task=train_task,

@@ -73,7 +73,7 @@ class Subject:
     @property
     def grader(self) -> Grader:
         """The grader that the run trains with."""
-        return self.spec.grader(self.recipe.grader)
+        return self.spec.grader(self.recipe.grader_name)
 
     @property
     def trained(self) -> bool:

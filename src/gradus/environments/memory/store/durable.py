@@ -34,6 +34,8 @@ _FORMAT = "gradus-memory-folder/2"
 class DurableMemory(Memory):
     """A :class:`Memory` in a folder; one process may hold it at a time. :attr:`entries` and :attr:`operations` read all rows.
 
+    ``schema`` and ``first_id`` are a new memory's; one that is there keeps its own.
+
     Use it as a context manager, or call :meth:`close`.
 
     Raises:
@@ -47,6 +49,7 @@ class DurableMemory(Memory):
         *,
         clock: Callable[[], str | None] | None = None,
         create: bool = True,
+        first_id: int = 1,
     ) -> None:
         self.folder = Path(folder)
         self._closed = True
@@ -60,14 +63,14 @@ class DurableMemory(Memory):
                 try:
                     if not clean:
                         shelf.check()
-                    stored = self._schema(shelf, schema)
+                    stored, first = self._header(shelf, schema, first_id)
                 except BaseException:
                     shelf.close()
                     raise
         except BaseException:
             lock.release()
             raise
-        super().__init__(stored, clock=clock or _utc_now, shelf=shelf)
+        super().__init__(stored, first_id=first, clock=clock or _utc_now, shelf=shelf)
         self._disk, self._lock, self._closed = shelf, lock, False
 
     def close(self) -> None:
@@ -92,6 +95,15 @@ class DurableMemory(Memory):
         """Many changes with one flush: all of them are kept, or none if the block ends with an error or a kill."""
         with self._writing():
             yield
+
+    def mark(self, name: str) -> None:
+        """Keep a mark, together with the changes of the same :meth:`batch`."""
+        with self._writing():
+            self._disk.keep_fact(f"mark {name}", "set")
+
+    def marked(self, name: str) -> bool:
+        """Whether there is such a mark."""
+        return self._disk.fact(f"mark {name}", "") == "set"
 
     def take_over(self, other: Memory) -> None:
         """Make an empty memory a copy of another, ids and log included.
@@ -145,12 +157,14 @@ class DurableMemory(Memory):
             )
         return True
 
-    def _schema(self, shelf: SqliteShelf, asked: Schema | None) -> Schema:
+    def _header(self, shelf: SqliteShelf, asked: Schema | None, first_id: int) -> tuple[Schema, int]:
+        """The schema and the first id of the file, which are written into a new one."""
         header: Any = json.loads(shelf.fact("memory", "null"))
         if header is None:
-            header = {"format": _FORMAT, "schema": asdict(asked or NINE_BANKS)}
+            header = {"format": _FORMAT, "schema": asdict(asked or NINE_BANKS), "first_id": first_id}
             with shelf.transaction():
                 shelf.keep_fact("memory", json.dumps(header))
+                shelf.begin_at(first_id)
         if header["format"] != _FORMAT:
             raise StorageError(f"{shelf.path} is of format {header['format']!r}, expected {_FORMAT}")
         stored = schema_from(header["schema"])
@@ -159,7 +173,7 @@ class DurableMemory(Memory):
                 f"the memory in {self.folder} has schema {stored.name!r}, asked for was {asked.name!r}; "
                 "leave the schema out, or use another folder"
             )
-        return stored
+        return stored, header.get("first_id", 1)
 
 
 def _digest(path: Path) -> str:

@@ -106,6 +106,10 @@ class SqliteShelf:
     def next_id(self) -> int:
         return self._counts()["next_id"]
 
+    def begin_at(self, first_id: int) -> None:
+        """Number the entries of an empty file from ``first_id``."""
+        self.keep_fact("counts", json.dumps({"next_id": first_id, "banks": {}}))
+
     def _counts(self) -> dict[str, Any]:
         """``next_id``, and of each bank the number of its entries and tokens."""
         return json.loads(self.fact("counts", '{"next_id": 1, "banks": {}}'))

@@ -112,13 +112,17 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A stream and its questions. ``first_id``: the id of the first entry, so that ids are copied and not learnt by heart."""
+    """A stream and its questions. ``first_id``: the id of the first entry, so that ids are copied and not learnt by heart.
+
+    ``shuffle``: a seed for the order in which related entries are shown; by relevance if None.
+    """
 
     name: str
     chunks: Sequence[Chunk]
     questions: Sequence[Question]
     schema: Schema = NINE_BANKS
     first_id: int = 1
+    shuffle: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,8 @@ class SyntheticConfig(BaseModel):
     """Knobs of the synthetic world. Rates are weights of what an event is, where it is possible.
 
     ``chunks`` per world, ``people``, ``attributes`` each person has; ``events`` per chunk (mean, at most 3), ``chat`` lines of small talk
-    per chunk; ``third_person``: share of facts told by somebody else; ``questions`` asked at the end.
+    per chunk; ``third_person``: share of facts told by somebody else; ``questions`` asked at the end; ``shuffled``: related entries are
+    shown in any order, not the likeliest first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +50,7 @@ class SyntheticConfig(BaseModel):
     joke: float = Field(default=0.7, ge=0)
     repeat: float = Field(default=0.5, ge=0)
     questions: int = Field(default=10, ge=1, le=1000)
+    shuffled: bool = False
 
 
 EVENTS = ("tell", "change", "correct", "contradict", "retract", "rumour", "joke", "repeat")
@@ -106,6 +108,7 @@ class _Writer:
             chunks=tuple(chunks),
             questions=tuple(questions),
             first_id=self.rng.randint(*FIRST_IDS),
+            shuffle=self.seed if self.config.shuffled else None,
         )
 
     def _chunk(self, index: int, today: str) -> Chunk:

@@ -1,0 +1,144 @@
+"""One's own text as a stream that a policy keeps a memory of, on disk, chunk by chunk: a killed reader goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentFault, Observation
+from gradus.core.files import parse_json_lines, read_text
+from gradus.environments.memory.showing import SHOWN, show_chunk
+from gradus.environments.memory.store.durable import DurableMemory
+from gradus.environments.memory.text import count_words
+from gradus.environments.memory.tools.running import CallResult, run_calls
+from gradus.environments.memory.tools.writing import system_prompt
+from gradus.environments.memory.worlds.records import Chunk
+
+__all__ = ["CHUNK_WORDS", "FIRST_ID", "OwnText", "read_chunks"]
+
+CHUNK_WORDS = 80
+FIRST_ID = 32  # models that were trained on synthetic worlds know numbers from here on
+_DATE = "Date:"
+
+Tell = Callable[[int, int, Sequence[CallResult]], None]
+"""(chunks read, all, what became of the calls of the last one)."""
+
+
+def read_chunks(path: Path, words: int = CHUNK_WORDS) -> list[Chunk]:
+    """A text in chunks of whole lines, at most ``words`` words each unless a line has more; a blank line ends a chunk.
+
+    A line ``Date: 3 May 2030`` dates what follows. In a .jsonl file each line is a chunk, ``{"text", "timestamp"?}``, or a world
+    with ``chunks``.
+    """
+    text = read_text(path)
+    chunks = list(_from_records(text, path) if ".jsonl" in path.suffixes else _from_lines(text, words))
+    if not chunks:
+        raise ConfigError(f"expected a text in {path}, it holds none")
+    return chunks
+
+
+def _from_lines(text: str, words: int) -> Iterator[Chunk]:
+    date: str | None = None
+    held: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        dated = line.startswith(_DATE)
+        if held and (dated or not line.strip() or count_words(" ".join([*held, line])) > words):
+            yield Chunk(text="\n".join(held), timestamp=date)
+            held = []
+        if dated:
+            date = line.removeprefix(_DATE).strip() or None
+        elif line.strip():
+            held.append(line.strip())
+
+
+def _from_records(text: str, path: Path) -> Iterator[Chunk]:
+    for number, record in enumerate(parse_json_lines(text, str(path)).whole(), start=1):
+        chunks: Any = record.get("chunks", [record])
+        for chunk in chunks if isinstance(chunks, list) else [chunks]:
+            said, date = (chunk.get("text"), chunk.get("timestamp")) if isinstance(chunk, dict) else (None, None)
+            if not isinstance(said, str) or not said.strip() or not isinstance(date, str | None):
+                raise ConfigError(
+                    f'expected {{"text": "...", "timestamp": "..."}} or {{"chunks": [...]}} in line {number} of {path}, got {chunk!r:.60}'
+                )
+            yield Chunk(text=said.strip(), timestamp=date)
+
+
+class OwnText:
+    """An environment of one episode: the chunks that ``memory`` has not read yet. Each is on disk before the next one is shown.
+
+    What a chunk changed and the mark that it was read are written together, so that a kill loses the chunk that was being read
+    and none is read twice. ``tell`` hears of every chunk.
+    """
+
+    def __init__(self, memory: DurableMemory, chunks: Sequence[Chunk], tell: Tell | None = None) -> None:
+        self._memory, self._tell = memory, tell
+        self._all = len(chunks)
+        self._left = [(mark, chunk) for mark, chunk in _marks(chunks) if not memory.marked(mark)]
+        self._place = 0
+        self._refused: list[str] = []
+
+    @property
+    def unread(self) -> int:
+        """How many chunks are left."""
+        return len(self._left) - self._place
+
+    @property
+    def system_prompt(self) -> str:
+        return system_prompt(self._memory.schema)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": "own", "step_count": self._place, "chunks": self._all}
+
+    def today(self) -> str | None:
+        """The date of the chunk that is being read."""
+        return self._left[self._place][1].timestamp if self.unread else None
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin with the first chunk that was not read."""
+        return self._observe()
+
+    def step(self, action: str) -> Observation:
+        """Carry out the calls of an answer and show the next chunk, or the end."""
+        if not self.unread:
+            raise EnvironmentFault("everything is read")
+        mark, _ = self._left[self._place]
+        with self._memory.batch():
+            results = run_calls(self._memory, action, source=self._all - self.unread)
+            self._memory.mark(mark)
+        self._place += 1
+        self._refused = [result.message for result in results if not result.ok]
+        if self._tell is not None:
+            self._tell(self._all - self.unread, self._all, results)
+        told: dict[str, Any] = {
+            "terminated": not self.unread,
+            "action_valid": all(result.name for result in results),
+            "action_error": "; ".join(self._refused) or None,
+        }
+        return self._observe(**told) if self.unread else Observation(text="", restart=True, **told)
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Nothing is asked, so nothing is graded."""
+        return {}
+
+    def close(self) -> None:
+        """The memory is the caller's."""
+
+    def _observe(self, **told: Any) -> Observation:
+        chunk = self._left[self._place][1]
+        related = self._memory.related(chunk.text, entries=SHOWN)
+        place = {"index": self._all - self.unread, "chunks": self._all}
+        return show_chunk(self._memory, chunk, related, self._refused, **place, **told)
+
+
+def _marks(chunks: Iterable[Chunk]) -> Iterator[tuple[str, Chunk]]:
+    """Each chunk under a name of its content; the second of two equal chunks is another one."""
+    seen: Counter[str] = Counter()
+    for chunk in chunks:
+        digest = hashlib.sha256(json.dumps([chunk.timestamp, chunk.text]).encode()).hexdigest()
+        seen[digest] += 1
+        yield f"read {digest} {seen[digest]}", chunk
