@@ -75,7 +75,7 @@ def test_what_was_read_answers_questions(text: Path, tmp_path: Path) -> None:
     learned = learn("teacher", text, memory=tmp_path / "notes")
     assert (learned.read, learned.chunks, learned.refused, learned.problem) == (2, 2, 0, None)
     asked = ask("teacher", "Where does Lina live?", memory=tmp_path / "notes")
-    assert asked.answer == "Miro , formerly Toda"
+    assert asked.answer == "Miro formerly Toda"
     assert asked.notes[0].timestamp == "9 June 2030"
     assert ask("teacher", "What does Lina drive?", memory=tmp_path / "notes").answer == "unknown"  # it was a joke
 

@@ -7,14 +7,17 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradus.api.memory import ask, learn
 from gradus.core import ConfigError, EnvironmentFault, StopReason
 from gradus.environments import load
 from gradus.environments.memory import Memory, RemoteReader
 from gradus.environments.memory.readers.remote import remote_chat
+from gradus.environments.memory.tools.writing import NOOP, write_insert
 from gradus.environments.memory.worlds.records import Question
 from gradus.rollouts import roll_out
 
@@ -139,6 +142,22 @@ def test_an_episode_whose_reader_fails_has_no_grade(server: Server) -> None:
     assert episode.stop is StopReason.FAILED
     assert episode.failure is not None
     assert episode.reward is None or episode.reward.value is None
+
+
+def test_a_chat_model_learns_a_text_and_goes_on_after_a_fault(server: Server, tmp_path: Path) -> None:
+    text = tmp_path / "own.txt"
+    text.write_text("Ann: I care about rivers.\n\nAnn: it rains.\n", encoding="utf-8")
+    kept = write_insert("values", "Ann cause rivers")
+    server.faults = [(200, completion("ok")), (200, completion(kept)), (401, '{"error": {"message": "no money"}}')]
+    broken = learn("remote:m", text, memory=tmp_path / "notes")
+    assert (broken.read, broken.entries) == (1, 1)
+    assert "no money" in (broken.problem or "")
+    server.faults = [(200, completion("ok")), (200, completion(NOOP))]
+    whole = learn("remote:m", text, memory=tmp_path / "notes")
+    assert (whole.before, whole.read, whole.entries, whole.problem) == (1, 2, 1, None)
+    assert "Ann: it rains." in server.requests[-1]["messages"][-1]["content"]
+    assert "Ann cause rivers" in server.requests[-1]["messages"][-1]["content"]
+    assert ask("remote:m", "What is Ann's cause now?", memory=tmp_path / "notes").answer == "rivers"
 
 
 @pytest.mark.parametrize("name", ["reader=model", "reader=remote", "reader=remote:", "reader="])

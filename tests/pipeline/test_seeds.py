@@ -55,7 +55,7 @@ def _results(folder: Path) -> dict[str, Any]:
 
 def test_each_seed_is_the_run_that_its_recipe_makes_alone(folder: Path, recipe: Recipe, tmp_path: Path) -> None:
     alone = run_recipe(seed_recipe(recipe, 1), out=tmp_path / "alone")
-    for name in ("grpo/best/model.safetensors", "eval/episodes.jsonl", "results.json"):
+    for name in ("grpo/best/model.safetensors", "eval/episodes.jsonl.gz", "results.json"):
         assert (folder / "seed-1" / name).read_bytes() == (alone / name).read_bytes(), name
 
 

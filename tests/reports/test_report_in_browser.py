@@ -60,7 +60,9 @@ setTimeout(() => {
         const links = [...page.querySelectorAll(".results tbody a")];
         const rewards = [...page.querySelectorAll(".results tbody td:nth-child(2)")].map((cell) => Number(cell.textContent.replace("−", "-")));
         links.at(-1).click();
-        return { all, none, sorted: rewards.every((value, at) => at === 0 || value <= rewards[at - 1]), opened: links.at(-1).textContent.startsWith(page.getElementById("pick-policy").value) };
+        const told = page.querySelector("#browser > p").textContent;
+        links.at(-2).click();
+        return { all, none, sorted: rewards.every((value, at) => at === 0 || value <= rewards[at - 1]), told: told.includes("gradus show evaluation/eval/episodes.jsonl.gz -k 0"), opened: links.at(-2).textContent.startsWith(page.getElementById("pick-policy").value) };
       })(),
       saves: page.querySelectorAll("button.save").length, terms: page.querySelectorAll(".term").length,
     };
@@ -72,7 +74,16 @@ setTimeout(() => {
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
 def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> None:
-    page = write_eval_report(played.results, played.episodes, tmp_path / "report.html", about=played.about)
+    elsewhere = {
+        "condition": "ood",
+        "seed": 9,
+        "policy": "random",
+        "stop": "terminated",
+        "reward": -9.0,
+        "components": {},
+    }
+    payload = {**played.episodes, "listed": [elsewhere]}
+    page = write_eval_report(played.results, payload, tmp_path / "report.html", about=played.about)
     source = page.read_text(encoding="utf-8").replace("<head>", f"<head>{LISTEN}", 1)
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE % (json.dumps(source).replace("<", "\\u003c"), list(WIDTHS)), encoding="utf-8")
@@ -89,6 +100,6 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
         assert frame["charts"] > 10
         assert frame["empty"] == 0
         assert frame["moved"]
-        assert frame["found"] == {"all": 8, "none": 0, "sorted": True, "opened": True}
+        assert frame["found"] == {"all": 9, "none": 0, "sorted": True, "told": True, "opened": True}
         assert frame["saves"] > 10
         assert frame["terms"] > 5

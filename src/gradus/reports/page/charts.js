@@ -70,7 +70,7 @@ function mount(host, draw) {
       draw(width);
     }
   };
-  new ResizeObserver(again).observe(host);
+  new ResizeObserver(() => requestAnimationFrame(again)).observe(host);  // drawing in the observer itself would resize what it observes
   again();
   setTimeout(again); // a host that is put into the page later has no width yet, and observers wait for a frame to be painted
 }

@@ -85,6 +85,7 @@ function episodeBrowser(host, entries, listed) {
     view.replaceChildren(...(link.count > 1 ? [walker(link)] : []), ...chosen.map((entry) => column(entry, link, graderName)));
     link.set(0);
     if (chosen[0]) address.replaceChildren(html("a", { href: episodeAddress(chosen[0]) }, "Link to this episode"));
+    addDownloads();
   }
   refresh();
   episodeSearch(host.querySelector("#find"), entries, listed, visit);
@@ -139,6 +140,9 @@ function group(entry, link, choose) {
   return html("div", {}, html("p", { class: "soft small" }, `${entry.members.length} members of one group: same task, same noise.`), html("div", { class: "cards" }, cards));
 }
 
+// A text that may scroll can be reached with the keyboard.
+const long = (text, label) => html("pre", text.length > 500 || text.split("\n").length > 12 ? { tabindex: "0", role: "region", "aria-label": label } : {}, text);
+
 const lastLine = (text) => text.trim().split("\n").pop() || "(nothing)";
 
 function episode(entry, member, link, graderName) {
@@ -168,7 +172,7 @@ function episode(entry, member, link, graderName) {
   }
   const rewards = Object.entries(reward?.components ?? {});
   if (rewards.length) parts.push(html("details", {}, html("summary", {}, `The reward of ${reward.grader} by component`), componentTable(member)));
-  if (entry.system_prompt) parts.push(html("details", {}, html("summary", {}, "The rules it was given"), html("pre", {}, entry.system_prompt)));
+  if (entry.system_prompt) parts.push(html("details", {}, html("summary", {}, "The rules it was given"), long(entry.system_prompt, "The rules it was given")));
   return parts;
 }
 
@@ -216,7 +220,7 @@ function drawPanel(panel, link, count) {
       html("thead", {}, html("tr", {}, (panel.columns ?? []).map((name) => html("th", { scope: "col", class: "words" }, name)))),
       html("tbody", {}, (panel.rows ?? []).map((row) => html("tr", {}, row.map((text) => html("td", { class: "words" }, text))))))));
   } else {
-    figure.append(html("pre", {}, panel.body ?? ""));
+    figure.append(long(panel.body ?? "", panel.title));
   }
   return figure;
 }
@@ -226,7 +230,7 @@ function turnText(member, link) {
   link.on((index) => {
     const turn = member.turns[index];
     box.replaceChildren(
-      html("div", { class: "said" }, html("h4", {}, turn.restart ? "It read (and nothing from before)" : "It read"), turn.observation || !turn.results ? html("pre", {}, turn.observation) : null, results(turn.results)),
+      html("div", { class: "said" }, html("h4", {}, turn.restart ? "It read (and nothing from before)" : "It read"), turn.observation || !turn.results ? long(turn.observation, "It read") : null, results(turn.results)),
       html("div", { class: "said" }, html("h4", {}, "It answered"), html("pre", { class: "answer" }, spanned(turn)), calls(turn.calls),
         turn.error ? html("p", { class: "warn" }, `Not understood: ${turn.error}`) : null,
         turn.cut ? html("p", { class: "warn" }, "Cut by the token budget.") : null,

@@ -33,7 +33,7 @@ function episodeSearch(host, entries, listed, open) {
   const most = html("input", { id: "find-most", type: "number", step: "any", oninput: draw });
   const count = html("p", { class: "soft small", role: "status" });
   const list = html("tbody");
-  host.append(html("details", {}, html("summary", {}, `Find an episode among ${rows.length}`),
+  host.append(html("details", {}, html("summary", {}, `Find an episode among ${rows.length.toLocaleString("en")}`),
     html("div", { class: "controls" }, html("label", { for: "find-text" }, "Text", text), policyLabel, stopLabel, figureLabel,
       html("label", { for: "find-least" }, "At least", least), html("label", { for: "find-most" }, "At most", most), orderLabel),
     count, html("div", { class: "scroll results", tabindex: "0", role: "region", "aria-label": "Episodes that match" },
@@ -44,7 +44,7 @@ function episodeSearch(host, entries, listed, open) {
       && (least.value === "" || value(row, figure.value) >= Number(least.value)) && (most.value === "" || value(row, figure.value) <= Number(most.value)));
     const sign = { down: -1, up: 1, stored: 0 }[order.value];
     if (sign) chosen.sort((a, b) => sign * ((value(a, figure.value) ?? -Infinity) - (value(b, figure.value) ?? -Infinity)));
-    count.textContent = `${chosen.length} of ${rows.length} episodes${chosen.length > SHOWN ? `, the first ${SHOWN} below` : ""}${others.length ? `; texts are searched in ${rows.length - others.length}` : ""}`;
+    count.textContent = `${chosen.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} episodes${chosen.length > SHOWN ? `, the first ${SHOWN} below` : ""}${others.length ? `; texts are searched in ${rows.length - others.length}` : ""}`;
     list.replaceChildren(...chosen.slice(0, SHOWN).map((row) => html("tr", {},
       html("th", { scope: "row" }, html("a", { href: episodeAddress(row.entry), onclick: () => open(row.entry, row.number) }, `${row.policy} · ${row.condition} · ${row.seed}${row.entry.members?.length > 1 ? ` · member ${row.member.member + 1}` : ""}`)),
       html("td", {}, write(row.reward, 3)), html("td", {}, write(row.true_reward, 2)), html("td", {}, row.stop.replaceAll("_", " ")))));
