@@ -179,5 +179,5 @@ def test_beta_and_gamma_are_keys_of_a_recipe() -> None:
 
 
 def test_the_published_settings_are_a_recipe() -> None:
-    grpo = load_recipe(None, path=Path("mem-alpha")).grpo
+    grpo = load_recipe(None, path=Path("mem-alpha"), model="somebody/some-model").grpo
     assert (grpo.groups, grpo.group_size, grpo.lr, grpo.max_steps, grpo.clips) == (32, 8, 1e-6, 205, (0.2, 0.2))
