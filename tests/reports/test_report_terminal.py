@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from io import StringIO
@@ -97,3 +98,13 @@ def test_members_of_a_group_are_shown_by_where_they_differ(played: Any) -> None:
     same = replace(first[0], member=7)
     assert "answered the same at every turn" in printed(show_differences([first[0], same]))
     assert "no other member" in printed(show_differences([first[0]]))
+
+
+def test_the_true_reward_stands_once_in_the_table(played: Any) -> None:
+    """Memory measures its true reward, too, as strict accuracy; the table said it twice and left out a third figure."""
+    results = json.loads(json.dumps(played.results))
+    results["true_reward_name"] = "belief mae"
+    text = printed(show_results(results))
+    (head, *_) = [line for line in text.splitlines() if line.strip().startswith("policy")]
+    assert head.count("belief mae") == 1
+    assert len(re.split(r"\s{2,}", head.strip())) == 4

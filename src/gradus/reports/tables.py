@@ -58,7 +58,10 @@ def condition_table(results: Mapping[str, Any], condition: str, grader: str | No
     name = grader or next(iter(graders))
     conditions = graders[name]
     stored = conditions[condition]
-    measures = measures_of(conditions)[:MOST]
+    labels: dict[str, str] = {}
+    for each in measures_of(conditions):  # the true reward may stand there once more under the environment's own name
+        labels.setdefault(_label(results, each), each)
+    measures = list(labels.values())[:MOST]
     table = Table(
         title=f"{condition}, {stored.get('episodes', '?')} episodes, grader {name}",
         title_justify="left",
