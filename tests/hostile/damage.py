@@ -1,6 +1,6 @@
 """Damages every kind of file in a run folder, and shows what the commands that read it say.
 
-    python -m tests.hostile.damage [--only TEXT]
+    python -m tests.hostile.damage [--only PATTERN]
 
 makes a small run, damages one file at a time, runs each command that reads it in a forked child, and prints a table. It ends with 1 if
 a command ended in a traceback, or used what was damaged without a word.
@@ -205,7 +205,7 @@ def main() -> None:
         run = small_run(Path(name))
         for file, (stage, commands) in FILES.items():
             original = hashlib.sha256((run / file).read_bytes()).hexdigest()
-            for words in commands if only in file else ():
+            for words in commands if re.search(only, file) else ():
                 whole = _tried(run, file, stage, words, None)
                 assert whole.code in (0, 1), whole.said
                 cells: list[str] = []
