@@ -121,7 +121,7 @@ DOCUMENTS = {
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json.gz": (("report", "RUN"),),
     "eval/episodes.jsonl.gz": (("show", "RUN/eval/episodes.jsonl.gz"), ("regrade", "RUN/eval/episodes.jsonl.gz", "--grader", "correctness"), ("report", "RUN")),
-    "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"), ("teach", "arithmetic", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl.gz")),
+    "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"), ("teach", "arithmetic", "--policy", "careless:0.55", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl.gz")),
     "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN"), ("watch", "RUN")),
     "sft/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),
