@@ -126,7 +126,7 @@ class Outcome:
         if same and self.left.get(file) == original:
             return f"{'named and ' if sentence else ''}made again", sentence
         if sentence:
-            return "named, same result" if same else "named", sentence
+            return "named, same result" if same and self.by_files else "named", sentence
         alike = same and self.code == whole.code and (self.by_files or self.said == whole.said)
         return ("no effect", "") if alike else (UNNOTICED, f"code {self.code}")
 
