@@ -22,10 +22,10 @@ ROWS: Mapping[str, Sequence[str]] = {
     "credit: turn": ("grpo.credit=turn",),
     "scale: none": ("grpo.scale=none",),
     "scale: group": ("grpo.scale=group",),
-    "algorithm: grpo, as published": ("grpo.algorithm=grpo",),
-    "algorithm: rloo, its baseline without oneself": ("grpo.algorithm=rloo",),
     "8 groups of 16": ("grpo.groups=8", "grpo.group_size=16"),
     "32 groups of 4": ("grpo.groups=32", "grpo.group_size=4"),
+    "algorithm: grpo, as published": ("grpo.algorithm=grpo",),
+    "algorithm: rloo, its baseline without oneself": ("grpo.algorithm=rloo",),
     "half of the SFT": ("sft.epochs=3",),
 }
 
