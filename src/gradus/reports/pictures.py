@@ -32,6 +32,7 @@ COLORS = (
     "#E69F00",
     "#56B4E9",
 )  # of Okabe and Ito (2008), which can be told apart with any common color blindness
+DASHES = ("-", "--", ":")
 MOST_PANELS = 6  # the page has all curves
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
@@ -78,7 +79,7 @@ def run_figures(folder: Path) -> list[Path]:
         for each in outcome_curves(record.results, headline_condition(record.results or {}))
     ]
     for name, curves in (("sft", sft), ("grpo", grpo), ("episode", outcome)):
-        if curves:
+        if curves := [each for each in curves if any(len({round(y or 0.0, 9) for y in line.y}) > 1 for line in each.series)]:
             written.append(curves_figure(curves[:MOST_PANELS], folder / "figures" / f"{name}.png"))
     return written
 
@@ -88,18 +89,20 @@ def curves_figure(curves: Sequence[Curve], path: Path) -> Path:
 
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots(rows, wide, squeeze=False).ravel()
+        told: set[tuple[str, ...]] = set()
         for axis, curve in zip(axes, curves, strict=False):
             for place, line in enumerate(curve.series):
-                color, y = COLORS[place % len(COLORS)], [float("nan") if each is None else each for each in line.y]
-                axis.plot(
-                    line.x, y, "o-" if line.dots else "-", color=color, markersize=3, alpha=0.3 if line.smooth else 1
-                )
-                smooth = [float("nan") if each is None else each for each in line.smooth or ()]
-                axis.plot(line.x if smooth else [], smooth, color=color, linewidth=1.8)
-                axis.plot([], [], color=color, label=line.name)
+                color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+                y, smooth = ([float("nan") if v is None else v for v in each] for each in (line.y, line.smooth))
+                alpha = 0.3 if smooth else 1.0
+                axis.plot(line.x, y, dash, marker="o" if line.dots else "", color=color, markersize=3, alpha=alpha)
+                axis.plot(line.x if smooth else [], smooth, dash, color=color, linewidth=1.8)
+                axis.plot([], [], dash, color=color, label=line.name)
             axis.set_title(curve.title)
-            if len(curve.series) > 1:
+            names = tuple(line.name for line in curve.series)
+            if len(names) > 1 and names not in told:  # once for all panels with the same lines
                 axis.legend(fontsize=7)
+            told.add(names)
         for axis in axes[len(curves) :]:
             axis.set_visible(False)
 
