@@ -13,7 +13,7 @@ from gradus.pipeline.progress import progress_bar
 __all__ = ["evaluate_policies", "parse_pair", "scripted_names", "write_evaluation_report"]
 
 
-def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy], **options: Any) -> Evaluation:
+def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
     """:func:`gradus.evaluation.evaluate` with a progress bar."""
     with progress_bar("evaluate", 0, "episodes") as advance:
         label = ""
