@@ -62,11 +62,24 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         raise ConfigError(
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
+    rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
+    recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
+    spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load(environment)
+    seeds = (
+        sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
+    )
+    return compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
+
+
+def _rollouts(
+    files: Mapping[str, Mapping[int, Sequence[Episode]]], conditions: Sequence[str], policy: str
+) -> dict[str, dict[str, dict[int, list[Episode]]]]:
+    """Condition -> run -> training seed -> episodes of a policy, for the conditions that all runs share."""
     rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
-    for condition in next(iter(stored.values()))["conditions"]:
+    for condition in conditions:
         of_runs = {
             name: {
-                seed: [each for each in episodes if each.policy == chosen and each.task.condition == condition]
+                seed: [each for each in episodes if each.policy == policy and each.task.condition == condition]
                 for seed, episodes in of_seeds.items()
             }
             for name, of_seeds in files.items()
@@ -75,12 +88,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
             rollouts[condition] = of_runs
     if not rollouts:
         raise ConfigError("the runs share no condition; evaluate them on the same ones")
-    recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
-    spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load(environment)
-    seeds = (
-        sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
-    )
-    return compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
+    return rollouts
 
 
 def _compare_logs(runs: Mapping[str, Path]) -> Results:

@@ -56,13 +56,7 @@ def run_seeds(
     ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are free cores if None.
     The numbers do not depend on it. Environments and rewards that only this process knows are trained here, one after another.
     """
-    if seeds < 2:
-        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen by seed")
-    if parallel is not None and parallel < 1:
-        raise ConfigError(f"parallel must be at least 1, got {parallel}")
-    folder = run_folder(recipe, out)
-    if (folder / "grpo").exists():
-        raise ConfigError(f"{folder} holds a run of one seed; choose another folder with --out")
+    folder = _checked_folder(recipe, seeds, parallel, out)
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
@@ -85,6 +79,17 @@ def run_seeds(
         return finish(run, costs, console or Console())
     finally:
         lock.release()
+
+
+def _checked_folder(recipe: Recipe, seeds: int, parallel: int | None, out: Path | None) -> Path:
+    if seeds < 2:
+        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen by seed")
+    if parallel is not None and parallel < 1:
+        raise ConfigError(f"parallel must be at least 1, got {parallel}")
+    folder = run_folder(recipe, out)
+    if (folder / "grpo").exists():
+        raise ConfigError(f"{folder} holds a run of one seed; choose another folder with --out")
+    return folder
 
 
 def seed_recipe(recipe: Recipe, seed: int) -> Recipe:

@@ -79,7 +79,9 @@ def run_figures(folder: Path) -> list[Path]:
         for each in outcome_curves(record.results, headline_condition(record.results or {}))
     ]
     for name, curves in (("sft", sft), ("grpo", grpo), ("episode", outcome)):
-        if curves := [each for each in curves if any(len({round(y or 0.0, 9) for y in line.y}) > 1 for line in each.series)]:
+        if curves := [
+            each for each in curves if any(len({round(y or 0.0, 9) for y in line.y}) > 1 for line in each.series)
+        ]:
             written.append(curves_figure(curves[:MOST_PANELS], folder / "figures" / f"{name}.png"))
     return written
 
