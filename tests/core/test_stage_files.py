@@ -12,6 +12,7 @@ from gradus.core.checksums import write_checksums
 from gradus.core.files import clear_half_written
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import VARIABLE, go_around
+from gradus.pipeline.doctor import diagnosis_of
 from gradus.pipeline.state import RunState
 from gradus.pipeline.teach_summary import MOST_EPISODES
 from gradus.reports import write_report
@@ -31,7 +32,8 @@ def a_run(folder: Path) -> Path:
     for stage, name in WRITTEN.items():
         with state.doing(stage, {"seed": 0}):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(json.dumps({"figure": 12}) + "\n")
+            record = {"kind": "sft", "step": 1, "loss": 2.0} if stage == "sft" else {}
+            (folder / name).write_text(json.dumps({**record, "figure": 12}) + "\n")
             if stage == "sft":
                 (folder / "sft" / "best").mkdir()
                 (folder / "sft" / "best" / "model.safetensors").write_bytes(bytes(100))
@@ -84,6 +86,17 @@ def test_a_report_names_what_changed_and_strict_refuses(
     assert not (run / "report.html").exists()
     with pytest.raises(StorageError, match=r"a line is damaged; without --strict: the rest is used"):
         go_around("a line is damaged", "the rest is used")
+
+
+def test_the_doctor_names_what_changed_or_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run(tmp_path / "run")
+    (run / "results.json").unlink()
+    diagnosis_of(run)
+    assert "results.json is not what the run wrote there" in capsys.readouterr().err
+    metrics = run / "sft" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("2.0", "9.0"))
+    diagnosis_of(metrics)
+    assert "metrics.jsonl is not what the run wrote there" in capsys.readouterr().err
 
 
 def test_what_a_killed_process_left_is_cleared_and_what_it_put_aside_comes_back(tmp_path: Path) -> None:
