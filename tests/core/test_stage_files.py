@@ -96,6 +96,7 @@ def test_the_doctor_names_what_changed_or_is_gone(tmp_path: Path, capsys: pytest
     metrics = run / "sft" / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace("2.0", "9.0"))
     diagnosis_of(metrics)
+    diagnosis_of(run)
     assert "metrics.jsonl is not what the run wrote there" in capsys.readouterr().err
 
 

@@ -80,6 +80,15 @@ def test_settings_that_are_none_are_said(tmp_path: Path) -> None:
         RunFolder(tmp_path).open(SftConfig(), resume=True)
 
 
+def test_a_run_whose_settings_are_gone_is_not_begun_on_top_of_itself(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.open(SftConfig(), resume=False)
+    folder.append({"kind": "sft", "step": 1})
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(StorageError, match=r"config\.json is gone, but .* holds a run"):
+        RunFolder(tmp_path).open(SftConfig(), resume=False)
+
+
 def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "other").mkdir()

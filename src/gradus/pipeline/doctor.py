@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gradus.core.documents import Diagnoses, Results, read_document
 from gradus.core.files import write_json
-from gradus.core.metrics import metrics_files, read_metrics
+from gradus.core.metrics import METRICS_FILES, read_metrics
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 
@@ -28,7 +28,7 @@ def diagnosis_of(run: Path) -> Diagnoses:
     """What `gradus doctor --json` prints: of the metrics of a run folder or file, and of the run's evaluation."""
     from gradus.health import diagnose, report
 
-    for file in (*metrics_files(run), run / "results.json"):
+    for file in [run] if run.is_file() else [run / name for name in (*METRICS_FILES, "results.json")]:
         for problem in changed_since(file):
             go_around(problem, "the diagnosis is of what is there")
     return report(diagnose([*read_metrics(run), *evaluation_records(run)]))

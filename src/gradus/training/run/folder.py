@@ -80,6 +80,10 @@ class RunFolder:
                 before = {**before, **_placed({"model": before.get("model")}, self.path)}
             _compare(before, now, self.path)
             return
+        if self.metrics.exists() or (self.path / "checkpoints").exists():
+            raise StorageError(
+                f"{stored} is gone, but {self.path} holds a run; restore it, or remove the folder to begin again"
+            )
         write_text(stored, json.dumps(now, indent=2) + "\n")
         if resolved is not None:
             write_text(self.path / RESOLVED, json.dumps(resolved, indent=2) + "\n")
