@@ -13,8 +13,10 @@ from gradus.audit import run_text_audit
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
+from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Scorer
+from gradus.audit.text.shapes import Others
 from gradus.audit.text.tasks import TextSubject, TextTask
 
 
@@ -199,3 +201,35 @@ def test_a_grader_that_hangs_is_not_waited_for():
     result = _audit(hanging, seconds=0.3)
     assert time.monotonic() - before < 60
     assert _status(result)["hostile answers"] == "fail"
+
+
+def _made(operator, gold, prompt=""):
+    task = TextTask(key="0", prompt=prompt, gold=gold)
+    others = Others(golds=[gold, "1", "2", "3"] * 8)
+    return [WRONG[operator].make(task, others, random.Random(seed)) for seed in range(20)]
+
+
+def test_what_a_question_may_leave_open_is_no_wrong_answer():
+    assert all(made is None for made in _made("the right answer denied", "1 0\n0 1"))  # nobody denies a grid
+    assert all(made is not None for made in _made("the right answer denied", "352"))
+    assert all(made is None for made in _made("one number twice", "A=1,B=2,C=3"))  # said twice, it is still so
+    assert _made("one number twice", "4, 5, 6")[0] == ("4, 5, 6, 4",)
+    assert _made("an element too many", "7 4\n6 9\n4 7")[0] == ("7 4\n6 9\n4 7\n999983 999983",)
+    for (answer,) in _made("one digit changed", "0.0936000013830"):  # of what rounding keeps
+        assert abs(float(answer) / 0.093600001383 - 1) > 0.01
+
+
+def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():
+    grid = [
+        TextTask(key=str(i), prompt=f"grid {i}", gold="\n".join(f"{i} {j} a b c" for j in range(30))) for i in range(20)
+    ]
+
+    def by_length(task, answer):
+        return len(task.gold) / len(answer) if task.gold in answer else 0.0
+
+    def first_lines(task, answer):
+        return float(answer.startswith(task.gold))
+
+    for judge, status in ((by_length, "pass"), (first_lines, "fail")):
+        checks = {check.name: check for check in _audit(judge, grid).checks}
+        assert checks["wrong answers"].status == status, checks["wrong answers"].evidence

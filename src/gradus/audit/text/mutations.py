@@ -47,7 +47,11 @@ def _number(change: Callable[[str, Random], str | None]) -> Wrong:
 
 
 def _one_digit(gold: str, rng: Random) -> str | None:
+    """Of a whole number any but the last; of a decimal one of the first two that count, for the others may be lost in rounding."""
     places = [i for i, character in enumerate(gold) if character.isdigit()]
+    if re.search(r"[.eE]", gold):
+        first = next((i for i, place in enumerate(places) if gold[place] != "0"), 0)
+        places = [*places[first : first + 2], places[-1]]
     place = places[0] if len(places) == 1 else rng.choice(places[: max(1, len(places) - 1)])
     return gold[:place] + str((int(gold[place]) + rng.randrange(1, 9)) % 10) + gold[place + 1 :]
 

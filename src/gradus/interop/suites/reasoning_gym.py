@@ -95,7 +95,7 @@ class ReasoningGymTasks:
         low, high = _SHARES[split]
         for attempt in range(_BLOCK):
             number = start - start % _BLOCK + (start + attempt * _STEP) % _BLOCK
-            item = self._numbered(number)
+            item, _ = self._numbered(number)
             if low <= share_of(item.question) < high:
                 return item
         raise EnvironmentFault(f"{self.name} has too few different questions for a {split} task; give it other options")
@@ -111,23 +111,24 @@ class ReasoningGymTasks:
         """What ``score_answer`` says of the marked answer. What it raises is an error of this answer."""
         reading = read_answer(text)
         try:
-            score = _worker().call("score", **self._where(item.columns["number"]), answer=reading.text)
+            number = item.columns["number"]
+            score = _worker().call("score", **self._where(number), answer=reading.text, whole=self._numbered(number)[1])
         except WorkerError as error:
             return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset}: {error}")
         if not isinstance(score, float) or not math.isfinite(score):
             return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset} returned {score}")
         return Verdict(score=score, given=reading.text, problem=reading.problem)
 
-    def _make(self, number: int) -> Item:
+    def _make(self, number: int) -> tuple[Item, str | None]:
+        """An item, and the entry that the worker scores it by."""
         try:
             entry = _worker().call("item", **self._where(number))
         except WorkerError as error:
             raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
         answer = entry["answer"]
         self._seconds += entry["seconds"]
-        return Item(
-            question=entry["question"], answer="" if answer is None else str(answer), columns={"number": number}
-        )
+        text = "" if answer is None else str(answer)
+        return Item(question=entry["question"], answer=text, columns={"number": number}), entry["whole"]
 
     def _where(self, number: int) -> dict[str, Any]:
         return {"name": self._dataset, "options": self._options, "number": number}
