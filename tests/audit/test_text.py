@@ -205,7 +205,7 @@ def test_a_grader_that_hangs_is_not_waited_for():
 
 def _made(operator, gold, prompt=""):
     task = TextTask(key="0", prompt=prompt, gold=gold)
-    others = Others(golds=[gold, "1", "2", "3"] * 8)
+    others = Others(golds=[gold, *map(str, range(100, 140))])
     return [WRONG[operator].make(task, others, random.Random(seed)) for seed in range(20)]
 
 
