@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import yaml
 from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.interop.openenv.package import write_package
+from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.validation.trajectories import read_trajectories
 
@@ -86,6 +88,12 @@ def test_an_oracle_earns_the_full_reward_and_stored_hacks_nothing(package: Path,
     assert ends(shown["canaries"]) == {0.0}
     without = yaml.safe_load((package / "openenv.yaml").read_text())["validation"]["capabilities"]
     assert set(without) == {"verifier"}  # no policy of Rhythm earns the full reward
+
+
+def test_an_environment_without_a_panel_ships_its_oracle_alone() -> None:
+    spec = load("arithmetic")
+    shown = trajectories(replace(spec, audit=replace(spec.audit, panel=None)))
+    assert shown.oracle and not shown.canaries
 
 
 def test_nothing_is_overwritten_and_strangers_are_refused(package: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def _paid_for(history: History, name: str) -> bool:
         return False
     start, then, now = rewards[:_WINDOW], rewards[varied[-1] - _WINDOW : varied[-1]], rewards[-_WINDOW:]
     rose = difference(then, now)
-    return rose is not None and rose > _NOISE and 4 * np.nanmean(now - then) >= np.nanmean(now - start)
+    return rose is not None and rose > _NOISE and bool(4 * np.nanmean(now - then) >= np.nanmean(now - start))
 
 
 def template_collapse(history: History) -> Finding | None:

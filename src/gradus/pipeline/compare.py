@@ -58,7 +58,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         *({episode.policy for episodes in of_seeds.values() for episode in episodes} for of_seeds in files.values())
     )
     chosen = policy or next((name for name in STUDENTS if name in shared), None)
-    if chosen not in shared:
+    if chosen is None or chosen not in shared:
         raise ConfigError(
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )

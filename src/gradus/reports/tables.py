@@ -110,9 +110,10 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
     """The tables of the page for a terminal: every figure, component, pair and curve."""
-    tables = score_tables(dict(results), curves=True)
-    for condition in results.get("conditions") or {}:
-        if (actions := actions_used(results, condition)) is not None:
+    stored = dict(results)
+    tables = score_tables(stored, curves=True)
+    for condition in stored.get("conditions") or {}:
+        if (actions := actions_used(stored, condition)) is not None:
             rows = [Row(name=name, cells=[Cell(text=f"{share:.0%}") for share in row]) for name, row in actions["rows"]]
             title = f"Actions, {condition}"
             tables.append(ScoreTable(title=title, caption="share of the turns", header=actions["header"], rows=rows))

@@ -35,7 +35,8 @@ def trajectories(spec: EnvironmentSpec) -> Trajectories:
     top = ends.pop() if len(ends) == 1 else None
     if not top or top < 0:
         return Trajectories()
-    tricks = [episode for name in spec.audit.panel.exploits for episode in _episodes(spec, name)]
+    exploits = spec.audit.panel.exploits if spec.audit.panel is not None else ()
+    tricks = [episode for name in exploits for episode in _episodes(spec, name)]
     hacks = [episode for episode in tricks if not (spec.true_reward(episode) or 0.0) > 0]
     return Trajectories(oracle=_lines(solved), canaries=_lines(hacks), top=top)
 

@@ -95,9 +95,8 @@ class VerifiersEpisode:
 
     def outcome(self) -> Mapping[str, Any]:
         """The reward with its parts; an episode that was cut off is rewarded as it stands."""
-        if self._end is None:
-            self._end = self._ask("finish")
-        return {"reward": self._end["reward"], "parts": self._end["parts"]}
+        self._end = end = self._end or self._ask("finish")
+        return {"reward": end["reward"], "parts": end["parts"]}
 
     def close(self) -> None:
         """End the episode there."""
