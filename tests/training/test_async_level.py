@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import signal
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def answers(folder: Path, step: int) -> str:
-    return (folder / "episodes" / f"step-{step:06d}.jsonl").read_text()
+    return gzip.decompress((folder / "episodes" / f"step-{step:06d}.jsonl.gz").read_bytes()).decode()
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
 
     >>> interval = crossed_interval([[1.0, 2.0, 3.0, 5.0], [1.5, 2.0, 3.5, 5.0], [1.0, 2.5, 3.0, 4.0]])
     >>> round(interval.mean, 4), round(interval.low, 4), round(interval.high, 4)
-    (2.7917, 0.0812, 5.5021)
+    (2.7917, 0.3946, 5.1888)
     """
     (table,), labels = _complete([values], clusters)
     if not table.size:
