@@ -41,6 +41,18 @@ def a_run(folder: Path) -> Path:
     return folder
 
 
+def test_changed_costs_are_named_and_written_anew(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    (run / "costs.json").write_text("{}")
+    RunState(run).keep("costs.json")
+    assert changed_since(run) == []
+    (run / "costs.json").write_text("[]")
+    assert ["costs.json" in said for said in changed_since(run)] == [True]
+    assert RunState(run).done("doctor", {"seed": 0})  # a run that goes on writes its costs again
+    RunState(run).keep("costs.json")
+    assert changed_since(run) == []
+
+
 def test_a_changed_figure_in_any_file_of_a_stage_is_noticed(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     assert changed_since(run) == []

@@ -230,6 +230,7 @@ class Stages(TypedDict, extra_items=Any):
     """``state.json``: which stages of a run are done."""
 
     stages: dict[str, StageState]
+    files: NotRequired[dict[str, str]]
 
 
 Splits = dict[str, list[str]]  # splits.json: role -> ids of its tasks

@@ -58,10 +58,11 @@ def changed_since(place: Path) -> list[str]:
     else:
         return []
     try:
-        stages = read_document(run / "state.json", Stages)["stages"].values()
+        state = read_document(run / "state.json", Stages)
     except StorageError as error:
         return [str(error)]
-    stored = {name: checksum for stage in stages for name, checksum in stage.get("files", {}).items()}
+    parts = [state.get("files", {}), *(stage.get("files", {}) for stage in state["stages"].values())]
+    stored = {name: checksum for part in parts for name, checksum in part.items()}
     wanted = {name: checksum for name, checksum in stored.items() if place in (run / name, *(run / name).parents)}
     return [
         f"{run / name} is not what the run wrote there (its checksum differs, or it is gone)"

@@ -19,7 +19,7 @@ from gradus.pipeline.run_summary import show_costs, show_promises
 from gradus.pipeline.stages import RunContext, Stage
 from gradus.training.run.trackers import check_trackers
 
-__all__ = ["SEEDS", "do_stages", "finish", "remaining", "run_folder", "run_recipe"]
+__all__ = ["SEEDS", "do_stages", "finish", "remaining", "run_folder", "run_recipe", "store_costs"]
 
 SEEDS = "seeds.json"  # in the folder of a run of several training seeds
 
@@ -42,7 +42,7 @@ def run_recipe(
         run = RunContext(recipe, folder, redo=redo, console=console or Console(quiet=quiet()))
         run.anyway = anyway
         do_stages(run, run.stages)
-        write_json(folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
+        store_costs(run)
         return finish(run, run.state.costs(), console or Console())
     finally:
         lock.release()
@@ -66,6 +66,12 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
             do(run, cost)
         run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
     write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
+
+
+def store_costs(run: RunContext) -> None:
+    """Write what the stages cost; a run ends with it."""
+    write_json(run.folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
+    run.state.keep("costs.json", "recipe.toml")
 
 
 def remaining(recipe: Recipe, folder: Path) -> list[str]:

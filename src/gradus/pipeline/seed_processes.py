@@ -16,10 +16,9 @@ import torch
 from rich.console import Console
 
 from gradus.core import GradusError
-from gradus.core.files import write_json
 from gradus.core.locks import FolderLock
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.run import do_stages
+from gradus.pipeline.run import do_stages, store_costs
 from gradus.pipeline.stages import RunContext
 from gradus.reports import write_report
 
@@ -52,7 +51,7 @@ def _train(recipe: Recipe, folder: Path, shared: Path, *, redo: bool, console: C
         run = RunContext(recipe, folder, redo=redo, console=console)
         run.stored = shared
         do_stages(run, run.stages)
-        write_json(folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
+        store_costs(run)
         write_report(folder)
     finally:
         lock.release()

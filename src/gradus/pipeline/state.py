@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, StorageError
+from gradus.core.checksums import digest
 from gradus.core.documents import Stages, read_document
 from gradus.core.files import write_json
 from gradus.core.stage_files import changed_files, stage_files
@@ -40,7 +41,9 @@ class RunState:
         self.folder = folder
         self.redo = redo
         self.path = folder / "state.json"
-        self._stages: dict[str, Any] = read_document(self.path, Stages)["stages"] if self.path.exists() else {}
+        stored: Stages = read_document(self.path, Stages) if self.path.exists() else {"stages": {}}
+        self._stages: dict[str, Any] = dict(stored["stages"])
+        self._files = stored.get("files", {})
 
     def done(self, stage: str, settings: Mapping[str, Any]) -> bool:
         """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings and redo is off."""
@@ -78,6 +81,11 @@ class RunState:
             else:
                 self._unbegun(stage)
 
+    def keep(self, *names: str) -> None:
+        """Store the checksums of files that belong to no stage: whoever reads the run says if they change, and the run writes them anew."""
+        self._files = {name: digest(self.folder / name) for name in names}
+        self._write()
+
     def costs(self) -> list[dict[str, Any]]:
         """One row a stage, in order: stage, seconds, and what else it reported."""
         return [{"stage": name, **self._stages[name]["cost"]} for name in UPSTREAM if name in self._stages]
@@ -112,7 +120,8 @@ class RunState:
             self.folder.rmdir()
 
     def _write(self) -> None:
-        write_json(self.path, {"schema": 1, "stages": self._stages})
+        files = {"files": self._files} if self._files else {}
+        write_json(self.path, {"schema": 1, "stages": self._stages, **files})
 
 
 def _downstream(stage: str) -> list[str]:
