@@ -12,11 +12,14 @@ from gradus.rollouts import roll_out
 PAGE = Path(__file__).parents[2] / "docs" / "own_environment.md"
 
 
+def _printed():
+    """The programs of the page, in order."""
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert code
-    (tmp_path / "docs_digits.py").write_text(code.group(1), encoding="utf-8")
+    (tmp_path / "docs_digits.py").write_text(_printed()[1], encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     return "docs_digits:spec"
 
@@ -49,6 +52,15 @@ def test_it_loads_and_plays(module):
         assert episode.stop is (StopReason.TERMINATED if reached else StopReason.TURN_LIMIT)
         assert episode.metrics["true_reward"] == float(reached)
         assert episode.reward.value == pytest.approx(sum(turn.env_reward for turn in episode.turns))
+
+
+def test_a_class_is_enough(tmp_path):
+    (tmp_path / "doors.py").write_text(_printed()[0], encoding="utf-8")
+    spec = environments.load(str(tmp_path / "doors.py"))
+    assert spec.summary == "Open the right one of three doors; three tries."
+    episodes = roll_out(spec, spec.policy("random"), spec.tasks("in-distribution", 60)).episodes
+    assert all(len(episode.turns) == 3 or episode.env_return == 1.0 for episode in episodes)
+    assert 0.5 < sum(episode.env_return for episode in episodes) / 60 < 0.9  # three random tries of three doors: 0.70
 
 
 def test_unknown_names_say_what_is_known():

@@ -61,7 +61,7 @@ class Audit(Shown):
 
 
 def audit(
-    environment: str | EnvironmentSpec,
+    environment: str | EnvironmentSpec | type,
     grader: str | None = None,
     *,
     rewards: Sequence[Any] = (),
@@ -123,14 +123,14 @@ def audit(
 
 
 def _of_recipe(
-    environment: str | EnvironmentSpec, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
+    environment: str | EnvironmentSpec | type, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
 ) -> tuple[EnvironmentSpec, str | None]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
     from gradus.pipeline.recipe_files import load_recipe
 
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
-    name = file_name(environment) if isinstance(environment, str) else environment.name
+    name = file_name(environment) if isinstance(environment, str) else load_environment(environment).name
     made = load_recipe(name, path=Path(recipe))
     return made.spec(), grader or made.grader
 

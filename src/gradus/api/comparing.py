@@ -73,7 +73,7 @@ def evaluate(
     policies: str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any],
     against: Any = (),
     *,
-    env: str | EnvironmentSpec | None = None,
+    env: str | EnvironmentSpec | type | None = None,
     conditions: Sequence[str] | None = None,
     graders: Sequence[str] | None = None,
     rewards: Sequence[Any] = (),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
+from gradus.interop.classes import class_spec
 
 if TYPE_CHECKING:
     from gradus.rollouts import RolloutResult
@@ -19,8 +20,9 @@ Rows = Sequence[Mapping[str, Any]]
 _KINDS = {".jsonl": "jsonl", ".csv": "csv"}
 
 
-def load_environment(name: str | Path | EnvironmentSpec, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
-    """An environment by name (``gradus envs`` lists them), by file (``rows.jsonl``, ``mine.py:spec``), or as it is.
+def load_environment(name: str | Path | EnvironmentSpec | type, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
+    """An environment by name (``gradus envs`` lists them), by file (``rows.jsonl``, ``mine.py``), a class with ``reset`` and
+    ``step``, or as it is.
 
     ``rewards``: reward functions that become its grader, called ``rewards``; see :func:`gradus.train`.
 
@@ -28,13 +30,15 @@ def load_environment(name: str | Path | EnvironmentSpec, *, rewards: Sequence[An
     >>> gradus.load_environment("arithmetic").max_turns
     1
     """
+    if isinstance(name, type):
+        name = class_spec(name)
     given = name if isinstance(name, EnvironmentSpec) else environments.load(file_name(str(name)))
     spec = environments.with_random(given)
     return with_rewards(spec, rewards) if rewards else spec
 
 
 def roll_out(
-    environment: str | EnvironmentSpec,
+    environment: str | EnvironmentSpec | type,
     policy: str | Policy,
     *,
     episodes: int = 8,
@@ -77,7 +81,7 @@ def _summary(name: str) -> str:
         return f"{name}:… — {error}"
 
 
-def describe(environment: str | EnvironmentSpec) -> dict[str, Any]:
+def describe(environment: str | EnvironmentSpec | type) -> dict[str, Any]:
     """What ``gradus envs NAME --json`` prints: graders, conditions, policies, teacher.
 
     >>> from gradus import api
@@ -139,12 +143,14 @@ def file_name(name: str) -> str:
     return f"{kind}:{name}" if kind and ":" not in path and (query or Path(path).exists()) else name
 
 
-def as_name(data: str | Path | EnvironmentSpec | Rows, rewards: Sequence[Any] = ()) -> str:
+def as_name(data: str | Path | EnvironmentSpec | type | Rows, rewards: Sequence[Any] = ()) -> str:
     """The name under which a run loads ``data``; rows and a specification are registered in this process."""
     from gradus.rewards import find_reward
 
     if isinstance(data, str | Path):
         return file_name(str(data))
+    if isinstance(data, type):
+        data = class_spec(data)
     if isinstance(data, EnvironmentSpec):
         if ":" in data.name:
             raise ConfigError(f"an environment of one's own has a name without a colon, got {data.name!r}")

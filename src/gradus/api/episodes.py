@@ -59,7 +59,7 @@ def show(
     *,
     newest: bool = False,
     compared: bool = False,
-    environment: str | EnvironmentSpec | None = None,
+    environment: str | EnvironmentSpec | type | None = None,
 ) -> StoredEpisodes:
     """An episode of a file; with ``newest``, or for a run folder, the best, worst, a random and an invalid one of the newest step.
 
@@ -91,7 +91,7 @@ def show(
     return StoredEpisodes(path, chosen, len(stored.episodes), problems, view)
 
 
-def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | None) -> EnvironmentSpec:
+def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | None) -> EnvironmentSpec:
     """The environment that was named, or the registered one that the file names."""
     if given is not None:
         return load_environment(given)
@@ -154,7 +154,7 @@ def regrade(
     grader: str | None = None,
     *,
     rewards: Sequence[Any] = (),
-    environment: str | EnvironmentSpec | None = None,
+    environment: str | EnvironmentSpec | type | None = None,
 ) -> Regraded:
     """Grade stored episodes again, with another grader of the environment or with reward functions. Nothing is rolled out."""
     from gradus.core.stage_files import changed_since
@@ -171,7 +171,9 @@ def regrade(
     return Regraded(spec, chosen.name, stored.episodes, grade_again(spec, stored.episodes, chosen), problems)
 
 
-def play(environment: str | EnvironmentSpec, *, seed: int | None = None, condition: str | None = None) -> Episode:
+def play(
+    environment: str | EnvironmentSpec | type, *, seed: int | None = None, condition: str | None = None
+) -> Episode:
     """Play one episode in the terminal; what was hidden is shown at its end. A different task each day without ``seed``."""
     from rich.console import Console
 

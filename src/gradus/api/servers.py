@@ -16,7 +16,7 @@ __all__ = ["package_environment", "serve_environment", "watch"]
 
 
 def serve_environment(
-    environment: str | EnvironmentSpec,
+    environment: str | EnvironmentSpec | type,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,

@@ -27,7 +27,7 @@ def init(source: str, out: str | Path, *, model: str | None = None, overwrite: b
 
 
 def teach(
-    environment: str | EnvironmentSpec,
+    environment: str | EnvironmentSpec | type,
     policy: str | None = None,
     *,
     out: str | Path,

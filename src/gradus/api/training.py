@@ -96,7 +96,7 @@ def train(
 
     Args:
         model: a folder or a name on the hub; None makes a nano model from the data's words.
-        data: an environment (its name, ``mine.py:spec``, an EnvironmentSpec) or data (``rows.jsonl``, ``rows.csv``, a list of
+        data: an environment (its name, ``mine.py``, an EnvironmentSpec, a class with ``reset`` and ``step``) or data (``rows.jsonl``, ``rows.csv``, a list of
             rows with ``question`` and ``answer``).
         rewards: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of numbers``; or names as in
             ``gradus rewards list``; or pairs of one of these and a weight. The environment's own grader if there are none.

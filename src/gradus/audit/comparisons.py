@@ -47,7 +47,10 @@ def check_separation(panel: PanelEpisodes) -> Check:
         evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {told}{_settled_by(settle)}"
     else:
         lowest = min(steps, key=lambda name: _mean(steps[name]))
-        evidence = f"all {len(steps)} steps {' < '.join(panel.ladder)} raise the reward; the least is {lowest} {signed(steps[lowest])}"
+        which = "the step" if len(steps) == 1 else f"each of the {len(steps)} steps"
+        evidence = (
+            f"{which} {' < '.join(panel.ladder)} raises the reward; the least is {lowest} {signed(steps[lowest])}"
+        )
     status = "fail" if flat else "unresolved" if unsure else "pass"
     measured = {"least_effect": least, "steps": {n: _record(s) for n, s in steps.items()}}
     return Check(name="separation", status=status, evidence=evidence, measured=measured)

@@ -31,7 +31,7 @@ __all__ = [
 
 ENVIRONMENT = typer.Argument(
     ...,
-    help="Environment, as in `gradus envs`; your rows.jsonl or rows.csv; your own FILE.py:NAME or module:attribute.",
+    help="Environment, as in `gradus envs`; your rows.jsonl or rows.csv; your own FILE.py, FILE.py:NAME or module:attribute.",
 )
 JSON = typer.Option(
     None,

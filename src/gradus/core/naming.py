@@ -14,7 +14,7 @@ from typing import Any
 
 from gradus.core.errors import ConfigError
 
-__all__ = ["did_you_mean", "import_object"]
+__all__ = ["did_you_mean", "import_file", "import_object"]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -35,7 +35,7 @@ def import_object(name: str, kind: str) -> Any:
     module_name, separator, attribute = name.rpartition(":")
     if not separator or not module_name or not attribute or module_name.startswith(".") or "\0" in name:
         raise ConfigError(f"{kind} {name!r} should be module:attribute or FILE.py:NAME")
-    module = _file(module_name, kind) if module_name.endswith(".py") else _module(module_name, kind)
+    module = import_file(module_name, kind) if module_name.endswith(".py") else _module(module_name, kind)
     if not hasattr(module, attribute):
         own = [each for each in vars(module) if not each.startswith("_")]
         raise ConfigError(f"{module_name} has no attribute {attribute!r}{did_you_mean(attribute, own)}")
@@ -53,7 +53,8 @@ def _module(name: str, kind: str) -> ModuleType:
         ) from error
 
 
-def _file(name: str, kind: str) -> ModuleType:
+def import_file(name: str, kind: str) -> ModuleType:
+    """The module of a Python file, imported once. Raises ConfigError if there is none."""
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"no file {name} for {kind}")

@@ -1,4 +1,4 @@
-"""Finding an environment by name: ``rhythm``, ``jsonl:tasks.jsonl``, or one's own as ``my_module:spec`` or ``mine.py:spec``.
+"""Finding an environment by name: ``rhythm``, ``jsonl:tasks.jsonl``, or one's own as ``my_module:spec``, ``mine.py:spec`` or ``mine.py``.
 
 A loader takes the text after the first colon (or None) and returns an EnvironmentSpec. Loaders are named, not imported, so
 that looking one up costs nothing until it is used. Other packages add theirs by the entry point group ``gradus.environments``.
@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import TypeGuard
 
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
-from gradus.core.naming import did_you_mean, import_object
+from gradus.core.naming import did_you_mean, import_file, import_object
 from gradus.policies.scripted import policy_factory
 
 __all__ = ["is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]
@@ -53,8 +54,10 @@ def names() -> list[str]:
 
 
 def load(name: str) -> EnvironmentSpec:
-    """The environment called ``name``. One's own ``module:attribute`` or ``FILE.py:NAME`` is imported."""
+    """The environment called ``name``. One's own ``module:attribute``, ``FILE.py:NAME`` or ``FILE.py`` is imported."""
     head, separator, _ = name.partition(":")
+    if name.endswith(".py") and head not in names():
+        name, separator = f"{name}:{_only_one(name)}", ":"
     if head in names() or not separator:
         return load_registered(name)
     return with_random(_as_spec(name, import_object(name, "environment"), None))
@@ -67,7 +70,7 @@ def load_registered(name: str) -> EnvironmentSpec:
     if entry is None:
         raise ConfigError(
             f"unknown environment {name!r}{did_you_mean(head, names())}; known are {', '.join(names())}, or give your "
-            "own as module:attribute or FILE.py:NAME"
+            "own as module:attribute, FILE.py:NAME or FILE.py"
         )
     if isinstance(entry, EntryPoint):
         return with_random(_as_spec(name, entry.load(), argument or None))
@@ -90,8 +93,29 @@ def is_registered_by_name(name: str) -> bool:
     return head in names() and not callable(_LOADERS.get(head))
 
 
+def _only_one(file: str) -> str:
+    """The name in a file that is an environment: ``spec``, or the one class of its own with ``reset`` and ``step``."""
+    module = import_file(file, "environment")
+    if hasattr(module, "spec"):
+        return "spec"
+    own = [name for name, each in vars(module).items() if _steps(each) and each.__module__ == module.__name__]
+    if len(own) != 1:
+        raise ConfigError(
+            f"{file} has {', '.join(own) or 'no class with reset and step'}, and no 'spec'; expected one of them, or name it as {file}:NAME"
+        )
+    return own[0]
+
+
+def _steps(value: object) -> TypeGuard[type]:
+    return isinstance(value, type) and hasattr(value, "reset") and hasattr(value, "step")
+
+
 def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
-    """A spec, or what a function returns that makes one: of the text after the colon if it takes it, of nothing otherwise."""
+    """A spec, a class with ``reset`` and ``step``, or what a function returns that makes a spec: of the text after the colon
+    if it takes it, of nothing otherwise."""
+    if _steps(value):
+        of_class: Callable[[type], EnvironmentSpec] = import_object("gradus.interop.classes:class_spec", "environment")
+        return of_class(value)
     if callable(value) and not isinstance(value, EnvironmentSpec):
         try:
             value = value(argument) if _takes_argument(value) else value()
@@ -105,7 +129,7 @@ def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
             ) from error
     if not isinstance(value, EnvironmentSpec):
         raise ConfigError(
-            f"{name!r} is a {type(value).__name__}; expected an EnvironmentSpec or a function that returns one"
+            f"{name!r} is a {type(value).__name__}; expected an EnvironmentSpec, a function that returns one, or a class with reset and step"
         )
     return value
 

@@ -130,7 +130,9 @@ def _relative(place: str, folder: Path) -> str:
 
 
 def _beside(name: str, folder: Path) -> str:
-    """``FILE.py:NAME`` with the file relative to the recipe."""
+    """``FILE.py`` or ``FILE.py:NAME`` with the file relative to the recipe."""
+    if name.endswith(".py"):
+        return _relative(name, folder)
     file, separator, attribute = name.rpartition(":")
     return f"{_relative(file, folder)}:{attribute}" if separator and file.endswith(".py") else name
 

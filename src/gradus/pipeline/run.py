@@ -17,6 +17,7 @@ from gradus.core.verbosity import quiet
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run_summary import show_costs, show_promises
 from gradus.pipeline.stages import RunContext, Stage
+from gradus.pipeline.state import default_folder
 from gradus.training.run.trackers import check_trackers
 
 __all__ = ["SEEDS", "do_stages", "finish", "remaining", "run_folder", "run_recipe", "store_costs"]
@@ -49,8 +50,8 @@ def run_recipe(
 
 
 def run_folder(recipe: Recipe, out: Path | None) -> Path:
-    """Where a run is stored: ``out``, or runs/ENVIRONMENT."""
-    return out or Path("runs") / recipe.environment.partition(":")[0]
+    """Where a run is stored: ``out``, or a folder in runs/ that is named after the environment."""
+    return out or default_folder(recipe.environment)
 
 
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from gradus.core.documents import Stages, read_document
 from gradus.core.files import write_json
 from gradus.core.stage_files import changed_files, stage_files
 
-__all__ = ["UPSTREAM", "RunState"]
+__all__ = ["UPSTREAM", "RunState", "default_folder"]
 
 # What a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
@@ -28,6 +29,23 @@ UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "eval": ("grpo",),
     "doctor": ("grpo", "eval"),
 }
+
+
+def default_folder(environment: str) -> Path:
+    """Where a run is stored if nobody says so: ``runs/`` and a name for the environment, one for each file, set and game.
+
+    >>> [default_folder(name).name for name in ("rhythm", "jsonl:data/rows.jsonl?answer=label", "/home/a/mine.py:spec")]
+    ['rhythm', 'rows', 'mine']
+    >>> [default_folder(name).name for name in ("mine.py:Doors", "reasoning-gym:gcd", "openenv:ws://host:8000")]
+    ['mine-Doors', 'reasoning-gym-gcd', 'openenv-ws-host-8000']
+    """
+    head, _, argument = environment.partition("?")[0].partition(":")
+    if head.endswith(".py"):
+        head, argument = Path(head).stem, "" if argument == "spec" else argument
+    elif head in ("jsonl", "csv"):
+        head, argument = Path(argument).stem, ""
+    name = re.sub(r"[^\w.-]+", "-", f"{head}-{argument}" if argument else head).strip("-.")
+    return Path("runs") / (name or "run")
 
 
 class RunState:

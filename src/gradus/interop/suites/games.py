@@ -42,10 +42,12 @@ def game_spec(
     per_turn: bool = False,
     policies: Mapping[str, Answer] | None = None,
     teacher: str = "random",
+    ladder: Sequence[str] = ("silence", "random"),
 ) -> EnvironmentSpec:
     """A game as an environment. ``random_move`` plays a legal move; ``moves(seed)`` is some move, for the audit.
 
-    A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with.
+    A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. ``ladder``: the
+    panel's, from worst to best; silence is no rung if a random move stands in for what cannot be understood.
     """
     scripted: dict[str, Answer] = {"random": random_move, "silence": lambda _, __: "", **(policies or {})}
     spec = EnvironmentSpec(
@@ -67,9 +69,7 @@ def game_spec(
         true_reward=_return,
         teacher=teacher,
         language=Language(vocabulary=lambda: _examples(spec)),
-        audit=AuditHints(
-            panel=Panel(ladder=("silence", "random"), reflexes=("random", "constant")), random_answers=moves
-        ),
+        audit=AuditHints(panel=Panel(ladder=ladder, reflexes=("random", "constant")), random_answers=moves),
         recipe="game.toml",
     )
     return spec

@@ -48,6 +48,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         moves=lambda seed: str(seed % actions),
         max_turns=limit,
         per_turn=True,
+        ladder=("random",),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.state import default_folder
 from gradus.policies.local.folders import adapter_base, find_model
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.rollouts import roll_out
@@ -63,7 +64,7 @@ class Subject:
 
     def __init__(self, recipe: Recipe, *, folder: Path | None, scratch: Path, online: bool) -> None:
         self.recipe, self.scratch, self.online = recipe, scratch, online
-        self.folder = folder or Path("runs") / recipe.environment.partition(":")[0]
+        self.folder = folder or default_folder(recipe.environment)
 
     @cached_property
     def spec(self) -> EnvironmentSpec:

@@ -1,0 +1,160 @@
+"""A class with ``reset`` and ``step`` is an environment, without a record of ours."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import gradus
+from gradus import environments
+from gradus.audit.signal import check_signal
+from gradus.core import ConfigError, Episode, Observation, StopReason
+from gradus.interop.classes import class_spec
+from gradus.rollouts import roll_out
+
+FILE = '''
+import random
+
+
+class Coin:
+    """Guess a coin."""
+
+    def reset(self, seed):
+        self.side = random.Random(seed).choice(["heads", "tails"])
+        return "Heads or tails?"
+
+    def step(self, action):
+        return "it was " + self.side, float(action.strip() == self.side), True
+'''
+
+
+class Doors:
+    """Open the right one of three doors; three tries."""
+
+    actions: ClassVar[list[str]] = ["1", "2", "3"]
+    max_turns = 3
+
+    def reset(self, *, seed: int, **_: Any) -> tuple[list[int], dict[str, Any]]:
+        self.right = str(random.Random(seed).randint(1, 3))
+        self.taken: list[str] = []
+        return [0, 0], {"an": "info"}
+
+    def step(self, action: str) -> tuple[list[int], float, bool, bool, dict[str, Any]]:
+        self.taken.append(action)
+        done = action == self.right
+        return [len(self.taken), int(done)], float(done), done, False, {}
+
+    def expert(self) -> str:
+        return self.right
+
+
+def _episodes(spec: gradus.EnvironmentSpec, policy: str, count: int = 8) -> list[Episode]:
+    tasks = [spec.train_task(index) for index in range(count)]
+    return list(roll_out(spec, spec.policy(policy), tasks, grader=spec.grader(None)).episodes)
+
+
+def test_a_lone_file_with_one_class_is_an_environment(tmp_path: Path) -> None:
+    file = tmp_path / "coin.py"
+    file.write_text(FILE, encoding="utf-8")
+    spec = environments.load(str(file))
+    assert (spec.name, spec.summary) == ("coin", "Guess a coin.")
+    episodes = _episodes(spec, "constant:heads", 32)
+    rewards = [episode.reward.value for episode in episodes if episode.reward]
+    assert set(rewards) == {0.0, 1.0}
+    assert rewards == [float("heads" in (episode.final.text if episode.final else "")) for episode in episodes]
+    assert spec.teacher is None  # nothing says what could be answered
+    assert spec.language.vocabulary is None
+
+
+def test_a_lone_file_prefers_its_spec_and_names_what_it_has(tmp_path: Path) -> None:
+    two = tmp_path / "two.py"
+    two.write_text(FILE + "\n\nclass Other(Coin):\n    pass\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"has Coin, Other, and no 'spec'"):
+        environments.load(str(two))
+    assert environments.load(f"{two}:Other").name == "other"
+    none = tmp_path / "none.py"
+    none.write_text("x = 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no class with reset and step"):
+        environments.load(str(none))
+    named = tmp_path / "named.py"
+    named.write_text(
+        FILE + "\n\nfrom gradus.interop.classes import class_spec\nspec = class_spec(Coin, name='mine')\n", "utf-8"
+    )
+    assert environments.load(str(named)).name == "mine"
+
+
+def test_tuples_of_gymnasium_and_an_expert(tmp_path: Path) -> None:
+    spec = gradus.load_environment(Doors)
+    assert spec.teacher == "expert"
+    assert {episode.reward.value for episode in _episodes(spec, "expert") if episode.reward} == {1.0}
+    first = _episodes(spec, "random")[0]
+    assert first.turns[0].observation == "[0, 0]"
+    assert first.system_prompt == "Answer with one of: 1, 2, 3."
+
+
+def test_an_answer_that_is_no_action_counts_as_invalid_and_a_random_one_stands_in() -> None:
+    spec = class_spec(Doors)
+    episodes = _episodes(spec, "constant:the second", 30)
+    assert all(not turn.valid and "expected one of 1, 2, 3" in (turn.error or "") for e in episodes for turn in e.turns)
+    rate = sum(episode.env_return or 0 for episode in episodes) / 30
+    assert 0.4 < rate < 1.0  # three random tries of three doors: 0.70
+    again = _episodes(spec, "constant:the second", 30)
+    assert [episode.env_return for episode in episodes] == [episode.env_return for episode in again]
+
+
+def test_observations_pass_as_they_are() -> None:
+    class Own:
+        def reset(self, *, seed: int | None = None, **_: Any) -> Observation:
+            return Observation(text="go", data={"seed": seed})
+
+        def step(self, action: str) -> Observation:
+            return Observation(text="end", reward=2.0, terminated=True, action_valid=action == "x")
+
+    episode = _episodes(class_spec(Own), "constant:y")[0]
+    assert episode.env_return == 2.0
+    assert not episode.turns[0].valid
+    assert episode.turns[0].action == "y"
+
+
+def test_what_a_class_lacks_is_said() -> None:
+    class NoSeed:
+        def reset(self) -> str:
+            return ""
+
+        def step(self, action: str) -> str:
+            return action
+
+    with pytest.raises(ConfigError, match=r"NoSeed.reset takes no seed; expected reset\(self, seed\)"):
+        class_spec(NoSeed)
+
+    class Word(NoSeed):
+        actions = "up"
+
+        def reset(self, seed: int = 0) -> str:
+            return ""
+
+    with pytest.raises(ConfigError, match="expected a list of texts"):
+        class_spec(Word)
+
+    class NoTuple(Word):
+        actions = ()
+
+    episode = _episodes(class_spec(NoTuple), "silence", 1)[0]
+    assert episode.stop is StopReason.FAILED
+    assert episode.failure
+    assert "step returned str; expected (observation, reward, done)" in episode.failure.message
+
+
+def test_a_stand_in_that_always_wins_is_made_weaker() -> None:
+    class Easy(Doors):
+        """Nine tries of three doors: a teacher with a third of random answers reaches the right one in every episode."""
+
+        max_turns = 9
+
+    spec = class_spec(Easy)
+    check = check_signal(spec, spec.grader(None), None, lambda seed: str(seed % 3 + 1), tasks=8, seed=0)
+    assert check.measured
+    assert "30%" not in str(check.measured["policy"])
