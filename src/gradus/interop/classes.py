@@ -144,8 +144,8 @@ class ClassEnvironment:
 
     def outcome(self) -> Mapping[str, Any]:
         """What the class's own ``outcome`` says if it has one, and the number of steps."""
-        own = getattr(self._inner, "outcome", None)
-        return {"steps": self._steps, **(own() if callable(own) else {})}
+        own: Callable[[], Mapping[str, Any]] | None = getattr(self._inner, "outcome", None)
+        return {"steps": self._steps, **(own() if own else {})}
 
     def close(self) -> None:
         """Free what the class holds."""
