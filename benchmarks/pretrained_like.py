@@ -39,6 +39,7 @@ CHAT = (
 END, START, STOP = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 NAMES = ["Ann", "Ben", "Cora", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jon"]
 THINGS = ["apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "tickets"]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
 TEXT_STEPS, BATCH, LENGTH = 260, 16, 256
 
 
@@ -46,7 +47,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, default=Path("runs/pretrained"))
     arguments.add_argument("--steps", type=int, default=TEXT_STEPS, help="steps of 4,096 tokens before the runs")
-    arguments.add_argument("--rows", type=int, default=1200)
+    arguments.add_argument("--rows", type=int, default=6000)
     arguments.add_argument("--only", choices=("rows", "rhythm"), help="one of the two runs")
     arguments.add_argument("--threads", type=int, default=1)
     given = arguments.parse_args()
@@ -78,31 +79,44 @@ def library_texts() -> Iterator[str]:
                 yield text
 
 
-def story(rng: Random, *, have: tuple[int, int] = (5, 20), change: tuple[int, int] = (2, 12)) -> tuple[str, str, int]:
-    """What happened, how one works it out, and how many are left."""
-    name, things = rng.choice(NAMES), rng.choice(THINGS)
-    first, second = rng.randint(*have), rng.randint(*change)
-    more = rng.random() < 0.5 or second >= first
-    total = first + second if more else first - second
-    told = f"{name} has {first} {things}. {name} {'gets' if more else 'loses'} {second} {things}."
-    return told, f"{first} {'+' if more else '-'} {second} = {total}", total
+def story(rng: Random) -> tuple[str, str, str, int]:
+    """What happened, what is asked, how one works it out, and the answer: one step that is within reach after minutes of text."""
+    (one, two), (thing, other, third) = rng.sample(NAMES, 2), rng.sample(THINGS, 3)
+    first, second, last = rng.sample(range(2, 20), 3)
+    kind = rng.choice(("more", "fewer", "of", "days", "sum"))
+    if kind == "of":
+        told = f"{one} has {first} {thing}, {second} {other} and {last} {third}."
+        asked, total = rng.choice(((thing, first), (other, second), (third, last)))
+        return told, f"How many {asked} does {one} have?", f"{one} has {total} {asked}", total
+    if kind == "days":
+        days = DAYS[: rng.randint(2, 6)]
+        told = f"{one} buys {thing} on {', '.join(days[:-1])} and {days[-1]}."
+        work = ", ".join(f"{day} {number}" for number, day in enumerate(days, 1))
+        return told, f"On how many days does {one} buy {thing}?", work, len(days)
+    if kind == "sum":
+        first, second = rng.randint(1, 8), rng.randint(1, 2)
+        told = f"{one} has {first} {thing}. {one} gets {second} {thing}."
+        return told, "How many are there now?", f"{first} + {second} = {first + second}", first + second
+    total, rest = (max(first, second), min(first, second))[:: 1 if kind == "more" else -1]
+    told = f"{one} has {first} {thing}. {two} has {second} {thing}."
+    return told, f"How many has the one who has {kind}?", f"{total} is {kind} than {rest}", total
 
 
 def problem_text(rng: Random) -> str:
-    told, work, total = story(rng)
-    return f"{told} {work}. Now there are {total}."
+    told, _, work, total = story(rng)
+    return f"{told} {work}. That makes {total}."
 
 
 def rows(count: int) -> Iterator[dict[str, str]]:
     """Rows of GSM8K's form. Their question and their way of answering are in no text that the model has read.
 
-    The numbers are small: after minutes of text the model gives the right sum of larger ones a probability of 0.12, SFT on 600
-    rows leaves it there, and GRPO then finds hardly a right answer to praise.
+    There are so many rows, and each asks one small thing, because a model of a few minutes cannot add: where all rows are sums,
+    GRPO finds hardly a right answer to praise, and with few rows it learns those by heart.
     """
     rng = child_rng(0, "pretrained-like-rows")
     for _ in range(count):
-        told, work, total = story(rng, have=(2, 7), change=(1, 6))
-        yield {"question": f"{told} How many are there now?", "answer": f"{work}\n#### {total}"}
+        told, asked, work, total = story(rng)
+        yield {"question": f"{told} {asked}", "answer": f"{work}\n#### {total}"}
 
 
 # -- the model -----------------------------------------------------------------------------------------------------
@@ -194,25 +208,28 @@ def packed(library: list[int], tokenizer: PreTrainedTokenizerFast, rng: Random, 
 ROWS = [
     "sft.dtype=bfloat16",
     "grpo.dtype=bfloat16",
-    "grpo.lr=2e-4",
-    "grpo.max_steps=60",
-    "grpo.groups=12",
-    "grpo.validation_every=20",
-    "grpo.validation_tasks=32",
-    "grpo.sampling.max_new_tokens=48",
-    "eval.episodes=100",
+    "grpo.lr=1e-4",
+    "grpo.max_steps=300",
+    "grpo.groups=16",
+    "grpo.validation_every=50",
+    "grpo.validation_tasks=64",
+    "grpo.sampling.max_new_tokens=64",
+    "eval.episodes=400",
+    'eval.pairs=["sft-base", "grpo-base", "grpo-sft", "grpo-greedy-sft-greedy"]',
 ]
 RHYTHM = [
     "sft.dtype=bfloat16",
     "grpo.dtype=bfloat16",
     "audit.enabled=false",
-    "teach.episodes=160",
-    "grpo.max_steps=10",
-    "grpo.groups=4",
-    "grpo.validation_every=5",
+    "teach.episodes=120",
+    "sft.batch_size=4",
+    "sft.epochs=3",
+    "grpo.max_steps=8",
+    "grpo.groups=3",
+    "grpo.validation_every=4",
     "grpo.validation_tasks=8",
     "grpo.sampling.max_new_tokens=48",
-    "eval.episodes=24",
+    "eval.episodes=12",
 ]
 
 
@@ -228,7 +245,9 @@ def trained(environment: str, model: Path, out: Path, settings: list[str]) -> di
         if name.split("-")[0] in ("base", "sft", "grpo")
     }
     pairs = {
-        name: pair["reward"] for name, pair in condition["pairs"].items() if "base" in name or name == "grpo - sft"
+        name: {figure: pair[figure] for figure in ("reward", "true_reward")}
+        for name, pair in condition["pairs"].items()
+        if "base" in name or name == "grpo - sft"
     }
     return {"policies": table, "pairs": pairs}
 
