@@ -223,13 +223,16 @@ RHYTHM = [
     "audit.enabled=false",
     "teach.episodes=120",
     "sft.batch_size=4",
-    "sft.epochs=3",
-    "grpo.max_steps=8",
-    "grpo.groups=3",
-    "grpo.validation_every=4",
+    "sft.max_steps=64",
+    "sft.short_turns=8",
+    "sft.short_turns_share=0.8",
+    "sft.validation_every=32",
+    "grpo.max_steps=6",
+    "grpo.groups=2",
+    "grpo.validation_every=6",
     "grpo.validation_tasks=8",
-    "grpo.sampling.max_new_tokens=48",
-    "eval.episodes=12",
+    "grpo.sampling.max_new_tokens=40",
+    "eval.episodes=10",
 ]
 
 
