@@ -232,7 +232,11 @@ RHYTHM = [
     "grpo.validation_every=6",
     "grpo.validation_tasks=8",
     "grpo.sampling.max_new_tokens=40",
-    "eval.episodes=10",
+    "eval.episodes=16",
+    'eval.conditions=["held-out"]',
+    'eval.policies=["random", "heuristic", "sft", "grpo", "bayes"]',
+    'eval.pairs=["sft-base", "grpo-base", "grpo-sft"]',
+    "promises=[]",
 ]
 
 

@@ -38,6 +38,14 @@ _LINEAR = {
     "linear_value_head_dim": 8,
     "layer_types": ["linear_attention", "full_attention"],
 }
+_MLA = {
+    **_BASE,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1}
 _SHORT_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 
@@ -107,8 +115,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek-v3": (
         "DeepseekV3Config",
         {
-            **_BASE,
-            "num_key_value_heads": 4,
+            **_MLA,
+            "q_lora_rank": 16,
             "n_routed_experts": 4,
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 16,
@@ -116,11 +124,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "n_group": 2,
             "topk_group": 1,
             "n_shared_experts": 1,
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 12,
         },
     ),
     "lfm2": (
@@ -153,6 +156,77 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "NemotronHConfig",
         {**_EIGHT, "mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1},
     ),
+    "zamba2": (
+        "Zamba2Config",
+        {
+            **_BASE,
+            "num_hidden_layers": 3,
+            "mamba_d_state": 8,
+            "mamba_ngroups": 1,
+            "n_mamba_heads": 4,
+            "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
+        },
+    ),
+    "xlstm": ("xLSTMConfig", {"hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4}),
+    "kimi-linear": (
+        "KimiLinearConfig",
+        {
+            **_MLA,
+            "num_hidden_layers": 4,
+            "num_experts": 4,
+            "num_experts_per_token": 2,
+            "moe_intermediate_size": 16,
+            "linear_attn_config": {
+                "full_attn_layers": [2, 4],
+                "kda_layers": [1, 3],
+                "head_dim": 8,
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+            },
+        },
+    ),
+    "gpt-neo": (
+        "GPTNeoConfig",
+        {
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "max_position_embeddings": 512,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 12,
+            "initializer_range": 0.3,
+        },
+    ),
+    "nemotron": ("NemotronConfig", _GROUPED),
+    "exaone4": ("Exaone4Config", {**_EIGHT, **_MIXED}),
+    "gemma4": (
+        "Gemma4TextConfig",
+        {
+            **_EIGHT,
+            **_WINDOW,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 2,
+            "global_head_dim": 16,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 512,
+        },
+    ),
+    "hunyuan": ("HunYuanDenseV1Config", _EIGHT),
+    "ernie4.5": ("Ernie4_5Config", _EIGHT),
+    "seed-oss": ("SeedOssConfig", _EIGHT),
+    "minimax-m2": ("MiniMaxM2Config", {**_EIGHT, **_LOCAL_EXPERTS}),
+    "glm4-moe": (
+        "Glm4MoeConfig",
+        {
+            **_EIGHT,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+    ),
     "rwkv": ("RwkvConfig", {"hidden_size": 32, "num_hidden_layers": 2, "context_length": 512}),
     "minimax": (
         "MiniMaxConfig",
@@ -176,7 +250,9 @@ def make_model(name: str, folder: Path) -> Path:
     kind, settings = ARCHITECTURES[name]
     # transformers puts Qwen's own kind of tokenizer in place of any other in a folder that says qwen2.
     tokenizer = byte_tokenizer() if name.startswith("qwen") else build_tokenizer(VOCABULARY)
-    known = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    # xLSTM's and Kimi Linear's configs want a number for the first token.
+    first = 0 if name in ("xlstm", "kimi-linear") else None
+    known = {"vocab_size": len(tokenizer), "bos_token_id": first, "eos_token_id": tokenizer.eos_token_id}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         config = getattr(transformers, kind)(**settings, **known, pad_token_id=tokenizer.pad_token_id)

@@ -71,6 +71,27 @@ def test_a_trainer_that_computes_another_function_is_refused(tmp_path: Path, mon
         check_model(loaded)
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (
+            "nemotron-h",
+            "transformers' cache clamps time steps in longer passes alone: another function, up to 0.007 nats",
+        ),
+        (
+            "gpt-neo",
+            "local layers count their window from the end of the batch; real windows are longer than the probe",
+        ),
+        ("nemotron", "its layers do not hand the tree on to attention: it was refused"),
+    ],
+)
+def test_what_transformers_keeps_or_drops_changes_no_function(name: str, why: str, tmp_path: Path):
+    probe = check_model(load(name, tmp_path))
+    assert max(probe.sampler, probe.trainer) < 1e-4, why
+    assert not probe.shared
+    assert probe.own_cache == (name == "nemotron"), why
+
+
 def test_an_architecture_that_cannot_be_driven_is_refused_in_a_sentence(tmp_path: Path):
     loaded = load("rwkv", tmp_path)
     with pytest.raises(ConfigError, match=r"RwkvForCausalLM.*choose another model"):

@@ -3,7 +3,7 @@
 Mamba and its hybrids hold states instead of keys, some models place positions or masks themselves. They are driven here by the
 code that transformers has for them, cache included; only the draw is ours, so that tokens and log-probs are what they are for
 any other model. It is slower: every turn reads its whole prompt again, and rows share a batch only if their prompts have equal
-length, because padding would change a state.
+length, because padding would change a state. If a model's cache changes its function, every token reads all before it again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,6 +25,10 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
 __all__ = ["GeneralDecoder", "stream_tokens"]
+
+_READ, _STEPS = 8, 16  # tokens with which a cache is tried
+_ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}  # relative to the largest logit; half precision: 0.1
+_TRUSTED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
 
 
 class GeneralDecoder:
@@ -54,7 +59,13 @@ class GeneralDecoder:
         given = torch.tensor(ids, device=self._loaded.device)
         stops = sorted(self._loaded.renderer.stop_ids)
         drawer = _Drawer(self._sampling, self._grammar, torch.from_numpy(uniforms), answers, stops)
-        config = GenerationConfig(do_sample=False, max_new_tokens=budget, eos_token_id=stops, pad_token_id=stops[0])
+        config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=budget,
+            eos_token_id=stops,
+            pad_token_id=stops[0],
+            use_cache=_trusts_cache(self._loaded),
+        )
         with evaluating(self._loaded.model), _generating_by(model, config):
             model.generate(
                 input_ids=given, attention_mask=torch.ones_like(given), logits_processor=LogitsProcessorList([drawer])
@@ -67,7 +78,13 @@ def stream_tokens(
     """Answer one prompt: ``token`` draws from each logits (1, V), ``done`` is asked behind each."""
     model: Any = causal_model(loaded.model)
     given = torch.tensor([list(prompt)], device=loaded.device)
-    config = GenerationConfig(do_sample=False, max_new_tokens=budget, eos_token_id=None, pad_token_id=0)
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=budget,
+        eos_token_id=None,
+        pad_token_id=0,
+        use_cache=_trusts_cache(loaded),
+    )
     with evaluating(loaded.model), _generating_by(model, config):
         model.generate(
             input_ids=given,
@@ -75,6 +92,37 @@ def stream_tokens(
             logits_processor=LogitsProcessorList([_Chooser(token)]),
             stopping_criteria=StoppingCriteriaList([_Stopper(done)]),
         )
+
+
+def _trusts_cache(loaded: LoadedModel) -> bool:
+    """Whether transformers' cache leaves a model the function that it is without one. Tried once on a few tokens.
+
+    It does not for Nemotron-H and Zamba2 in transformers 5.23, which clamp time steps in longer passes alone, nor for RWKV.
+    """
+    model: Any = causal_model(loaded.model)
+    if model not in _TRUSTED:
+        _TRUSTED[model] = True
+        try:
+            _TRUSTED[model] = _cache_gap(loaded, model) <= _ROUNDING.get(loaded.dtype, 0.1)
+        except Exception:  # whatever a cache does not bear: the same without it may go well
+            _TRUSTED[model] = False
+    return _TRUSTED[model]
+
+
+def _cache_gap(loaded: LoadedModel, model: Any) -> float:
+    """Largest difference of logits with the cache and without, relative to the largest logit."""
+    count = model.get_input_embeddings().weight.shape[0]
+    ids = [(7 * index + 3) % count for index in range(_READ + _STEPS)]
+    cached: list[Tensor] = []
+
+    def follow(scores: Tensor) -> int:
+        cached.append(scores[0].float())
+        return ids[_READ + len(cached) - 1]
+
+    stream_tokens(loaded, ids[:_READ], _STEPS, follow, lambda: len(cached) == _STEPS)
+    with evaluating(loaded.model):
+        plain = model(input_ids=torch.tensor([ids], device=loaded.device), use_cache=False).logits[0, _READ - 1 : -1]
+    return float((torch.stack(cached) - plain.float()).abs().max() / plain.float().abs().max().clamp(min=1.0))
 
 
 class _Chooser(LogitsProcessor):

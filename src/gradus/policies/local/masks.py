@@ -12,7 +12,7 @@ from gradus.core import ConfigError
 
 __all__ = ["MaskPlan", "plan_masks"]
 
-_KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+_KNOWN_LAYERS = {"full_attention", "sliding_attention", "global"}
 
 
 class MaskPlan:
@@ -48,9 +48,11 @@ def plan_masks(model: Any) -> MaskPlan:
     taken = inspect.signature(base.forward).parameters
     missing = {"input_ids", "attention_mask", "position_ids", "past_key_values"} - set(taken)
     kinds = set(getattr(config, "layer_types", None) or ())
+    # GPT-Neo's local layers count their window from the end of the batch, which is another place in each row.
+    own = kinds | set(getattr(config, "attention_layers", None) or ())
     attention = getattr(config, "_attn_implementation", "sdpa")
-    if missing or kinds - _KNOWN_LAYERS:
-        what = f"takes no {', '.join(sorted(missing))}" if missing else f"has layers of {sorted(kinds - _KNOWN_LAYERS)}"
+    if missing or own - _KNOWN_LAYERS:
+        what = f"takes no {', '.join(sorted(missing))}" if missing else f"has layers of {sorted(own - _KNOWN_LAYERS)}"
         raise ConfigError(
             f"{type(base).__name__} {what}, which the local sampler does not support; "
             "serve the model (vLLM and others) and use it as remote:NAME"

@@ -22,6 +22,7 @@ from gradus.algorithms import entropy as token_entropy
 from gradus.policies.local.llama_forward import causal_model, decode_hidden, decode_positions, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.data.microbatches import MicroBatch, Tree
+from gradus.training.engine.attention_options import hands_options_on
 from gradus.training.engine.tree_attention import attend
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores
 
@@ -212,7 +213,7 @@ def supports_tree(model: nn.Module) -> bool:
     softcap = getattr(config, "attn_logit_softcapping", None)
     whole_past = set(layers) == {"full_attention"} and not windowed
     attends = bool(causal._supports_attention_backend) and not causal._is_stateful  # states run along the row
-    return attends and whole_past and softcap is None
+    return attends and whole_past and softcap is None and (has_lean_decoder(causal) or hands_options_on(causal))
 
 
 @contextmanager
