@@ -88,13 +88,10 @@ def finish(work: Path) -> None:
 
 
 def results(run: Path) -> dict[str, str]:
-    """File -> checksum of all that does not hold a clock's figures; metrics without those.
-
-    The audit's file is left out: it takes fewer tasks if the machine is too busy to ask about all of them in its time.
-    """
+    """File -> checksum of all that does not hold a clock's figures; metrics without those."""
     plain = [file for file in run.rglob("*") if file.suffix in (".safetensors", ".pt")]
     plain += [*run.glob("grpo/episodes/*"), *run.glob("report/*"), *run.glob("*/splits.json"), *run.glob("model/*")]
-    plain += [run / name for name in ("results.json", "doctor.json", "recipe.toml")]
+    plain += [run / name for name in ("results.json", "doctor.json", "audit.json", "recipe.toml")]
     stored = {str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest() for file in plain}
     for file in run.rglob("episodes.jsonl.gz"):  # where its blocks end depends on the kill, what they say does not
         stored[str(file.relative_to(run))] = hashlib.sha256(gzip.decompress(file.read_bytes())).hexdigest()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradus.audit.clock import own_time
 from gradus.audit.determinism import Elsewhere, not_deterministic
 from gradus.audit.leaks import given_away, leaks
 from gradus.audit.records import Check, PanelEpisodes
@@ -87,9 +87,9 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
     def text(task: Task) -> str:
         return environment.reset(seed=task.seed, **task.options).text
 
-    started = time.monotonic()
+    started = own_time()
     training = {text(spec.train_task(i)) for i in range(_CONTENT // 10)}
-    if time.monotonic() - started < _QUICK:
+    if own_time() - started < _QUICK:
         training |= {text(spec.train_task(i)) for i in range(_CONTENT)}
     else:
         tasks = tasks[: _CONTENT // 10]  # questions that are slow to make: a tenth of them

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gradus.audit.clock import own_time
 from gradus.audit.text.tasks import TextSubject, TextTask
 from gradus.core import Reward
 from gradus.core.sandbox import confine, sandbox_works
@@ -33,7 +34,8 @@ _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm 
 class Score:
     """``value`` is None where the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
-    ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
+    ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call, by
+    :func:`~gradus.audit.clock.own_time`.
     """
 
     value: float | None = None
@@ -151,10 +153,10 @@ class Scorer:
         except OSError as ended:  # of which TimeoutError is one
             self._end(confined)
             hung = isinstance(ended, TimeoutError)
-            score = Score(hung=hung, error="cut off" if hung else "the process died")
-        seconds = time.monotonic() - started
-        self.spent += seconds
-        return replace(score, seconds=seconds)
+            seconds = time.monotonic() - started
+            score = Score(hung=hung, error="cut off" if hung else "the process died", seconds=seconds)
+        self.spent += score.seconds
+        return score
 
 
 class _Child:
@@ -241,8 +243,9 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
         _write(told, "ready")
         while True:
             key, answer = _read(asked, _FOREVER)
+            started = own_time()
             score = _one(subject, tasks[key], answer.replace(CANARY, str(canary)), seconds, canary)
-            _write(told, score)
+            _write(told, replace(score, seconds=own_time() - started))
             if score.hung:
                 _one(subject, first, "", _WARM_UP, canary)  # it may have to load again what was cut off
                 _write(told, "ready")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gradus.audit.clock import own_time
 from gradus.core import (
     Action,
     EnvironmentSpec,
@@ -79,12 +79,12 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     environment = spec.make()
     rows: list[tuple[Task, TextTask]] = []
     seen: set[str] = set()
-    started = time.monotonic()
+    started = own_time()
     note = ""
     for number, task in enumerate(wanted):
         if len(rows) == tasks:
             break
-        if len(rows) >= _LEAST_TASKS and time.monotonic() - started > _SECONDS:
+        if len(rows) >= _LEAST_TASKS and own_time() - started > _SECONDS:
             note = f"{len(rows)} of {tasks} tasks, because they take long to make"
             break
         observation = environment.reset(seed=task.seed, **task.options)
