@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -14,11 +15,14 @@ import pytest
 import gradus
 from gradus.core import ConfigError, StorageError
 from gradus.core.locks import FolderLock
+from gradus.core.strictness import VARIABLE
 from gradus.pipeline.compare import compare_runs, named_runs
+from gradus.pipeline.doctor import diagnosis_of
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
 from gradus.pipeline.seeds import run_seeds, seed_recipe
+from gradus.reports import write_report
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
 SMALL = {
@@ -88,9 +92,24 @@ def test_the_report_shows_every_seed(folder: Path) -> None:
     assert "Reward by training seed, main" in text
     assert "over 2 training seeds" in text
     assert '"name":"seed 1"' in text
+    assert f'data-shown="{folder.name}/seed-0"' in text
     run = gradus.load_run(folder)
     assert list(run.seeds) == [0, 1]
     assert run.model.is_relative_to(folder / "seed-0")
+
+
+def test_the_doctor_looks_at_every_seed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    metrics = copy / "seed-1" / "grpo" / "metrics.jsonl"
+    steps = [{"kind": "step", "step": step, "zero_variance_groups": 1.0, "reward_std": 0.0} for step in range(1, 31)]
+    metrics.write_text("".join(json.dumps(step) + "\n" for step in steps))
+    evidence = [each["evidence"] for each in diagnosis_of(copy)["diagnoses"] if each["rule"] == "zero-variance groups"]
+    assert [each[:12] for each in evidence] == ["seed 1, step"]
+    write_report(copy)
+    assert "seed-1/grpo/metrics.jsonl is not what the run wrote" in (copy / "report.html").read_text(encoding="utf-8")
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(StorageError, match="seed-1/grpo/metrics"):
+        diagnosis_of(copy)
 
 
 def test_runs_of_several_seeds_compare_over_both(folder: Path) -> None:

@@ -143,11 +143,14 @@ def _label(policy: Any) -> str:
     return str(policy.name) if hasattr(policy, "start") else str(policy)
 
 
-def _environment_of(policies: Any) -> str:
+def _environment_of(policies: Any) -> EnvironmentSpec:
+    """The environment that a run among the policies was evaluated in; a registered one, because its name comes out of a file."""
+    from gradus import environments
+
     for each in policies:
         folder = each.folder if isinstance(each, Run) else Path(each) if isinstance(each, str | Path) else None
         if folder is not None and (folder / "results.json").is_file():
-            return str(load_run(folder).results["environment"])
+            return environments.load_registered(str(load_run(folder).results["environment"]))
     raise ConfigError(
         "name the environment, as in evaluate(..., env='rhythm'); none of the policies is a run that knows it"
     )

@@ -9,6 +9,7 @@ from gradus.health.diagnose import (
     exit_code,
     report,
     status,
+    worst_first,
 )
 from gradus.health.rules import RULES, Finding, Rule
 
@@ -24,4 +25,5 @@ __all__ = [
     "exit_code",
     "report",
     "status",
+    "worst_first",
 ]

@@ -20,6 +20,7 @@ __all__ = [
     "exit_code",
     "report",
     "status",
+    "worst_first",
 ]
 
 Records = Sequence[Mapping[str, Any]]
@@ -51,6 +52,11 @@ def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]
         ]
         if fired:
             diagnoses.append(_diagnosis(rule, history, fired))
+    return worst_first(diagnoses)
+
+
+def worst_first(diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """By severity, then in order of first appearance."""
     return sorted(diagnoses, key=lambda each: (-SEVERITIES.index(each.severity), each.first_step or 0))
 
 

@@ -64,7 +64,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         )
     rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
     recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
-    spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load(environment)
+    spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load_registered(environment)
     seeds = (
         sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
     )
@@ -134,16 +134,11 @@ def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str
             line: grpo
             for name, folder in runs.items()
             if folder.is_dir()
-            for line, grpo in _lines(name, read_run(folder)).items()
+            for line, grpo in read_run(folder).grpo_lines(name).items()
         },
         settings={"names": list(runs), "rows": differing_settings(runs)},
     )
     return render_report(record)
-
-
-def _lines(name: str, run: RunRecord) -> dict[str, Sequence[dict[str, Any]]]:
-    """A run's GRPO metrics by the name of their line: one for each training seed."""
-    return {f"{name}, {seed}": each for seed, each in run.overlaid.items()} or {name: run.grpo}
 
 
 def _episodes(folder: Path) -> dict[int, Sequence[Episode]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from rich.console import Console
 
 from gradus.core.documents import Diagnoses, Results, read_document
 from gradus.core.files import write_json
-from gradus.core.metrics import METRICS_FILES, read_metrics
+from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
+from gradus.reports.run_files import seed_folders
 
 __all__ = ["diagnose_run", "diagnoses_table", "diagnosis_of"]
 
@@ -25,13 +27,23 @@ def diagnose_run(folder: Path, *, console: Console) -> None:
 
 
 def diagnosis_of(run: Path) -> Diagnoses:
-    """What `gradus doctor --json` prints: of the metrics of a run folder or file, and of the run's evaluation."""
-    from gradus.health import diagnose, report
+    """What `gradus doctor --json` prints: of the metrics of a run folder or file, and of the run's evaluation.
 
-    for file in [run] if run.is_file() else [run / name for name in (*METRICS_FILES, "results.json")]:
-        for problem in changed_since(file):
-            go_around(problem, "the diagnosis is of what is there")
-    return report(diagnose([*read_metrics(run), *evaluation_records(run)]))
+    Of a run of several training seeds: of the metrics of each, and of the evaluation over all.
+    """
+    from gradus.health import diagnose, report, worst_first
+
+    seeds = {name: folder for name, folder in seed_folders(run).items() if metrics_files(folder)}
+    for place in (run, *seeds.values()):
+        for file in [place] if place.is_file() else [place / name for name in (*METRICS_FILES, "results.json")]:
+            for problem in changed_since(file):
+                go_around(problem, "the diagnosis is of what is there")
+    if not seeds:
+        return report(diagnose([*read_metrics(run), *evaluation_records(run)]))
+    diagnoses = diagnose(evaluation_records(run))
+    for name, folder in seeds.items():
+        diagnoses += [replace(each, evidence=f"{name}, {each.evidence}") for each in diagnose(read_metrics(folder))]
+    return report(worst_first(diagnoses))
 
 
 def evaluation_records(run: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from gradus.core import StorageError
 from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
 from gradus.core.files import read_json_lines, read_text
 
-__all__ = ["NOT_STORED", "RunRecord", "read_lines", "read_part", "read_run", "seed_folders"]
+__all__ = ["NOT_STORED", "RunRecord", "read_lines", "read_part", "read_run", "seed_folders", "shown_folder"]
 
 Json = dict[str, Any]
 NOT_STORED = ": not stored"
@@ -40,6 +40,10 @@ class RunRecord:
     seeds: Json | None = None  # names of the training seeds, and rows of what is known of each
     settings: Json | None = None  # names of the compared runs, and rows of settings that differ
 
+    def grpo_lines(self, name: str) -> dict[str, Sequence[Json]]:
+        """GRPO metrics by the name of their line beside other runs: one for each training seed."""
+        return {f"{name}, {seed}": lines for seed, lines in self.overlaid.items()} or {name: self.grpo}
+
     @property
     def promises(self) -> Sequence[Json]:
         """What the recipe promised, as the pipeline judged it from the results."""
@@ -61,7 +65,7 @@ def read_run(folder: Path) -> RunRecord:
     if seeds:
         return _of_seeds(folder, seeds, part, missing)
     return RunRecord(
-        name=folder.name,
+        name=_name(folder),
         results=part("results.json", "the evaluation", Results),
         about=part("report/about.json", "the environment's description", Description),
         episodes=part(
@@ -77,10 +81,21 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
+def _name(folder: Path) -> str:
+    """The folder's name, with the run's before that of a seed."""
+    path = folder.absolute()
+    return f"{path.parent.name}/{path.name}" if path in seed_folders(path.parent).values() else path.name
+
+
 def seed_folders(folder: Path) -> dict[str, Path]:
     """The runs of each training seed by name (``seed 0``), in order; empty for a run of one seed."""
     paths = [each for each in folder.glob("seed-*") if each.name.removeprefix("seed-").isdecimal()]
     return {f"seed {each.name[5:]}": each for each in sorted(paths, key=lambda each: int(each.name[5:]))}
+
+
+def shown_folder(folder: Path) -> Path:
+    """The folder whose episodes the page of a run shows: that of the first seed, if there are several."""
+    return next(iter(seed_folders(folder).values()), folder)
 
 
 def _of_seeds(
@@ -93,17 +108,20 @@ def _of_seeds(
     rows += [("seconds", [f"{_seconds(run.costs):.0f}" for run in runs.values()])]
     rows += [("report", [f"{each.name}/report.html" for each in seeds.values()])]
     return RunRecord(
-        name=folder.name,
+        name=_name(folder),
         results=part("results.json", "the evaluation", Results),
         about=first.about,
         episodes=first.episodes,
         audit=part("audit.json", "the audit of the grader", AuditRecord),
         costs=part("costs.json", "the costs", Costs),
         recipe=_text(folder / "recipe.toml", "the recipe (recipe.toml)", missing),
-        missing=missing,
+        missing=[
+            *missing,
+            *(f"{name}, {each}" for name, run in runs.items() for each in run.missing if not each.endswith(NOT_STORED)),
+        ],
         overlaid={name: run.grpo for name, run in runs.items()},
         overlaid_sft={name: run.sft for name, run in runs.items()},
-        seeds={"names": list(runs), "rows": rows},
+        seeds={"names": list(runs), "rows": rows, "shown": first.name},
     )
 
 
