@@ -2,8 +2,9 @@
 
     python -m tests.hostile.soak RUN_FOLDER [--minutes 30] [--per-second 4] [--only serve]
 
-Ordinary requests, wrong ones, and clients that leave take turns. At the end the server gets SIGTERM with requests under way. It ends
-with 1 if memory grew, a request was answered by a 5xx, or the end was not clean.
+All servers at once, or one. Ordinary requests, wrong ones, and clients that leave take turns; the run that is watched goes on, so that its
+page is made again and again. At the end the server gets SIGTERM with requests under way. It ends with 1 if memory grew, a request was
+answered by a 5xx, or the end was not clean.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -31,7 +34,9 @@ from websockets.sync.client import connect
 
 __all__ = ["LOADS", "Soak", "soak"]
 
-GROWTH = 16 * 2**20, 1.05  # bytes and share that memory may grow after the first fifth of the time
+COLUMNS = ("server", "minutes", "requests", "refused (4xx)", "errors (5xx)", "MiB at first", "warm", "half way", "at the end", "most",
+           "exit code")  # fmt: skip
+GROWTH = 4 * 2**20, 1.01  # bytes and share that memory may grow after the first fifth of the time
 CHAT = {"model": "run", "messages": [{"role": "user", "content": "What is 1 + 2?"}], "max_tokens": 12}
 PROMPT = {"model": "run", "prompt": "1 + 2", "max_tokens": 12}
 
@@ -130,6 +135,11 @@ class Soak:
         return statistics.median(self.memory[fifth : fifth + max(3, fifth // 2)])
 
     @property
+    def middle(self) -> float:
+        half = len(self.memory) // 2
+        return statistics.median(self.memory[half : half + max(3, len(self.memory) // 10)])
+
+    @property
     def end(self) -> float:
         return statistics.median(self.memory[-max(3, len(self.memory) // 10) :])
 
@@ -144,7 +154,9 @@ class Soak:
     def row(self) -> str:
         wrong = sum(count for status, count in self.statuses.items() if 400 <= status < 500)
         errors = sum(count for status, count in self.statuses.items() if status >= 500)
-        figures = [f"{each / 2**20:.1f}" for each in (self.memory[0], self.warm, self.end, max(self.memory))]
+        figures = [
+            f"{each / 2**20:.1f}" for each in (self.memory[0], self.warm, self.middle, self.end, max(self.memory))
+        ]
         parts = [
             self.server,
             f"{self.minutes:g}",
@@ -176,6 +188,8 @@ def soak(server: str, run: Path, *, minutes: float, per_second: float) -> Soak:
             next_look = 0.0
             while time.monotonic() < until and process.poll() is None:
                 asked = time.monotonic()
+                if sent % len(LOADS[server]) == 0:
+                    (run / "grpo" / "metrics.jsonl").touch()
                 result.statuses[_status(LOADS[server][sent % len(LOADS[server])], url)] += 1
                 sent += 1
                 if sent > len(LOADS[server]) and time.monotonic() > next_look:
@@ -225,18 +239,16 @@ def main() -> None:
     arguments.add_argument("--only", default="", choices=("", *LOADS))
     given = arguments.parse_args()
     results: list[Soak] = []
-    print(
-        "| server | minutes | requests | refused (4xx) | errors (5xx) | MiB at first | warm | at the end | most | exit code |",
-        flush=True,
-    )
-    print("|---|" + "---:|" * 9, flush=True)
+    print(f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}", flush=True)
     with tempfile.TemporaryDirectory() as name:
         run = Path(shutil.copytree(given.run, Path(name) / "run"))
-        for server in [given.only] if given.only else LOADS:
-            results.append(soak(server, run, minutes=given.minutes, per_second=given.per_second))
-            print(results[-1].row(), flush=True)
-            if not results[-1].well:
-                print(results[-1].statuses, results[-1].said[-3000:], flush=True)
+        with ThreadPoolExecutor() as together:
+            begun = partial(soak, run=run, minutes=given.minutes, per_second=given.per_second)
+            for result in together.map(begun, [given.only] if given.only else LOADS):
+                results.append(result)
+                print(result.row(), flush=True)
+                if not result.well:
+                    print(result.statuses, result.said[-3000:], flush=True)
     sys.exit(not all(each.well for each in results))
 
 

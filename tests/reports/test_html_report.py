@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import html
 import json
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from gradus.core import Group, StorageError
-from gradus.reports import prepare_report, shown_episodes, write_eval_report, write_report
+from gradus.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
+from gradus.reports.run_files import RunRecord
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
 
@@ -32,6 +34,19 @@ def page(played: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("report") / "eval.html"
     write_eval_report(played.results, played.episodes, path, about=played.about)
     return path.read_text(encoding="utf-8")
+
+
+def test_a_page_that_is_made_again_leaves_nothing_behind(played: Any) -> None:
+    record = RunRecord(name="run", results=played.results, about=played.about)
+    render_report(record)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            render_report(record)
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
 
 
 def test_it_loads_nothing(page: str) -> None:

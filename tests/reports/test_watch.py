@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from gradus.core.members import pack
 from gradus.pipeline.watch import progress_of, watch_app
 from gradus.rollouts import write_episodes
 
@@ -63,10 +65,54 @@ def test_it_gives_any_episode_of_the_evaluation(run: Path, played: Any) -> None:
         assert [turn["action"] for turn in entry["members"][0]["turns"]] == [
             each.action for each in episodes[number].turns
         ]
-    for number in (len(episodes), "-1", "x", ""):
+    for number in (len(episodes), "-1", "x", "", "9" * 5000):
         refused = client.get("/episode", params={"number": number})
         assert refused.status_code == 404
         assert "has no episode" in refused.json()["error"]
+
+
+def test_it_searches_the_texts_of_all_evaluated_episodes(run: Path, played: Any) -> None:
+    first, *others = [each for group in played.groups for each in group.episodes]
+    turn = replace(first.turns[0], action='She said: "Half PAST ten"\\now')
+    episodes = [*others, replace(first, turns=(turn, *first.turns[1:]))]
+    file = run / "eval" / "episodes.jsonl.gz"
+    write_episodes(file, episodes, environment="rhythm")
+    client = TestClient(watch_app({"run": run}))
+
+    def numbers(text: str) -> list[int]:
+        return client.get("/search", params={"text": text}).json()["numbers"]
+
+    assert numbers('said: "half past ten"\\n') == [len(others)]
+    assert numbers("env_reward") == []  # a name of a field
+    assert numbers(episodes[0].turns[0].observation[:40]) == [
+        number
+        for number, each in enumerate(episodes)
+        if any(episodes[0].turns[0].observation[:40] in turn.observation for turn in each.turns)
+    ]
+    file.write_bytes(pack("{}")[:-9] + file.read_bytes())
+    for address in ("/search?text=ten", "/episode?number=1"):  # the numbers are those of other episodes now
+        refused = client.get(address)
+        assert refused.status_code == 404
+
+
+def test_the_name_of_an_environment_in_a_file_runs_no_code(run: Path, played: Any) -> None:
+    (run / "mine.py").write_text(f"open({str(run / 'ran')!r}, 'w')")
+    episodes = played.groups[0].episodes
+    write_episodes(run / "grpo" / "episodes" / "step-1.jsonl.gz", episodes, environment=f"{run / 'mine.py'}:spec")
+    assert TestClient(watch_app({"run": run})).get("/").status_code == 200
+    assert not (run / "ran").exists()
+
+
+def test_a_run_of_several_seeds_is_followed_seed_by_seed(tmp_path: Path) -> None:
+    for seed, steps in ((0, 5), (1, 3)):
+        (tmp_path / f"seed-{seed}" / "grpo").mkdir(parents=True)
+        (tmp_path / f"seed-{seed}" / "grpo" / "metrics.jsonl").write_text(_steps(1, steps))
+    said = progress_of({"run": tmp_path})["said"]
+    assert (said.count("seed 0: GRPO, step 4"), said.count("seed 1: GRPO, step 2")) == (1, 1)
+    client = TestClient(watch_app({"run": tmp_path}))
+    assert [series["name"] for series in client.get("/data").json()["grpo"][0]["series"]] == ["seed 0", "seed 1"]
+    both = TestClient(watch_app({"a": tmp_path, "b": tmp_path / "seed-0"})).get("/data").json()["grpo"][0]
+    assert [series["name"] for series in both["series"]] == ["a, seed 0", "a, seed 1", "b"]
 
 
 def test_a_run_that_has_not_begun_and_several_runs_have_a_page(run: Path, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ from gradus import environments
 from gradus.core import ConfigError, GradusError, Group
 from gradus.core.documents import read_document
 from gradus.health import diagnose, report
-from gradus.pipeline.stored_episodes import newest_file
+from gradus.pipeline.stored_episodes import episodes_with, newest_file
 from gradus.reports import page_context, render_report, shown_episodes
 from gradus.reports.episode_data import Pieces
-from gradus.reports.run_files import RunRecord, read_run
+from gradus.reports.run_files import RunRecord, read_lines, read_run, seed_folders, shown_folder
 from gradus.rollouts import read_episode, read_episodes
 
 if TYPE_CHECKING:
@@ -27,10 +28,12 @@ __all__ = ["live_record", "progress_of", "watch_app"]
 
 NEWEST = 8  # episodes of the newest step that the page can open
 SECONDS = 2.0  # between two looks at the files
+Stamp = tuple[tuple[str, int, int], ...]
 
 
 def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: float = SECONDS) -> Starlette:
-    """The page at /, its data at /data, one evaluated episode at /episode?number=0, and /events, which tells when the runs wrote something.
+    """The page at /, its data at /data, one evaluated episode at /episode?number=0, the numbers of those that hold a text at
+    /search?text=WORDS, and /events, which tells when the runs wrote something.
 
     Requests for other hosts are refused.
     """
@@ -40,23 +43,35 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
     from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
     from starlette.routing import Route
 
+    @lru_cache(maxsize=1)
+    def shown(stamp: Stamp) -> tuple[str, Any]:
+        """The page and its curves, made once for what the runs wrote."""
+        record = live_record(runs)
+        return render_report(record, live=True), page_context(record)[1]["curves"]
+
     def page(request: Request) -> HTMLResponse:
-        return HTMLResponse(render_report(live_record(runs), live=True))
+        return HTMLResponse(shown(_stamp(runs))[0])
 
     def data(request: Request) -> JSONResponse:
-        return JSONResponse(page_context(live_record(runs))[1]["curves"])
+        return JSONResponse(shown(_stamp(runs))[1])
 
     def episode(request: Request) -> JSONResponse:
         number = request.query_params.get("number", "")
         try:
-            return JSONResponse(one_episode(runs, int(number) if number.isdecimal() else -1))
+            return JSONResponse(one_episode(runs, int(number) if number.isdecimal() and len(number) < 10 else -1))
+        except GradusError as error:
+            return JSONResponse({"error": str(error)}, status_code=404)
+
+    def search(request: Request) -> JSONResponse:
+        try:
+            return JSONResponse({"numbers": episodes_with(_evaluated(runs), request.query_params.get("text", ""))})
         except GradusError as error:
             return JSONResponse({"error": str(error)}, status_code=404)
 
     async def changes(request: Request) -> AsyncIterator[str]:
         seen: object = None
         while not await request.is_disconnected():
-            now = _stamp(runs.values())
+            now = _stamp(runs)
             yield f"data: {json.dumps(progress_of(runs))}\n\n" if now != seen else ": nothing new\n\n"
             seen = now
             await asyncio.sleep(seconds)
@@ -64,23 +79,22 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
     async def events(request: Request) -> StreamingResponse:
         return StreamingResponse(changes(request), media_type="text/event-stream")
 
+    routes = {"": page, "data": data, "episode": episode, "search": search, "events": events}
     allowed = (
         [host] if host not in ("127.0.0.1", "localhost", "::1") else ["127.0.0.1", "localhost", "[::1]", "testserver"]
     )
     return Starlette(
-        routes=[Route("/", page), Route("/data", data), Route("/episode", episode), Route("/events", events)],
+        routes=[Route(f"/{part}", each) for part, each in routes.items()],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)],
     )
 
 
 def one_episode(runs: Mapping[str, Path], number: int) -> dict[str, Any]:
     """The episode with this number in the evaluation of a run, as its page shows it. Raises GradusError if it is not there."""
-    if len(runs) != 1:
-        raise ConfigError("episodes are shown of one run; several are watched here")
-    (folder,) = runs.values()
-    environment, stored = read_episode(folder / "eval" / "episodes.jsonl.gz", number)
+    file = _evaluated(runs)
+    environment, stored = read_episode(file, number)
     pieces: dict[str, Pieces] = {}
-    if (named := folder / "grpo" / "best" / "tokenizer.json").is_file():
+    if (named := file.parents[1] / "grpo" / "best" / "tokenizer.json").is_file():
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(named))
@@ -90,33 +104,50 @@ def one_episode(runs: Mapping[str, Path], number: int) -> dict[str, Any]:
     )
 
 
+def _evaluated(runs: Mapping[str, Path]) -> Path:
+    """The file of the episodes that the page lists."""
+    if len(runs) != 1:
+        raise ConfigError("episodes are shown of one run; several are watched here")
+    return shown_folder(next(iter(runs.values()))) / "eval" / "episodes.jsonl.gz"
+
+
 def live_record(runs: Mapping[str, Path]) -> RunRecord:
     """One run as its report would show it, with diagnoses and episodes of now; several runs with their curves over each other."""
     if len(runs) > 1:
-        return RunRecord(name=", ".join(runs), overlaid={name: read_run(folder).grpo for name, folder in runs.items()})
+        lines = [read_run(folder).grpo_lines(name) for name, folder in runs.items()]
+        return RunRecord(name=", ".join(runs), overlaid={name: each for run in lines for name, each in run.items()})
     (folder,) = runs.values()
     record = read_run(folder)
     if record.doctor is None and (record.sft or record.grpo):
         record = replace(record, doctor=dict(report(diagnose([*record.sft, *record.grpo]))))
     if record.episodes is None:
-        record = replace(record, episodes=_newest_episodes(folder))
+        record = replace(record, episodes=_newest_episodes(shown_folder(folder)))
     return record
 
 
 def progress_of(runs: Mapping[str, Path]) -> dict[str, Any]:
     """``said``: where each run is and how long it will still take; ``done``: how many have their results."""
-    said = [f"{name}: {_place(folder)}" if len(runs) > 1 else _place(folder) for name, folder in runs.items()]
-    stages = sum((folder / part).exists() for folder in runs.values() for part in ("sft", "grpo", "results.json"))
-    return {"said": "; ".join(said), "stages": stages}
+    said: list[str] = []
+    for name, folder in runs.items():
+        seeds = {} if (folder / "results.json").is_file() else seed_folders(folder)
+        for seed, each in (seeds or {"": folder}).items():
+            said.append(": ".join(filter(None, (name if len(runs) > 1 else "", seed, _place(each)))))
+    parts = ("sft", "grpo", "results.json")
+    return {"said": "; ".join(said), "stages": sum((each / part).exists() for each in _folders(runs) for part in parts)}
+
+
+def _folders(runs: Mapping[str, Path]) -> list[Path]:
+    """The runs' folders, and those of their training seeds."""
+    return [each for folder in runs.values() for each in (folder, *seed_folders(folder).values())]
 
 
 def _place(folder: Path) -> str:
     if (folder / "results.json").is_file():
         return "the run has ended"
-    record = read_run(folder)
-    steps = [line for line in record.grpo if line.get("kind") == "step"]
+    sft, grpo = (read_lines(folder / stage / "metrics.jsonl", stage, []) for stage in ("sft", "grpo"))
+    steps = [line for line in grpo if line.get("kind") == "step"]
     if not steps:
-        return f"SFT, step {record.sft[-1].get('step')}" if record.sft else "nothing was trained yet"
+        return f"SFT, step {sft[-1].get('step')}" if sft else "nothing was trained yet"
     last = steps[-1].get("step") or 0
     total = (
         read_document(folder / "grpo" / "config.json", dict[str, Any]).get("max_steps")
@@ -132,18 +163,15 @@ def _newest_episodes(folder: Path) -> dict[str, Any] | None:
     """Episodes of the newest stored step; None if there are none, or their environment is not here."""
     try:
         stored = read_episodes(newest_file(folder))
-        spec = environments.load(stored.environment)
+        spec = environments.load_registered(stored.environment)
         return shown_episodes(spec, [Group(task=each.task, episodes=(each,)) for each in stored.episodes[-NEWEST:]])
     except (GradusError, OSError):
         return None
 
 
-def _stamp(folders: Sequence[Path] | Any) -> list[tuple[str, int, int]]:
-    files = [
-        file
-        for folder in folders
-        for pattern in ("*.json", "*/metrics.jsonl", "grpo/episodes/*")
-        for file in folder.glob(pattern)
-    ]
+def _stamp(runs: Mapping[str, Path]) -> Stamp:
+    """What of the runs' files changes if something is written that the page shows."""
+    patterns = ("*.json", "recipe.toml", "*/metrics.jsonl", "grpo/episodes/*", "report/*.json*")
+    files = [file for folder in _folders(runs) for pattern in patterns for file in folder.glob(pattern)]
     stats = [(file, file.stat()) for file in sorted(files) if file.exists()]
-    return [(str(file), stat.st_mtime_ns, stat.st_size) for file, stat in stats]
+    return tuple((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in stats)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradus.core import StorageError
 from gradus.core.files import write_text
@@ -17,10 +17,13 @@ from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.reports.episode_data import json_values
 from gradus.reports.page_data import STATES, page_context
-from gradus.reports.run_files import NOT_STORED, RunRecord, read_run
+from gradus.reports.run_files import NOT_STORED, RunRecord, read_run, seed_folders
 from gradus.reports.verdict import Claim
 from gradus.stats import format_number
 from gradus.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["render_report", "render_template", "write_eval_report", "write_report"]
 
@@ -40,7 +43,9 @@ def write_report(run_folder: Path) -> Path:
         raise StorageError(f"{run_folder} is not a folder; a report needs the folder that `gradus run` wrote")
     path = run_folder / "report.html"
     record = read_run(run_folder)
-    damage = [*(each for each in record.missing if not each.endswith(NOT_STORED)), *changed_since(run_folder)]
+    damage = [each for each in record.missing if not each.endswith(NOT_STORED)]
+    for folder in (run_folder, *seed_folders(run_folder).values()):
+        damage += changed_since(folder)
     for each in damage:
         go_around(each, "the report says so")
     write_text(path, render_report(replace(record, missing=list(dict.fromkeys([*record.missing, *damage])))))
@@ -91,14 +96,21 @@ def _json(value: Any) -> str:
 
 def render_template(name: str, **context: Any) -> str:
     """A page of this folder, with the styles that all pages share."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
+
+    return _pages().get_template(name).render(css=Markup(_part("report.css")), **context)
+
+
+@cache
+def _pages() -> Environment:
+    """The templates, which are compiled once: a server would leave compiled ones behind with each page."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     pages.filters.update(num=format_number, words=_words, tally=_tally)
-    return pages.get_template(name).render(css=Markup(_part("report.css")), **context)
+    return pages
 
 
 @cache

@@ -275,11 +275,16 @@ def read_episodes(path: Path | str) -> EpisodeFile:
 
 
 def read_episode(path: Path | str, number: int) -> tuple[str, Episode]:
-    """The environment of a file and its episode with this number, from 0; the others are not decoded. Raises StorageError."""
-    path = stored_file(path)
-    lines = lines_of(path, [])
+    """The environment of a file and its episode with this number, from 0; the others are not decoded.
+
+    Raises StorageError if it is not there, cannot be read, or lies behind damage, which shifts the numbers.
+    """
+    path, problems = stored_file(path), list[str]()
+    lines = lines_of(path, problems)
     header = _read_header(path, next(lines, "").rstrip("\n"))
     line = next((line for place, line in enumerate(filter(str.strip, lines)) if place == number), None)
+    if problems:
+        raise StorageError(problems[0])
     if line is None:
         raise StorageError(f"{path} has no episode {number}")
     try:

@@ -6,6 +6,10 @@ async function askEpisode(number) {
   return (await fetch(`episode?number=${number}`)).json();
 }
 
+async function askText(words) {
+  return (await (await fetch(`search?text=${encodeURIComponent(words)}`)).json()).numbers ?? [];
+}
+
 if (document.body.dataset.live) {
   const status = document.getElementById("live");
   let stages = null;
