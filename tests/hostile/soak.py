@@ -43,20 +43,21 @@ PROMPT = {"model": "run", "prompt": "1 + 2", "max_tokens": 12}
 Load = Sequence[Callable[[str], int]]
 
 
+# Nothing is encrypted here, and loading certificates for each request would cost ten times what the server does.
 def _post(path: str, body: object) -> Callable[[str], int]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return lambda url: httpx.post(f"{url}{path}", content=content, timeout=60).status_code
+    return lambda url: httpx.post(f"{url}{path}", content=content, timeout=60, verify=False).status_code
 
 
 def _get(path: str, **headers: str) -> Callable[[str], int]:
-    return lambda url: httpx.get(f"{url}{path}", headers=headers, timeout=60).status_code
+    return lambda url: httpx.get(f"{url}{path}", headers=headers, timeout=60, verify=False).status_code
 
 
 def _leaving(method: str, path: str, body: object = None) -> Callable[[str], int]:
     """A client that reads the first piece of a stream and leaves."""
 
     def ask(url: str) -> int:
-        with httpx.stream(method, f"{url}{path}", json=body, timeout=60) as answer:
+        with httpx.stream(method, f"{url}{path}", json=body, timeout=60, verify=False) as answer:
             next(answer.iter_raw(), b"")
             return answer.status_code
 
