@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradus.audit.clock import own_time
 from gradus.audit.determinism import Elsewhere, not_deterministic
 from gradus.audit.leaks import given_away, leaks
 from gradus.audit.records import Check, PanelEpisodes
-from gradus.core import EnvironmentSpec, Grader, StopReason, Task
+from gradus.core import EnvironmentSpec, Grader, StopReason, Task, clock
 from gradus.rollouts import roll_out
 
 __all__ = ["check_hygiene", "check_tasks"]
@@ -87,9 +86,9 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
     def text(task: Task) -> str:
         return environment.reset(seed=task.seed, **task.options).text
 
-    started = own_time()
+    started = clock.now()
     training = {text(spec.train_task(i)) for i in range(_CONTENT // 10)}
-    if own_time() - started < _QUICK:
+    if clock.now() - started < _QUICK:
         training |= {text(spec.train_task(i)) for i in range(_CONTENT)}
     else:
         tasks = tasks[: _CONTENT // 10]  # questions that are slow to make: a tenth of them

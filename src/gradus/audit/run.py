@@ -112,7 +112,7 @@ def run_text_audit(
 
     ``limit``: seconds of all calls of the grader together.
     """
-    subject = subject_of(spec, grader, tasks=episodes)
+    subject = subject_of(spec, grader, tasks=episodes, limit=limit)
     if subject is None:
         return None
     text = audit_text(subject, seed=seed, limit=limit, unsafe=unsafe, marks=marks or {})

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from gradus.core import clock
 from gradus.core.errors import GradusError
 
 __all__ = ["Worker", "WorkerError", "WorkerLimit"]
@@ -102,6 +103,7 @@ class Worker:
         except OSError as error:
             raise WorkerError("OSError", f"{self._command[0]} cannot be started: {error}") from error
         atexit.register(self.close)
+        clock.watch(self._process.pid)
         try:
             self._reply(_START)
         except BaseException:
@@ -133,6 +135,7 @@ class Worker:
     def _end(self) -> None:
         process, self._process, self._pending = self._process, None, b""
         if process is not None:
+            clock.forget(process.pid)
             if self._owner == os.getpid():
                 process.kill()
                 process.wait()

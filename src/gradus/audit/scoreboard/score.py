@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from gradus.audit.result import verdict_of
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import Score
 from gradus.audit.text.tasks import TextSubject
+from gradus.core import clock
 from gradus.stats import wilson
 
 __all__ = ["Case", "Row", "board", "judged"]
@@ -35,7 +35,10 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the audit said of a case: its verdict by the checks that the label speaks of, the checks that failed, and the first evidence."""
+    """What the audit said of a case: its verdict by the checks that the label speaks of, the checks that failed, and the first evidence.
+
+    ``seconds``: without those that the machine was busy with others.
+    """
 
     name: str
     label: str
@@ -49,7 +52,7 @@ class Row:
 
 def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None = None) -> Row:
     """Audit one case. ``known``: scores of an earlier audit of the same grader, see :func:`gradus.audit.text.run.audit_text`."""
-    started = time.monotonic()
+    started = clock.now()
     checks = audit_text(case.subject(), seed=seed, known=known).checks
     counted = [check for check in checks if not case.checks or check.name in case.checks]
     failed = [check for check in counted if check.status == "fail"]
@@ -60,7 +63,7 @@ def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None 
         verdict=verdict_of(counted),
         failed=[check.name for check in failed],
         evidence=failed[0].evidence if failed else "",
-        seconds=round(time.monotonic() - started, 1),
+        seconds=round(clock.now() - started, 1),
         disputed=case.disputed,
     )
 

@@ -13,7 +13,7 @@ from gradus.audit.text.programs import are_programs, ask_programs
 from gradus.audit.text.rates import Base, Probe, Rate, rate
 from gradus.audit.text.scoring import Score, Scorer
 from gradus.audit.text.shapes import Others, states
-from gradus.audit.text.tasks import TextSubject, TextTask
+from gradus.audit.text.tasks import TextSubject, TextTask, share_in_time
 from gradus.core import child_rng
 
 __all__ = ["LEAST", "Probes", "probe"]
@@ -117,11 +117,10 @@ def _enter(asked: Probes, scorer: Scorer, check: str) -> None:
 
 
 def _effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
-    """1, 1/2 or 1/4 of the tasks: by what a call costs at the median of gold answers, so that noise in times changes nothing."""
+    """The share of the tasks that there is time for, by what a call costs at the median of gold answers."""
     scores = scorer.score([(task, task.whole(task.gold or "")) for task in tasks[:_LEAST_TASKS]])
     seconds = sorted(score.seconds for score in scores if not score.skipped)
-    cost = seconds[len(seconds) // 2] * _CALLS * len(tasks) / scorer.limit if seconds else 0.0
-    return 1.0 if cost < 1 else 0.5 if cost < 2 else 0.25
+    return share_in_time(seconds[len(seconds) // 2] * _CALLS * len(tasks), scorer.limit) if seconds else 1.0
 
 
 def _some(asked: Probes, number: int) -> Sequence[TextTask]:

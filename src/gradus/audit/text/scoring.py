@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradus.audit.clock import own_time
 from gradus.audit.text.tasks import TextSubject, TextTask
-from gradus.core import Reward
+from gradus.core import Reward, clock
 from gradus.core.sandbox import confine, sandbox_works
 from gradus.rewards.judge import BROKE
 
@@ -34,8 +33,7 @@ _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm 
 class Score:
     """``value`` is None where the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
-    ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call, by
-    :func:`~gradus.audit.clock.own_time`.
+    ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
     """
 
     value: float | None = None
@@ -51,6 +49,7 @@ class Scorer:
     """Scores answers in a forked process, so that nothing that a grader does reaches this one.
 
     ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all calls together.
+    Time that was spent waiting for a core is counted in neither.
     ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
     ``known``: scores of an earlier audit of the same grader, by task and answer. ``logged``: all that the grader logged, by name.
     """
@@ -114,14 +113,14 @@ class Scorer:
         if self.spent >= self._share * self.limit:
             return [Score(error="not asked: the time was over", skipped=True) for _ in rows]
         assert self.subject.judge_all is not None
-        started = time.monotonic()
+        started = clock.now()
         try:
             rewards = self.subject.judge_all(rows)
         except Exception as raised:  # whatever a grader raises is a finding
             rewards = [
                 Reward(grader="", value=None, error=f"{type(raised).__name__}: {str(raised)[:120]}") for _ in rows
             ]
-        seconds = time.monotonic() - started
+        seconds = clock.now() - started
         self.spent += seconds if self.calls else 0.0  # what a grader loads at its first call is no part of the time
         self.calls += len(rows)
         for name, values in (self.subject.logged() if self.subject.logged else {}).items():
@@ -144,19 +143,19 @@ class Scorer:
         return score
 
     def _call(self, task: TextTask, answer: str, confined: bool) -> Score:
-        started = time.monotonic()
+        started = clock.now()
         try:
             if confined not in self._children:
                 self._children[confined] = _Child(self.subject, self.seconds, confined)
-                started = time.monotonic()  # what a grader loads is no part of a call
+                started = clock.now()  # what a grader loads is no part of a call
             score = self._children[confined].ask(task.key, answer)
         except OSError as ended:  # of which TimeoutError is one
             self._end(confined)
             hung = isinstance(ended, TimeoutError)
-            seconds = time.monotonic() - started
-            score = Score(hung=hung, error="cut off" if hung else "the process died", seconds=seconds)
-        self.spent += score.seconds
-        return score
+            score = Score(hung=hung, error="cut off" if hung else "the process died")
+        seconds = clock.now() - started
+        self.spent += seconds
+        return replace(score, seconds=seconds)
 
 
 class _Child:
@@ -174,15 +173,23 @@ class _Child:
             _serve(subject, asked, told, self._folder.name, seconds, confined)
         os.close(asked)
         os.close(told)
-        _read(self._answers, _WARM_UP + _GRACE)
+        self._waited = 0.0
+        self._answer(_WARM_UP + _GRACE)
 
     def ask(self, key: str, answer: str) -> Score:
         """The score. Raises TimeoutError if none comes in time, another OSError if the process died."""
         _write(self._questions, (key, answer))
-        score: Score = _read(self._answers, self._patience)
+        score: Score = self._answer(self._patience)
         if score.hung:
-            _read(self._answers, _WARM_UP + _GRACE)
+            self._answer(_WARM_UP + _GRACE)
         return score
+
+    def _answer(self, patience: float) -> Any:
+        """What it says next; what it has waited for a core since it spoke last is no part of our time."""
+        said, waited = _read(self._answers, patience)
+        clock.add(waited - self._waited)
+        self._waited = waited
+        return said
 
     def end(self) -> None:
         os.kill(self._pid, signal.SIGKILL)
@@ -228,27 +235,38 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
 
+    ends = 0.0
+
     def alarm(*_: object) -> None:
-        raise _TooSlow
+        if (left := ends - clock.now()) <= 0:
+            raise _TooSlow
+        signal.setitimer(signal.ITIMER_REAL, left + 1e-3)  # it was the machine that was slow
+
+    def one(task: TextTask, answer: str, seconds: float) -> Score:
+        nonlocal ends
+        ends = clock.now() + seconds
+        return _one(subject, task, answer, seconds, canary)
+
+    def tell(said: object) -> None:
+        _write(told, (said, clock.waited() - before))
 
     signal.signal(signal.SIGALRM, alarm)
     try:
         if confined:
             confine(folder, keep=(asked, told))
             tempfile.tempdir = os.environ["TMPDIR"] = folder  # what a grader writes for a call
-        canary = Path(folder) / "canary"
+        canary, before = Path(folder) / "canary", clock.waited()
         tasks: Mapping[str, TextTask] = {task.key: task for task in subject.tasks}
         first = subject.tasks[0]
-        _one(subject, first, "", _WARM_UP, canary)  # what a grader loads at its first call is no part of a call's time
-        _write(told, "ready")
+        one(first, "", _WARM_UP)  # what a grader loads at its first call is no part of a call's time
+        tell("ready")
         while True:
             key, answer = _read(asked, _FOREVER)
-            started = own_time()
-            score = _one(subject, tasks[key], answer.replace(CANARY, str(canary)), seconds, canary)
-            _write(told, replace(score, seconds=own_time() - started))
+            score = one(tasks[key], answer.replace(CANARY, str(canary)), seconds)
+            tell(score)
             if score.hung:
-                _one(subject, first, "", _WARM_UP, canary)  # it may have to load again what was cut off
-                _write(told, "ready")
+                one(first, "", _WARM_UP)  # it may have to load again what was cut off
+                tell("ready")
     finally:
         os._exit(0)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gradus.audit.clock import own_time
 from gradus.core import (
     Action,
     EnvironmentSpec,
@@ -20,10 +19,11 @@ from gradus.core import (
     StopReason,
     Task,
     Turn,
+    clock,
 )
 from gradus.rewards.grading import logged_by
 
-__all__ = ["Judge", "TextSubject", "TextTask", "subject_of"]
+__all__ = ["Judge", "TextSubject", "TextTask", "share_in_time", "subject_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class TextTask:
         return f"{self.before}{answer}{self.after}"
 
 
-_LEAST_TASKS, _SECONDS = 12, 8.0
+_FEW = 12
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -70,8 +70,16 @@ class TextSubject:
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
 
 
-def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
-    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
+def share_in_time(seconds: float, limit: float) -> float:
+    """1, 1/2 or 1/4: how much of what would take ``seconds`` is done within ``limit``, in rough steps, so that noise in times changes nothing."""
+    return 1.0 if seconds < limit else 0.5 if seconds < 2 * limit else 0.25
+
+
+def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = 25.0) -> TextSubject | None:
+    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other.
+
+    If tasks take more than a third of ``limit`` seconds to make, by what the first cost, they are a half or a quarter of ``tasks``.
+    """
     if spec.max_turns != 1:
         return None
     wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
@@ -79,14 +87,12 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     environment = spec.make()
     rows: list[tuple[Task, TextTask]] = []
     seen: set[str] = set()
-    started = own_time()
-    note = ""
+    started, number_of_tasks = clock.now(), tasks
     for number, task in enumerate(wanted):
-        if len(rows) == tasks:
+        if len(rows) == number_of_tasks:
             break
-        if len(rows) >= _LEAST_TASKS and own_time() - started > _SECONDS:
-            note = f"{len(rows)} of {tasks} tasks, because they take long to make"
-            break
+        if len(rows) == _FEW:
+            number_of_tasks = max(_FEW, int(tasks * share_in_time(clock.now() - started, _FEW / tasks * limit / 3)))
         observation = environment.reset(seed=task.seed, **task.options)
         if observation.text in seen:
             continue
@@ -97,6 +103,7 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     if not any(row.gold for _, row in rows):
         return None
     place = {text.key: task for task, text in rows}
+    note = f"{len(rows)} of {tasks} tasks, because they take long to make" if number_of_tasks < tasks else ""
 
     def judge(task: TextTask, answer: str) -> float | None:
         episode = _answered(spec, environment, place[task.key], answer)
