@@ -46,7 +46,6 @@ class TextTask:
         return f"{self.before}{answer}{self.after}"
 
 
-_FEW = 12
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -78,7 +77,7 @@ def share_in_time(seconds: float, limit: float) -> float:
 def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = 25.0) -> TextSubject | None:
     """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other.
 
-    If tasks take more than a third of ``limit`` seconds to make, by what the first cost, they are a half or a quarter of ``tasks``.
+    If tasks take more than a third of ``limit`` seconds to make, they are a half or a quarter of ``tasks``.
     """
     if spec.max_turns != 1:
         return None
@@ -87,12 +86,18 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: floa
     environment = spec.make()
     rows: list[tuple[Task, TextTask]] = []
     seen: set[str] = set()
-    started, number_of_tasks = clock.now(), tasks
+    started, note = clock.now(), ""
+    steps = {tasks // 4: started, tasks // 2: started}  # rough ones, so that noise in times changes nothing
     for number, task in enumerate(wanted):
-        if len(rows) == number_of_tasks:
+        if len(rows) == tasks:
             break
-        if len(rows) == _FEW:
-            number_of_tasks = max(_FEW, int(tasks * share_in_time(clock.now() - started, _FEW / tasks * limit / 3)))
+        if len(rows) in steps:
+            now, step = clock.now(), clock.now() - steps.pop(len(rows))
+            ahead = step if steps else 2 * step  # the last step is twice as long
+            if now - started + ahead > limit / 3:
+                note = f"{len(rows)} of {tasks} tasks, because they take long to make"
+                break
+            steps = dict.fromkeys(steps, now)
         observation = environment.reset(seed=task.seed, **task.options)
         if observation.text in seen:
             continue
@@ -103,7 +108,6 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: floa
     if not any(row.gold for _, row in rows):
         return None
     place = {text.key: task for task, text in rows}
-    note = f"{len(rows)} of {tasks} tasks, because they take long to make" if number_of_tasks < tasks else ""
 
     def judge(task: TextTask, answer: str) -> float | None:
         episode = _answered(spec, environment, place[task.key], answer)
