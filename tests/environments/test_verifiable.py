@@ -214,13 +214,22 @@ def test_added_rows_move_no_other(tmp_path: Path) -> None:
     assert held(100) <= held(200)
 
 
+def test_rows_for_trl_need_no_options(tmp_path: Path) -> None:
+    rows = [{"prompt": row["prompt"], "answer": row["target"]} for row in questions(40)]
+    plain = environments.load(f"jsonl:{write(tmp_path / 'plain.jsonl', rows)}")
+    mapped = environments.load(f"jsonl:{tmp_path / 'plain.jsonl'}?question=prompt")
+    shown = [spec.make().reset(seed=spec.train_task(0).seed).text for spec in (plain, mapped)]
+    assert shown[0] == shown[1] != ""
+
+
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
         (None, "needs a path"),
         ("nowhere.jsonl", "no file"),
         ("{}?color=x", "unknown option 'color'"),
-        ("{}", "no column 'question'; it has prompt, target, tag; map it as in"),
+        ("{}", "no column 'answer'; it has prompt, target, tag; map it as in"),
+        ("{}?question=ask", "no column 'ask'; it has prompt, target, tag; map it as in"),
         ("{}?question=prompt&answer=target&system=nowhere.txt", "cannot be read"),
     ],
 )

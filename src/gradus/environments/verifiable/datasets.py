@@ -4,7 +4,7 @@ An argument is a path with options behind a question mark, as in a web address:
 
     jsonl:train.jsonl?question=prompt&answer=target&worked=solution&test=test.jsonl&system=prompt.txt
 
-``question``, ``answer`` and ``worked`` name columns; ``test`` a second file that is held out; ``system`` a file with the
+``question`` (otherwise the column question, or prompt), ``answer`` and ``worked`` name columns; ``test`` a second file that is held out; ``system`` a file with the
 system prompt. Without ``test`` a tenth of the rows is held out, chosen by their text, so that added rows move no other.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -72,9 +72,12 @@ def read_tasks(source: DataSource) -> TableTasks:
     Raises ConfigError for a missing file or column, StorageError for a line that cannot be read.
     """
     train, test = _rows(source)
+    name = source.name
+    if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":
+        source = replace(source, question="prompt")  # as TRL calls it
     items = [_item(source, row, number) for number, row in enumerate(train, 1)]
     held_out = None if test is None else [_item(source, row, number) for number, row in enumerate(test, 1)]
-    return split_items(source.name, items, held_out, system_prompt=_system_prompt(source))
+    return split_items(name, items, held_out, system_prompt=_system_prompt(source))
 
 
 def split_items(
