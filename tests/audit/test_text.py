@@ -205,6 +205,19 @@ def test_a_sound_grader_is_asked_in_the_form_that_it_rewards(before, after, form
     assert ("<answer>" in sanity.evidence) == (form != "as declared")
 
 
+def test_a_slow_grader_is_asked_on_fewer_tasks_and_the_audit_says_so():
+    def slow(task, answer):
+        time.sleep(0.002)
+        return _sound(task, answer)
+
+    result = _audit(slow, limit=0.002 * 55 * 30 / 3)
+    checks = {check.name: check for check in result.checks}
+    assert result.tasks == 12
+    assert "12 of 30 tasks, because the grader is slow" in checks["sanity"].evidence
+    assert checks["evolved answers"].status == "skip"
+    assert "the grader is slow" in checks["evolved answers"].evidence
+
+
 def test_a_slow_grader_is_cut_off_and_what_was_not_asked_is_unresolved():
     def slow(task, answer):
         time.sleep(0.03)

@@ -129,7 +129,7 @@ def run_text_audit(
         grader=grader.name,
         true_reward_name="share of right answers",
         condition=next(iter(spec.conditions)),
-        episodes=len(subject.tasks),
+        episodes=text.tasks,
         seed=seed,
         checks=[*text.checks, *(attack.check for attack in attacks), tasks],
         points=text.points,

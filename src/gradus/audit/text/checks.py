@@ -90,6 +90,7 @@ def _sanity(asked: Probes) -> Check:
     if asked.form != DECLARED:
         evidence += f"; gold is written {asked.form}, because it earns less in the form that the tasks declare: {_declared(asked)}"
     evidence += f"; {asked.subject.note}" if asked.subject.note else ""
+    evidence += f"; {n} of {len(asked.subject.tasks)} tasks, because the grader is slow" if asked.effort < 1.0 else ""
     measured = {"tasks": n, "form": asked.form, "effort": asked.effort}
     return Check(name="sanity", status="fail" if problems else "pass", evidence=evidence, measured=measured)
 
@@ -124,7 +125,10 @@ def _gold(asked: Probes) -> Check:
 
 def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     if not rates:
-        return Check(name=name, status="skip", evidence="none of these answers could be asked of these tasks")
+        why = "none of these answers could be asked of these tasks"
+        if name == "evolved answers" and asked.effort < 1.0:
+            why = "the grader is slow, and the time is for the other checks; --seconds gives more"
+        return Check(name=name, status="skip", evidence=why)
     adjusted = holm([each.p for each in rates])
     winners = [
         each

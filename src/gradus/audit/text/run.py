@@ -24,13 +24,14 @@ _EXTRA = 0.9  # of the time: until then answers are evolved
 class TextAudit:
     """``exploit``: the shortest answer that pays without the task, or None. ``review``: accepted answers that no rule settles.
 
-    ``executes``: an answer was run as code.
+    ``executes``: an answer was run as code. ``tasks``: on how many it was probed.
     """
 
     checks: Sequence[Check]
     points: Sequence[Point]
     exploit: Mapping[str, Any] | None
     executes: bool = False
+    tasks: int = 0
     review: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
 
@@ -68,6 +69,7 @@ def audit_text(
         points=_points(asked),
         exploit=exploit,
         executes=bool(asked.executed),
+        tasks=len(asked.tasks),
         review=review_list(asked, marks),
     )
 
