@@ -1,8 +1,8 @@
 """An attacker that learns: a nano model that knows the form of an answer and nothing else, trained by GRPO on the reward alone.
 
 It reads what is shown if that is short. Otherwise it is told the turn alone: thousands of episodes then take a minute or two on one core,
-and what can be earned without looking is found first. If there is an honest reflex, it begins with what the reflex says and learns
-where to say something else.
+and what can be earned without looking is found first. If there is an honest reflex, it begins once with what the reflex says and learns
+where to say something else, and once with random legal answers: a good reflex is hard to leave by small steps.
 """
 
 from __future__ import annotations
@@ -63,15 +63,17 @@ class LearningAttacker:
     lr: float = 5e-3
     name: str = LEARN
 
-    @property
-    def steps(self) -> int:
-        """Updates that the budget is enough for."""
-        return self.budget // (_GROUPS * _MEMBERS)
-
     def attempts(self, target: Target) -> Iterator[Attempt]:
-        """One attempt: what GRPO made of the model, beside what it was, or beside the reflex that it began with."""
-        if not self.steps:
-            raise ConfigError(f"learning needs a budget of {_GROUPS * _MEMBERS} episodes at least, got {self.budget}")
+        """What GRPO made of the model: from the reflex on, if there is one, and from random answers on, with equal shares of the budget."""
+        ways = [target] if target.reflex is None else [target, replace(target, reflex=None, keeps=())]
+        least = len(ways) * _GROUPS * _MEMBERS
+        if self.budget < least:
+            raise ConfigError(f"learning needs a budget of {least} episodes at least, got {self.budget}")
+        for way in ways:
+            yield self._attempt(way, self.budget // least)
+
+    def _attempt(self, target: Target, steps: int) -> Attempt:
+        """The model after so many steps, beside what it was, or beside the reflex that it began with."""
         rolled_out = target.roll_out(RandomAnswers(target.draw), target.training(_FIRST_TASK, _SHOWN))
         spec = _wrapped(target, shown=_is_short(rolled_out))
         grammar = spec.language.grammar
@@ -83,14 +85,15 @@ class LearningAttacker:
                 begun = self._warm_start(replace(target, spec=spec), begun, root / "sft")
             longest = max(len(turn.action) for episode in rolled_out for turn in episode.turns)
             sampling = SamplingConfig(max_new_tokens=min(64, longest + 4), grammar=grammar is not None)
-            final = self._train(replace(target, spec=spec), begun, sampling, root / "grpo")
+            final = self._train(replace(target, spec=spec), begun, sampling, steps, root / "grpo")
             before, after = (
                 LocalPolicy(load_model(path), sampling, name=name, grammar=grammar)
                 for path, name in ((begun, "before"), (final, "learned"))
             )
-            told = f"a nano model after {self.steps} steps of GRPO on {target.grader.name} alone"
+            beginning = "random answers" if target.reflex is None else target.reflex.name
+            told = f"a nano model after {steps} steps of GRPO on {target.grader.name} alone, from {beginning} on"
             begun_as = before if target.reflex is None else None
-            yield Attempt(told=told, policy=after, before=begun_as, learned=True, spec=spec)
+            return Attempt(told=told, policy=after, before=begun_as, learned=True, spec=spec)
 
     def _warm_start(self, target: Target, model: Path, folder: Path) -> Path:
         """SFT on random answers, most words of them left to the reflex: they teach the form and nothing else."""
@@ -108,24 +111,24 @@ class LearningAttacker:
         )
         return train_sft(model, episodes, config, folder, live=False).final
 
-    def _train(self, target: Target, model: Path, sampling: SamplingConfig, folder: Path) -> Path:
+    def _train(self, target: Target, model: Path, sampling: SamplingConfig, steps: int, folder: Path) -> Path:
         config = GrpoConfig(
             lr=self.lr,
-            max_steps=self.steps,
+            max_steps=steps,
             groups=_GROUPS,
             group_size=_MEMBERS,
             first_task=_FIRST_TASK + _SHOWN,
             sampling=sampling,
             validation_every=0,
             store_every=0,
-            checkpoint_every=self.steps,
+            checkpoint_every=steps,
             seed=target.seed,
             **_COMPUTE,
         )
 
         def tell(record: Mapping[str, Any]) -> None:
             if target.progress is not None:
-                target.progress("attack: learn", int(record["step"]) * _GROUPS * _MEMBERS, self.budget)
+                target.progress("attack: learn", int(record["step"]), steps)
 
         return train_grpo(model, target.spec, config, folder, grader=target.grader, on_step=tell, live=False).final
 
