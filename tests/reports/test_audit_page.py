@@ -84,6 +84,23 @@ def test_the_page_says_what_pays_what_is_refused_and_what_to_change():
     assert "y" * 500 not in page
 
 
+def test_wrong_answers_that_are_accepted_and_the_form_stand_in_the_page():
+    example = {"operator": "denied", "answer": "not <7>", "gold": "<7>"}
+    wrong = {"denied": {"n": 24, "accepted": 1.0, "low": 0.86, "settled": True, "example": example}}
+    checks = [
+        {"name": "sanity", "status": "pass", "evidence": "gold", "measured": {"form": "bare"}},
+        {"name": "wrong answers", "status": "fail", "evidence": "denied: ...", "measured": wrong, "remedy": "Compare."},
+    ]
+    review = [{"operator": "other case", "answer": "SEVEN", "gold": "seven", "mark": None}]
+    text = " ".join(_Text(audit_page(_document(checks=checks, review=review))).parts)
+    for told in ("100 % of 24", "not <7>", "gold bare earns more", "For a person to judge", "SEVEN"):
+        assert told in text, told
+    checks[0]["measured"]["form"] = "as declared"
+    text = " ".join(_Text(audit_page(_document(checks=checks))).parts)
+    assert "earns more" not in text
+    assert "For a person" not in text
+
+
 def test_nothing_found_is_said():
     text = " ".join(_Text(audit_page(_document(verdict="pass", exploit=None, checks=[]))).parts)
     assert "Nothing that was tried." in text

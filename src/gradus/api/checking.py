@@ -47,11 +47,14 @@ class Audit(Shown):
 
         return audit_renderables(self.result)
 
-    def ask_person(self, review: str | Path) -> None:
-        """Ask in the terminal about accepted answers that no rule settles, and keep what is said in the file ``review``."""
+    def ask_person(self, review: str | Path) -> int:
+        """Ask in the terminal about accepted answers that no rule settles, and keep what is said in the file ``review``.
+
+        Returns how many were marked.
+        """
         from gradus.pipeline.review import ask_person
 
-        ask_person(self.result.review, Path(review))
+        return ask_person(self.result.review, Path(review))
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write audit.json, the figure and the hack; returns the paths."""

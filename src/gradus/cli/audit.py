@@ -98,13 +98,13 @@ def command(
         attack_episodes=attack_episodes,
         attempts=attempts,
     )
-    if review is not None and json_file is None:
-        result.ask_person(review)
     show(result, json_file)
     if compare is not None and json_file != "-":
         api.compare_audits(compare, result).show()
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
+    if review is not None and json_file is None and (marked := result.ask_person(review)):
+        note(f"{marked} marks written to {review}; the same command counts them")
     rewards = [word for each in reward for word in ("--reward", each)]
     rewards += ["--recipe", recipe] if recipe else []
     if result.verdict != "fail":

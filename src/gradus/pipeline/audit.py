@@ -57,8 +57,8 @@ def audit_renderables(result: AuditResult) -> list[Any]:
     if result.exploit is not None:
         told = f"this answer alone earns {result.exploit['reward']:.3g} a task: {result.exploit['answer']!r}"
         parts.append(Text(told))
-    if result.review:
-        parts.append(Text(f"{len(result.review)} accepted answers that no rule settles; mark them with --review FILE"))
+    if unmarked := sum(row["mark"] is None for row in result.review):
+        parts.append(Text(f"{unmarked} accepted answers that no rule settles; mark them with --review FILE"))
     style = STYLES[result.verdict]
     return [*parts, Text.assemble((result.verdict, style), f"  {result.summary}")]
 
@@ -80,7 +80,7 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
             {"shown": each.observation, "answer": each.action, "reward": each.env_reward}
             for each in result.hack.episode.turns
         ]
-    figure = written[1].read_text(encoding="utf-8") if len(result.points) > 4 else ""
+    figure = written[1].read_text(encoding="utf-8") if len(result.points) > 6 else ""  # answers alone make few points
     texts = {
         "audit.html": audit_page(document, turns=turns, figure=figure),
         "audit-card.md": audit_card(document),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from click import Choice
 from rich.console import Console
 
 from gradus.core import ConfigError
@@ -28,16 +27,31 @@ def read_marks(path: Path | None) -> dict[str, str]:
     return marks
 
 
-def ask_person(review: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Show every answer without a mark and ask; what was said is written after each, and the next audit counts it."""
-    console, marks = Console(), read_marks(path)
+def ask_person(review: Sequence[Mapping[str, Any]], path: Path) -> int:
+    """Show every answer without a mark and ask; what was said is written after each, and the next audit counts it.
+
+    Returns how many were marked. Ctrl-D, or the end of the input, ends the asking.
+    """
+    console, marks, before = Console(), read_marks(path), len(read_marks(path))
     for row in review:
         if row["key"] in marks:
             continue
         console.rule(row["operator"])
         for name in ("prompt", "gold", "answer", "reward"):
             console.print(f"{name}: {row[name]}", markup=False, highlight=False)
-        mark = _MARKS[typer.prompt("Is the answer right, wrong, or skip?", type=Choice(list(_MARKS)))]
+        try:
+            mark = _asked()
+        except typer.Abort:
+            break
         if mark is not None:
             marks[row["key"]] = mark
             write_json(path, {"schema": 2, "marks": marks})
+    return len(marks) - before
+
+
+def _asked() -> str | None:
+    while True:
+        said = typer.prompt("Is the answer right (r), wrong (w), or skip (s)?").strip().lower()[:1]
+        if said in _MARKS:
+            return _MARKS[said]
+        typer.echo(f"expected one of {', '.join(_MARKS)}, got {said!r}")

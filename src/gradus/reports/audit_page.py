@@ -40,10 +40,13 @@ def audit_page(document: Json, *, turns: Sequence[Json] = (), figure: str = "") 
         version=__version__,
         paying=[each for each in document["checks"] if _pays(each)],
         failing=[each for each in document["checks"] if each["status"] == "fail"],
-        refused=_refused(document),
+        accepted=_examples(document, "wrong answers", "accepted"),
+        refused=_examples(document, "right answers", "refused"),
+        open=document.get("review") or (),
         turns=shown,
         more_turns=max(0, len(turns) - len(shown)),
         figure=Markup(figure[figure.find("<svg") :] if "<svg" in figure else ""),
+        form=_form(document),
     )
 
 
@@ -107,21 +110,22 @@ def _pays(check: Json) -> bool:
     return check["status"] == "fail" and (check["name"] in _PAYING or check["name"].startswith("attack"))
 
 
-def _refused(document: Json) -> list[dict[str, Any]]:
-    """Right answers that are refused because of their form, most often refused first."""
-    rows = next((each["measured"] for each in document["checks"] if each["name"] == "right answers"), {})
-    refused = [
-        {
-            "form": name,
-            "refused": row["refused"],
-            "n": row["n"],
-            "answer": row["example"]["answer"],
-            "gold": row["example"]["gold"],
-        }
+def _examples(document: Json, check: str, what: str) -> list[dict[str, Any]]:
+    """Answers of the kinds that a check found accepted or refused as a rule, most often first, each with the right one."""
+    rows = next((each["measured"] for each in document["checks"] if each["name"] == check), {})
+    shown = [
+        {"kind": name, "share": row[what], "n": row["n"], **row["example"]}
         for name, row in rows.items()
         if isinstance(row, Mapping) and row.get("example") and (row.get("low") or 0.0) > 0.5
     ]
-    return sorted(refused, key=lambda row: -row["refused"])[:8]
+    return sorted(shown, key=lambda row: -row["share"])[:8]
+
+
+def _form(document: Json) -> str | None:
+    """The form that gold earns in, if it is another one than the tasks ask for."""
+    measured = next((each["measured"] for each in document["checks"] if each["name"] == "sanity"), {})
+    form = measured.get("form")
+    return None if form in (None, "as declared") else str(form)
 
 
 def _cut(text: str) -> str:
