@@ -79,27 +79,46 @@ def _drawn_beliefs(start: EpisodeStart) -> Beliefs:
     return (rng.integers(10, size=(STEPS, 3)) / 9).tolist()
 
 
+Trials = Sequence[int | None]  # what is tried at each step of a week instead of the plan; empty for nothing
+
+
+def _drawn_trials(share: float, start: EpisodeStart) -> Trials:
+    """Any action in a ``share`` of the steps: the average person's best week never works, and shows little of who it is."""
+    rng = np.random.default_rng(child_seed(0, *start.key, "trials"))
+    tried, actions = rng.random(STEPS) < share, rng.integers(len(ACTIONS), size=STEPS)
+    return [action if instead else None for action, instead in zip(actions.tolist(), tried.tolist(), strict=True)]
+
+
 class PlannerPolicy:
-    """Plans for a person given in advance: everybody's average, or (privileged) the hidden one."""
+    """Plans for a person given in advance: everybody's average, or (privileged) the hidden one. ``tries``: a share of random actions."""
 
     def __init__(
-        self, name: str, person: Callable[[EpisodeStart], Profile], beliefs: Callable[[EpisodeStart], Beliefs]
+        self,
+        name: str,
+        person: Callable[[EpisodeStart], Profile],
+        beliefs: Callable[[EpisodeStart], Beliefs],
+        *,
+        tries: float = 0.0,
     ) -> None:
-        self._name, self._person, self._beliefs = name, person, beliefs
+        self._name, self._person, self._beliefs, self._tries = name, person, beliefs, tries
 
     @property
     def name(self) -> str:
         return self._name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return _PlannerSession([self._person(each) for each in episodes], [self._beliefs(each) for each in episodes])
+        return _PlannerSession(
+            [self._person(each) for each in episodes],
+            [self._beliefs(each) for each in episodes],
+            [_drawn_trials(self._tries, each) for each in episodes] if self._tries else [()] * len(episodes),
+        )
 
 
 class _PlannerSession:
-    def __init__(self, persons: Sequence[Profile], beliefs: Sequence[Beliefs]) -> None:
+    def __init__(self, persons: Sequence[Profile], beliefs: Sequence[Beliefs], trials: Sequence[Trials]) -> None:
         self._weights, modifiers = arrays(persons)
         self._effects = effect_tables(modifiers)
-        self._beliefs = beliefs
+        self._beliefs, self._trials = beliefs, trials
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         actions = [Action()] * len(requests)
@@ -110,8 +129,9 @@ class _PlannerSession:
                 meters, self._weights[rows], self._effects[rows], step, horizon=_CEILING_HORIZON, beam=_CEILING_BEAM
             )
             for place, row, action in zip(places, rows, best.tolist(), strict=True):
-                beliefs = self._beliefs[row]
-                actions[place] = Action(text=answer_text(ACTIONS[action], beliefs[step] if beliefs else None))
+                beliefs, tried = self._beliefs[row], self._trials[row][step] if self._trials[row] else None
+                chosen = ACTIONS[action if tried is None else tried]
+                actions[place] = Action(text=answer_text(chosen, beliefs[step] if beliefs else None))
         return actions
 
     def close(self) -> None: ...
@@ -140,6 +160,17 @@ def _constant(argument: str | None) -> Policy:
     return reflex_policy(f"constant:{action}", lambda data, start: action)
 
 
+def _blind_and_random(argument: str | None) -> Policy:
+    try:
+        tries = float(argument or 0)
+    except ValueError:
+        tries = -1.0
+    if not 0 <= tries <= 1:
+        raise ConfigError(f"profile-blind+random:SHARE needs a share of random actions from 0 to 1, got {argument!r}")
+    name = f"profile-blind+random:{argument}" if argument else "profile-blind+random"
+    return PlannerPolicy(name, _average_person, _drawn_beliefs, tries=tries)
+
+
 def _two_cycle(argument: str | None) -> Policy:
     pair = (argument or "sleep,deep_work").split(",")
     if len(pair) != 2 or any(action not in ACTIONS for action in pair):
@@ -163,7 +194,7 @@ def reflexes() -> dict[str, Callable[[str | None], Policy]]:
         "sandbagger": lambda argument: reflex_policy("sandbagger", _sandbagger_action),
         "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
         "profile-blind": lambda argument: PlannerPolicy("profile-blind", _average_person, lambda start: _SILENT),
-        "profile-blind+random": lambda argument: PlannerPolicy("profile-blind+random", _average_person, _drawn_beliefs),
+        "profile-blind+random": _blind_and_random,
         "clairvoyant": lambda argument: PlannerPolicy(
             "clairvoyant", _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS
         ),
