@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.engine.loss_step import TrainerConfig
+from gradus.training.engine.optimizers import SCHEDULES
 
 __all__ = ["GrpoConfig", "OnAlert"]
 
@@ -81,6 +82,12 @@ class GrpoConfig(TrainerConfig):
         default=None, description="The model that KL is measured to; what the run began with by default."
     )
     entropy_coef: float = Field(default=0.0, description="Weight of the entropy bonus; below 0 it is a penalty.")
+    entropy_schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the bonus falls over the steps of the run, to 0 after the last."
+    )
+    entropy_spans: tuple[str, ...] | None = Field(
+        default=None, description="Kinds of span whose tokens get the bonus; all sampled tokens by default."
+    )
     dynamic_sampling: int = Field(
         default=0, ge=0, description="Further rounds that may replace zero-variance groups; 0 takes what comes."
     )
@@ -144,6 +151,8 @@ class GrpoConfig(TrainerConfig):
         self._check_sampler(given)
         if self.kl_coef == 0:
             _refuse(given & {"kl_estimator", "reference"}, "while kl_coef is 0; set kl_coef, or leave it out")
+        if self.entropy_coef == 0:
+            _refuse(given & {"entropy_schedule", "entropy_spans"}, "while entropy_coef is 0; set it, or leave them out")
         if self.sampling.greedy:
             raise ValueError("greedy sampling makes all members of a group equal; GRPO needs sampling.greedy = false")
         if self.minibatches > self.groups:
@@ -219,6 +228,11 @@ class GrpoConfig(TrainerConfig):
         """clip_low and clip_high: as set, or the algorithm's own."""
         low, high = self.named.clip or (1.0, 1.0)  # a loss that does not clip reads neither
         return self.clip_low or low, self.clip_high or high
+
+    def at_step(self, step: int) -> GrpoConfig:
+        """These settings with the entropy bonus that holds at ``step``, 1 for the first."""
+        share = SCHEDULES[self.entropy_schedule]((step - 1) / self.max_steps)
+        return self if share == 1.0 else self.model_copy(update={"entropy_coef": self.entropy_coef * share})
 
     @property
     def held_out(self) -> int:

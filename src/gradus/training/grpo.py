@@ -217,8 +217,8 @@ class GrpoLoop:
     def step(self, screen: Screen) -> StepRecord:
         """Roll out, credit and update once; returns the step's record."""
         started = time.perf_counter()
-        config, step = self.config, self.state.step + 1
-        lr = self.begin(step)
+        step = self.state.step + 1
+        config, lr = self.config.at_step(step), self.begin(step)
         rollout = self.rollouts.take(
             step,
             self.state.next_task,

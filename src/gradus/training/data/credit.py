@@ -28,7 +28,10 @@ __all__ = ["CreditRule", "credit_groups", "penalize_length", "token_ends"]
 
 @dataclass(frozen=True, kw_only=True)
 class CreditRule:
-    """How rewards become advantages. ``discount`` is per turn, for credit by turn and span; ``informing`` is for immediate terms."""
+    """How rewards become advantages. ``discount`` is per turn, for credit by turn and span; ``informing`` is for immediate terms.
+
+    ``entropy_spans``: the kinds of span whose tokens are marked for the entropy bonus; None leaves them unmarked, which means all.
+    """
 
     algorithm: Algorithm
     credit: Credit
@@ -36,6 +39,7 @@ class CreditRule:
     baseline: Baseline = "mean"
     discount: float = 1.0
     informing: bool = True
+    entropy_spans: tuple[str, ...] | None = None
 
 
 def credit_groups(
@@ -56,6 +60,9 @@ def credit_groups(
         for index, (number, episode) in enumerate(numbered)
         for sample in episode_samples(episode, index=index, group=number)
     ]
+    if rule.entropy_spans is not None:
+        marked = set(rule.entropy_spans)
+        samples = [replace(each, entropy=_inside(marked, each, episodes[each.episode], renderer)) for each in samples]
     if rule.credit == "episode":
         rewards = _episode_rewards(episodes, names, weights)
         values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
@@ -165,6 +172,17 @@ class _Channels:
         assert turn.tokens is not None
         by_token = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))
         return [tuple(self.places[name] for name in names if name in self.places) for names in by_token]
+
+
+def _inside(marked: set[str], sample: TrainingSample, episode: Episode, renderer: Renderer) -> Tensor:
+    """(A,) bool, true on the tokens of a span of a ``marked`` kind."""
+    inside: list[bool] = []
+    for number, offset in zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True):
+        turn = episode.turns[number]
+        assert turn.tokens is not None
+        names = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))[offset]
+        inside.append(not marked.isdisjoint(names))
+    return torch.tensor(inside)
 
 
 @lru_cache(maxsize=65536)

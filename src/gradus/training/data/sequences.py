@@ -28,7 +28,7 @@ class TrainingSample:
     if none was in force. ``key`` names samples that may share a prefix (group and number of the restart); ``episode`` is the
     index of the episode in the list the samples were made from. ``targets`` (A,): ids to be learned at ``positions`` if they
     are not what stands there (an expert's actions in a student's episode). ``advantages`` (A,) float64; None before credit is
-    given, and in SFT.
+    given, and in SFT. ``entropy`` (A,) bool: the tokens that an entropy bonus is for; None for all.
     """
 
     key: tuple[int, int]
@@ -41,6 +41,7 @@ class TrainingSample:
     legal: Legal | None = None
     targets: Tensor | None = None
     advantages: Tensor | None = None
+    entropy: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

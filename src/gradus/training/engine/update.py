@@ -265,7 +265,10 @@ class _Update:
         )
         loss = result.loss
         if self.bonus:
-            loss = loss - config.entropy_coef * scores.entropy.sum() / self.n_tokens
+            entropy = scores.entropy
+            if any(one.entropy is not None for one in samples):
+                entropy = entropy * _row([_marked(one) for one in samples], entropy)[0]
+            loss = loss - config.entropy_coef * entropy.sum() / self.n_tokens
         if self.reference is not None:
             distance = kl_loss(
                 logprobs,
@@ -294,6 +297,10 @@ class _Update:
 def _advantages(sample: TrainingSample) -> Tensor:
     assert sample.advantages is not None
     return sample.advantages
+
+
+def _marked(sample: TrainingSample) -> Tensor:
+    return torch.ones(sample.actions) if sample.entropy is None else sample.entropy
 
 
 def _row(parts: Sequence[Tensor], like: Tensor) -> Tensor:

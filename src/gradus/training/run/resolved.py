@@ -34,6 +34,7 @@ class ResolvedConfig:
             baseline=named.baseline,
             discount=config.discount,
             informing=config.informing,
+            entropy_spans=config.entropy_spans,
         )
 
     def table(self) -> dict[str, dict[str, Any]]:
