@@ -92,6 +92,23 @@ def test_random_beliefs_beside_the_blind_plan_know_nobody() -> None:
     assert abs(stated.mean() - 0.5) < 0.03
 
 
+def test_the_blind_plan_can_try_any_action() -> None:
+    tasks = [SPEC.train_task(index) for index in range(24)]
+
+    def done(name: str) -> list[str]:
+        weeks = roll_out(SPEC, SPEC.policy(name), tasks).episodes
+        return [turn.action_data["action_type"] for each in weeks for turn in each.turns]
+
+    never, always, some = (done(f"profile-blind+random:{share}") for share in ("0", "1", "0.3"))
+    assert "deep_work" not in never
+    assert {"deep_work", "socialize"} <= set(some)
+    assert min(always.count(action) for action in ACTIONS) > 0.07 * len(always)
+    assert some.count("deep_work") / len(some) == pytest.approx(0.03, abs=0.02)
+    assert done("profile-blind+random:0.3") == some
+    with pytest.raises(ConfigError, match="share of random actions from 0 to 1, got '2'"):
+        SPEC.policy("profile-blind+random:2")
+
+
 def test_inference_alone_pays_the_reflex() -> None:
     tasks = SPEC.tasks("in-distribution")
     believer, reflex = (

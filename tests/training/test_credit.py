@@ -82,6 +82,13 @@ def test_span_credit_stays_in_its_span(loaded: LoadedModel) -> None:
     assert values(samples[0]) == pytest.approx([5.0, 2.0, 2.0])
 
 
+def test_the_entropy_bonus_is_for_the_spans_that_are_named(loaded: LoadedModel) -> None:
+    one, *_ = credited(groups(loaded), replace(rule("span"), entropy_spans=("number",)), loaded)
+    assert one.entropy is not None
+    assert one.entropy.tolist() == [True, False, False] * 3
+    assert all(each.entropy is None for each in credited(groups(loaded), rule("span"), loaded))
+
+
 def test_credit_without_spans_equals_turn_credit(loaded: LoadedModel) -> None:
     terms = [[[(None, 1.0)], [(None, 2.0)]], [[(None, -1.0)], [(None, 5.0)]], [[(None, 0.5)], [(None, 0.0)]]]
     group = with_rewards(groups(loaded)[0], terms)

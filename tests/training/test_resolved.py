@@ -38,6 +38,15 @@ def test_credit_follows_the_grader_unless_the_algorithm_says_otherwise() -> None
         resolve(GrpoConfig(discount=0.9), AT_END)
 
 
+def test_the_entropy_bonus_falls_by_its_schedule() -> None:
+    config = GrpoConfig(max_steps=4, entropy_coef=0.4, entropy_schedule="linear")
+    assert [config.at_step(step).entropy_coef for step in (1, 2, 4)] == pytest.approx([0.4, 0.3, 0.1])
+    steady = GrpoConfig(max_steps=4, entropy_coef=0.4)
+    assert steady.at_step(4) is steady
+    with pytest.raises(ValueError, match="entropy_schedule, entropy_spans has no effect while entropy_coef is 0"):
+        GrpoConfig(entropy_schedule="linear", entropy_spans=("number",))
+
+
 def test_a_name_brings_its_paper_and_settings_override_it() -> None:
     paper = resolve(GrpoConfig(algorithm="gspo"), BY_TURN)
     assert (paper.config.scale, paper.config.clip_low, paper.config.clip_high) == ("group", 3e-4, 4e-4)
