@@ -83,9 +83,9 @@ def test_span_credit_stays_in_its_span(loaded: LoadedModel) -> None:
 
 
 def test_the_entropy_bonus_is_for_the_spans_that_are_named(loaded: LoadedModel) -> None:
-    one, *_ = credited(groups(loaded), replace(rule("span"), entropy_spans=("number",)), loaded)
+    one, *_ = credited(groups(loaded), replace(rule("span"), entropy_spans={"number": 0.5}), loaded)
     assert one.entropy is not None
-    assert one.entropy.tolist() == [True, False, False] * 3
+    assert one.entropy.tolist() == [0.5, 0.0, 0.0] * 3
     assert all(each.entropy is None for each in credited(groups(loaded), rule("span"), loaded))
 
 

@@ -44,7 +44,7 @@ def test_the_entropy_bonus_falls_by_its_schedule() -> None:
     steady = GrpoConfig(max_steps=4, entropy_coef=0.4)
     assert steady.at_step(4) is steady
     with pytest.raises(ValueError, match="entropy_schedule, entropy_spans has no effect while entropy_coef is 0"):
-        GrpoConfig(entropy_schedule="linear", entropy_spans=("number",))
+        GrpoConfig(entropy_schedule="linear", entropy_spans={"number": 1.0})
 
 
 def test_a_name_brings_its_paper_and_settings_override_it() -> None:

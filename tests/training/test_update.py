@@ -246,17 +246,17 @@ def test_entropy_bonus_keeps_the_policy_open(lamps_model: Path) -> None:
     assert after_training(0.3) > after_training(0.0) > after_training(-0.3)
 
 
-def test_the_entropy_bonus_moves_the_marked_tokens_alone(loaded: LoadedModel) -> None:
+def test_the_entropy_bonus_moves_a_token_by_its_share(loaded: LoadedModel) -> None:
     settings = config(entropy_coef=0.3)
     silent = [replace(each, advantages=torch.zeros(each.actions)) for each in played(loaded, settings)]
 
     def moved(mark: Callable[[int], torch.Tensor]) -> torch.Tensor:
         return gradient(loaded, [replace(each, entropy=mark(each.actions)) for each in silent], settings)
 
-    everywhere, first = (lambda count: torch.ones(count, dtype=torch.bool)), (lambda count: torch.arange(count) < 1)
-    whole, part, rest = moved(everywhere), moved(first), moved(lambda count: ~first(count))
+    everywhere, first = torch.ones, (lambda count: (torch.arange(count) < 1).float())
+    whole, part, rest = moved(everywhere), moved(first), moved(lambda count: 1.0 - first(count))
     assert float(whole.norm()) > 0
     assert torch.equal(whole, gradient(loaded, silent, settings))
     assert float(part.norm()) > 0
     torch.testing.assert_close(part + rest, whole, rtol=1e-4, atol=1e-6)
-    assert not moved(lambda count: torch.zeros(count, dtype=torch.bool)).any()
+    assert not moved(torch.zeros).any()

@@ -85,8 +85,9 @@ class GrpoConfig(TrainerConfig):
     entropy_schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="How the bonus falls over the steps of the run, to 0 after the last."
     )
-    entropy_spans: tuple[str, ...] | None = Field(
-        default=None, description="Kinds of span whose tokens get the bonus; all sampled tokens by default."
+    entropy_spans: dict[str, float] | None = Field(
+        default=None,
+        description="Kind of span to the share of the bonus that its tokens get, others get none; all tokens get it by default.",
     )
     dynamic_sampling: int = Field(
         default=0, ge=0, description="Further rounds that may replace zero-variance groups; 0 takes what comes."

@@ -30,7 +30,7 @@ __all__ = ["CreditRule", "credit_groups", "penalize_length", "token_ends"]
 class CreditRule:
     """How rewards become advantages. ``discount`` is per turn, for credit by turn and span; ``informing`` is for immediate terms.
 
-    ``entropy_spans``: the kinds of span whose tokens are marked for the entropy bonus; None leaves them unmarked, which means all.
+    ``entropy_spans``: the share of the entropy bonus that the tokens of a kind of span get; None leaves it to all tokens alike.
     """
 
     algorithm: Algorithm
@@ -39,7 +39,7 @@ class CreditRule:
     baseline: Baseline = "mean"
     discount: float = 1.0
     informing: bool = True
-    entropy_spans: tuple[str, ...] | None = None
+    entropy_spans: Mapping[str, float] | None = None
 
 
 def credit_groups(
@@ -61,8 +61,8 @@ def credit_groups(
         for sample in episode_samples(episode, index=index, group=number)
     ]
     if rule.entropy_spans is not None:
-        marked = set(rule.entropy_spans)
-        samples = [replace(each, entropy=_inside(marked, each, episodes[each.episode], renderer)) for each in samples]
+        shares = rule.entropy_spans
+        samples = [replace(each, entropy=_entropy(shares, each, episodes[each.episode], renderer)) for each in samples]
     if rule.credit == "episode":
         rewards = _episode_rewards(episodes, names, weights)
         values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
@@ -174,15 +174,15 @@ class _Channels:
         return [tuple(self.places[name] for name in names if name in self.places) for names in by_token]
 
 
-def _inside(marked: set[str], sample: TrainingSample, episode: Episode, renderer: Renderer) -> Tensor:
-    """(A,) bool, true on the tokens of a span of a ``marked`` kind."""
-    inside: list[bool] = []
+def _entropy(shares: Mapping[str, float], sample: TrainingSample, episode: Episode, renderer: Renderer) -> Tensor:
+    """(A,) the share of the entropy bonus that each token gets: that of its kind of span, 0 outside of those that are named."""
+    own: list[float] = []
     for number, offset in zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True):
         turn = episode.turns[number]
         assert turn.tokens is not None
         names = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))[offset]
-        inside.append(not marked.isdisjoint(names))
-    return torch.tensor(inside)
+        own.append(max((shares[name] for name in names if name in shares), default=0.0))
+    return torch.tensor(own)
 
 
 @lru_cache(maxsize=65536)

@@ -28,7 +28,7 @@ class TrainingSample:
     if none was in force. ``key`` names samples that may share a prefix (group and number of the restart); ``episode`` is the
     index of the episode in the list the samples were made from. ``targets`` (A,): ids to be learned at ``positions`` if they
     are not what stands there (an expert's actions in a student's episode). ``advantages`` (A,) float64; None before credit is
-    given, and in SFT. ``entropy`` (A,) bool: the tokens that an entropy bonus is for; None for all.
+    given, and in SFT. ``entropy`` (A,): the share of the entropy bonus that a token gets; None for 1.
     """
 
     key: tuple[int, int]

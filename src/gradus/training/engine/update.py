@@ -267,7 +267,7 @@ class _Update:
         if self.bonus:
             entropy = scores.entropy
             if any(one.entropy is not None for one in samples):
-                entropy = entropy * _row([_marked(one) for one in samples], entropy)[0]
+                entropy = entropy * _row([_entropy_shares(one) for one in samples], entropy)[0]
             loss = loss - config.entropy_coef * entropy.sum() / self.n_tokens
         if self.reference is not None:
             distance = kl_loss(
@@ -299,7 +299,7 @@ def _advantages(sample: TrainingSample) -> Tensor:
     return sample.advantages
 
 
-def _marked(sample: TrainingSample) -> Tensor:
+def _entropy_shares(sample: TrainingSample) -> Tensor:
     return torch.ones(sample.actions) if sample.entropy is None else sample.entropy
 
 
