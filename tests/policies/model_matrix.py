@@ -167,7 +167,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
         },
     ),
-    "xlstm": ("xLSTMConfig", {"hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4}),
     "kimi-linear": (
         "KimiLinearConfig",
         {
@@ -250,8 +249,7 @@ def make_model(name: str, folder: Path) -> Path:
     kind, settings = ARCHITECTURES[name]
     # transformers puts Qwen's own kind of tokenizer in place of any other in a folder that says qwen2.
     tokenizer = byte_tokenizer() if name.startswith("qwen") else build_tokenizer(VOCABULARY)
-    # xLSTM's and Kimi Linear's configs want a number for the first token.
-    first = 0 if name in ("xlstm", "kimi-linear") else None
+    first = 0 if name == "kimi-linear" else None  # its config wants a number
     known = {"vocab_size": len(tokenizer), "bos_token_id": first, "eos_token_id": tokenizer.eos_token_id}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
