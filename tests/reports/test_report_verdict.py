@@ -57,6 +57,18 @@ def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below:
     assert claim.state == expected
 
 
+def test_a_corrected_p_is_said_where_the_interval_alone_would_mislead() -> None:
+    results = document((0.1, 0.05, 0.15), (1.0, 0.5, 1.5))
+    pair = results["conditions"]["home"]["pairs"]["grpo - sft"]
+    pair["true_reward"] |= {"p": 0.013, "p_holm": 0.052}
+    verdict = verdict_on(results)
+    assert "not proven to have changed episode reward" in verdict.headline
+    assert "[+0.50,\N{NO-BREAK SPACE}+1.50], p = 0.052 over all conditions" in verdict.headline
+    assert "p = 0.052 over all conditions" in verdict.claims["home"][0].text
+    pair["true_reward"]["p_holm"] = 0.04
+    assert "over all conditions" not in verdict_on(results).headline
+
+
 def test_an_undefined_interval_proves_nothing() -> None:
     results = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
     pair = results["conditions"]["home"]["pairs"]["grpo - sft"]

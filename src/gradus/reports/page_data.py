@@ -112,7 +112,11 @@ def _facts(record: RunRecord) -> list[str]:
     facts = [str(source["environment"])] if source.get("environment") else []
     if source.get("grader"):
         facts.append(f"grader {source['grader']}")
-    run: Json = (record.about or {}).get("run") or {}
+    run = dict((record.about or {}).get("run") or {})
+    seeds = source.get("seeds") or []
+    if len(seeds) > 1:
+        run = {("seeds" if key == "seed" else key): value for key, value in run.items()}
+        run["seeds"] = ", ".join(str(seed) for seed in seeds)
     return [*facts, record.name, *(f"{name} {value}" for name, value in run.items())]
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from gradus.reports.results import (
+    ALPHA,
     FEWEST,
     Difference,
     Figure,
@@ -17,7 +18,7 @@ from gradus.reports.results import (
     main_condition,
     ranked,
 )
-from gradus.stats import format_interval, format_number
+from gradus.stats import format_interval, format_number, format_p
 
 __all__ = ["Claim", "Verdict", "verdict_on"]
 
@@ -116,10 +117,19 @@ def _change(results: Json, condition: str, pair: Difference, measure: str) -> st
     policies = results["conditions"][condition].get("policies") or {}
     before, after = (figure((policies.get(name) or {}).get(measure)) for name in (pair.second, pair.first))
     digits = 2 if measure == "true_reward" else 3
-    change = format_interval(pair.figures.get(measure), signed=True, digits=digits)
+    change = _with_doubt(pair.figures.get(measure), digits)
     if before is None or after is None:
         return change
     return f"{format_number(before.mean, digits)} to {format_number(after.mean, digits)} ({change})"
+
+
+def _with_doubt(difference: Figure | None, digits: int = 3) -> str:
+    """A difference; if its interval leaves out 0 and p does not follow, because it is corrected over the conditions, p too."""
+    text = format_interval(difference, signed=True, digits=digits)
+    if difference is None or difference.p is None or difference.p < ALPHA or difference.low is None:
+        return text
+    apart = difference.low > 0 or (difference.high or 0.0) < 0
+    return f"{text}, p = {format_p(difference.p)} over all conditions" if apart else text
 
 
 def _ranking_headline(results: Json, condition: str) -> str:
@@ -159,10 +169,10 @@ def _claim(results: Json, pair: Difference) -> Claim | None:
         return None
     state = state_of(reward)
     wins = "" if pair.wins is None else f", {pair.wins} of {pair.episodes} episodes won"
-    amount = f"{format_interval(reward, signed=True)}{wins}"
+    amount = f"{_with_doubt(reward)}{wins}"
     text = f"{pair.first} {VERBS[state]} {pair.second} in {_grader(results)} ({amount})"
     if true is not None:
-        aim = f"{_aim(results)} ({format_interval(true, signed=True, digits=2)})"
+        aim = f"{_aim(results)} ({_with_doubt(true, 2)})"
         same = state_of(true) == state
         text += f", and in {aim}" if same else f", but {VERBS[state_of(true)]} it in {aim}"
     return Claim(state=state, text=text)
