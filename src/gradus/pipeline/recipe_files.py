@@ -72,9 +72,20 @@ def load_recipe(
             _set(table, key, value)
     for key, value in edits.items():
         _set(table, key, value)
+    if edits.get("teach.enabled") is True and not edits.keys() & {"eval.policies", "eval.pairs"}:
+        _compare_with_sft(table)
     recipe = _validated(table, source)
     recipe._edited = frozenset(edits)
     return recipe
+
+
+def _compare_with_sft(table: dict[str, Any]) -> None:
+    """If a teacher is switched on that the recipe does without, its student is in the tables too."""
+    section = table.get("eval", {})
+    policies, pairs = list(section.get("policies", ())), list(section.get("pairs", ()))
+    if "grpo" in policies and "sft" not in policies:
+        policies.insert(policies.index("grpo"), "sft")
+        table["eval"] = {**section, "policies": policies, "pairs": [*pairs, "grpo-sft"] if pairs else []}
 
 
 def _named_model(model: str | None, edits: Mapping[str, Any], table: Mapping[str, Any]) -> str | None:
