@@ -120,6 +120,16 @@ def test_a_flipped_bit_is_noticed_and_costs_one_member(tmp_path, episodes, share
     assert [each for each in episodes if each in result.episodes] == result.episodes
 
 
+def test_a_file_whose_header_is_damaged_says_so(tmp_path, episodes):
+    path = tmp_path / "e.jsonl.gz"
+    write_episodes(path, episodes, environment="guess")
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    path.write_bytes(raw)
+    with pytest.raises(StorageError, match=r"without its header: e\.jsonl\.gz is "):
+        read_episodes(path)
+
+
 def test_a_spoilt_line_in_the_middle_is_named(tmp_path, episodes):
     path = tmp_path / "e.jsonl"
     write_episodes(path, episodes[:3], environment="guess")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -23,6 +24,8 @@ from gradus.planning.forecast import GIB, as_rows, check_fits, fit_to_memory, ma
 from gradus.planning.hardware import PRESETS, Hardware, this_machine
 from gradus.planning.memory import cache_bytes, memory_forecast
 from gradus.planning.shapes import Lengths, ModelShape, read_shape
+from gradus.policies.local.loading import load_model
+from gradus.policies.nano.model import NanoConfig
 from gradus.training.config import GrpoConfig
 
 GPU = Hardware(
@@ -59,6 +62,17 @@ def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
     assert (shape.layers, shape.kv, shape.vocabulary, shape.context) == (2, 16, 320, 512)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_shape(tmp_path / "nowhere")
+
+
+def test_a_config_that_would_be_made_for_ever_is_refused(tmp_path: Path) -> None:
+    folder = make_tiny_qwen2(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**24}))
+    for read in (read_shape, load_model):
+        with pytest.raises(ConfigError, match="layers, expected at most 10,000"):
+            read(folder)
+    with pytest.raises(ValidationError, match="less than or equal to 1000"):
+        NanoConfig(layers=10**24)
 
 
 def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:

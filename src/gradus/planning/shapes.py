@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.core import ConfigError
-from gradus.policies.local.folders import adapter_base
+from gradus.policies.local.folders import adapter_base, check_layers
 from gradus.policies.local.loading import context_length
 
 __all__ = ["Lengths", "ModelShape", "read_shape"]
@@ -59,8 +59,10 @@ def read_shape(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    base = adapter_base(path_or_name) or path_or_name
+    check_layers(base)
     try:
-        config = AutoConfig.from_pretrained(adapter_base(path_or_name) or path_or_name, local_files_only=not online)
+        config = AutoConfig.from_pretrained(base, local_files_only=not online)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except Exception as error:  # a value of the wrong kind can fail anywhere in a model's own code

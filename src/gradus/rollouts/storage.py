@@ -253,7 +253,7 @@ def read_episodes(path: Path | str) -> EpisodeFile:
         raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --save` writes one")
     problems: list[str] = []
     lines = lines_of(path, problems)
-    header = _read_header(path, next(lines, "").rstrip("\n"))
+    header = _read_header(path, lines, problems)
     episodes: list[Episode] = []
     with _uncollected():
         for number, line in enumerate(lines, start=2):
@@ -281,7 +281,7 @@ def read_episode(path: Path | str, number: int) -> tuple[str, Episode]:
     """
     path, problems = stored_file(path), list[str]()
     lines = lines_of(path, problems)
-    header = _read_header(path, next(lines, "").rstrip("\n"))
+    header = _read_header(path, lines, problems)
     line = next((line for place, line in enumerate(filter(str.strip, lines)) if place == number), None)
     if problems:
         raise StorageError(problems[0])
@@ -306,7 +306,10 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _read_header(path: Path, line: str) -> dict[str, Any]:
+def _read_header(path: Path, lines: Iterator[str], problems: Sequence[str]) -> dict[str, Any]:
+    line = next(lines, "").rstrip("\n")
+    if problems:
+        raise StorageError(f"{path} cannot be read without its header: {problems[0]}")
     try:
         header = json.loads(line)
         kind = header["kind"]

@@ -10,8 +10,17 @@ from gradus.core import ConfigError
 from gradus.core.checksums import check_checksums
 from gradus.core.documents import read_document
 
-__all__ = ["RUN_MODELS", "adapter_base", "check_model_source", "find_model", "is_hub_name", "model_kind"]
+__all__ = [
+    "RUN_MODELS",
+    "adapter_base",
+    "check_layers",
+    "check_model_source",
+    "find_model",
+    "is_hub_name",
+    "model_kind",
+]
 
+_MOST_LAYERS = 10_000
 RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
 
 
@@ -26,6 +35,18 @@ def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
     except (OSError, ValueError, TypeError, RecursionError):
         pass
     return "adapter" if (folder / "adapter_config.json").is_file() else None
+
+
+def check_layers(folder: str | Path) -> None:
+    """Raise ConfigError for a model folder whose config.json names more layers than any model has: making them would not end."""
+    try:
+        config = json.loads((Path(folder).expanduser() / "config.json").read_text(encoding="utf-8"))
+        parts = [config, config.get("text_config") or {}]
+        layers = max(int(part.get("num_hidden_layers") or 0) for part in parts)
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return  # no folder, or what reads the config says what is wrong with it
+    if layers > _MOST_LAYERS:
+        raise ConfigError(f"the config.json in {folder} names {layers} layers, expected at most {_MOST_LAYERS:,}")
 
 
 def adapter_base(folder: str | Path) -> str | None:
@@ -72,6 +93,7 @@ def check_model_source(name: str, *, asked: bool = True) -> str:
     if folder.is_dir():
         if model_kind(folder) == "model":
             check_checksums(folder)
+            check_layers(folder)
             return name
         if (folder / "config.json").is_file():
             raise ConfigError(
