@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,8 +15,9 @@ from gradus.audit.honest import honest_curve
 from gradus.audit.judged import Reference
 from gradus.audit.panel import RandomAnswers, blind_answers
 from gradus.audit.reading import ReadingAttacker, source_of
+from gradus.audit.run import run_audit
 from gradus.audit.search import Field
-from gradus.core import Grader
+from gradus.core import ConfigError, Grader
 from gradus.pipeline.learning_attack import LearningAttacker
 from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import roll_out
@@ -128,15 +130,31 @@ def test_an_honest_grader_is_learned_and_no_hack():
     assert attack.check.status == "pass", attack.check.evidence
 
 
+def test_a_learner_begins_once_with_the_reflex_and_once_without():
+    """A good reflex is hard to leave by small steps: from the reflex alone late minus early was not found."""
+    draw = blind_answers(SPEC, seed=0)
+    target = Target(spec=SPEC, grader=GULLIBLE, draw=draw, seed=0, reflex=SPEC.policy("feeder"), keeps=(True, True))
+    bent, free = LearningAttacker(budget=256).attempts(target)
+    assert "after 1 steps" in bent.told
+    assert "from feeder on" in bent.told
+    assert bent.before is None
+    assert "from random answers on" in free.told
+    assert free.before is not None
+    with pytest.raises(ConfigError, match="256 episodes at least, got 255"):
+        next(LearningAttacker(budget=255).attempts(target))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flaw", ["late minus early", "statements", "accumulating"])
-def test_the_planted_flaws_are_found_untold(flaw):
+def test_the_planted_flaws_are_found_with_nothing_declared(flaw):
     graders = {
         "late minus early": GULLIBLE,
         "statements": STATED,
         "accumulating": Grader(name="accumulating", compute=Accumulating()),
     }
-    assert _attacked(LearningAttacker(), graders[flaw]).check.status == "fail"
+    bare = replace(SPEC, teacher=None, audit=replace(SPEC.audit, panel=None))
+    result = run_audit(bare, graders[flaw], episodes=40, budget=8000, attackers=[LearningAttacker()])
+    assert next(check for check in result.checks if check.name == "attack: learn").status == "fail"
 
 
 @pytest.mark.slow
