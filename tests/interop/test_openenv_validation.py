@@ -117,14 +117,15 @@ def stock() -> Path:
         )
         if installed.returncode != 0:
             pytest.skip(f"needs openenv from a package registry: {installed.stderr[-300:]}")
-        places = subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        Path(places.stdout.strip(), "others.pth").write_text(sysconfig.get_path("purelib"))
         done.touch()
+    places = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    others = Path(places.stdout.strip(), "others.pth")  # written each time: who made the folder may be gone
+    others.write_text(sysconfig.get_path("purelib"))
     root = Path(__file__).parents[2]
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", root], check=True)
     return python
