@@ -27,6 +27,7 @@ ROWS: Mapping[str, Sequence[str]] = {
     "algorithm: grpo, as published": ("grpo.algorithm=grpo",),
     "algorithm: rloo, its baseline without oneself": ("grpo.algorithm=rloo",),
     "half of the SFT": ("sft.epochs=3",),
+    "one step off the policy": ("grpo.async_level=1", "grpo.correction=truncate"),
 }
 
 
@@ -81,6 +82,8 @@ def _compared(folders: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def _figures(folder: Path, difference: Mapping[str, Any] | None) -> list[str]:
+    from gradus.stats import format_p
+
     condition = next(iter(json.loads((folder / "results.json").read_text(encoding="utf-8"))["conditions"].values()))
     grpo = condition["policies"]["grpo"]["reward"]
     shown = [
@@ -89,7 +92,7 @@ def _figures(folder: Path, difference: Mapping[str, Any] | None) -> list[str]:
     ]
     shown.append(_interval(condition["pairs"]["grpo - sft"]["reward"]))
     p = None if difference is None else difference["p"]
-    return [*shown, "" if difference is None else _interval(difference), "" if p is None else f"{p:.2f}"]
+    return [*shown, "" if difference is None else _interval(difference), "" if p is None else format_p(p)]
 
 
 def _interval(figure: Mapping[str, Any]) -> str:
