@@ -75,7 +75,7 @@ def audit(
     seed: int = 0,
     review: str | Path | None = None,
     unsafe: bool = False,
-    seconds: float = 25.0,
+    seconds: float = 20.0,
     attack: Sequence[str] = (),
     attack_episodes: int = 6400,
     attempts: int = 6,

@@ -33,7 +33,7 @@ def command(
         False, "--unsafe", help="Try answers that may be executed even if no sandbox can be made."
     ),
     seconds: float = typer.Option(
-        25.0, "--seconds", min=1.0, help="What all calls of a grader of one-turn tasks may take together."
+        20.0, "--seconds", min=1.0, help="What all calls of a grader of one-turn tasks may take together."
     ),
     attack: list[str] = typer.Option(
         [],

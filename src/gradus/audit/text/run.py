@@ -40,7 +40,7 @@ def audit_text(
     *,
     seed: int = 0,
     seconds: float = 2.0,
-    limit: float = 25.0,
+    limit: float = 20.0,
     unsafe: bool = False,
     marks: Mapping[str, str] = {},
     known: dict[tuple[str, str], Score] | None = None,

@@ -56,7 +56,7 @@ class Scorer:
 
     subject: TextSubject
     seconds: float = 2.0
-    limit: float = 25.0
+    limit: float = 20.0
     hangs_allowed: int = 3
     confined: bool = False
     hangs: int = 0

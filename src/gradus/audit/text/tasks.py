@@ -74,7 +74,7 @@ def share_in_time(seconds: float, limit: float) -> float:
     return 1.0 if seconds < limit else 0.5 if seconds < 2 * limit else 0.25
 
 
-def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = 25.0) -> TextSubject | None:
+def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = 20.0) -> TextSubject | None:
     """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other.
 
     If tasks take more than a third of ``limit`` seconds to make, they are a half or a quarter of ``tasks``.
