@@ -18,11 +18,8 @@ __all__ = ["SIZES", "NoisyPolicy", "check_signal", "forecast"]
 SIZES = (4, 8, 16)
 _MEMBERS = 16
 _ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
-_NOISES = (
-    0.3,
-    0.6,
-    0.9,
-)  # of a stand-in; the first that has variance is forecast, for a student may be as weak as the last
+# Of a stand-in. The first that has variance is forecast: a student may be as weak as the last.
+_NOISES = (0.3, 0.6, 0.9)
 
 
 class NoisyPolicy:
