@@ -129,14 +129,14 @@ def test_calls_cost_the_same_on_a_busy_core():
     others = []
     try:
         alone = spent()
-        others += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(5)]
+        others += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
         busy = spent()
     finally:
         os.sched_setaffinity(0, cores)
         for other in others:
             other.kill()
             other.wait()
-    assert busy < 2 * alone
+    assert 0 < busy < 3 * alone  # four times and more without the clock
 
 
 def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):

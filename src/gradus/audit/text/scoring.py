@@ -152,10 +152,10 @@ class Scorer:
         except OSError as ended:  # of which TimeoutError is one
             self._end(confined)
             hung = isinstance(ended, TimeoutError)
-            score = Score(hung=hung, error="cut off" if hung else "the process died")
-        seconds = clock.now() - started
-        self.spent += seconds
-        return replace(score, seconds=seconds)
+            error = "cut off" if hung else "the process died"
+            score = Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started))
+        self.spent += score.seconds
+        return score
 
 
 class _Child:
@@ -244,8 +244,10 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
 
     def one(task: TextTask, answer: str, seconds: float) -> Score:
         nonlocal ends
-        ends = clock.now() + seconds
-        return _one(subject, task, answer, seconds, canary)
+        started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
+        ends = started + seconds
+        score = _one(subject, task, answer, seconds, canary)
+        return replace(score, seconds=max(0.0, clock.now() - started))
 
     def tell(said: object) -> None:
         _write(told, (said, clock.waited() - before))
