@@ -82,8 +82,8 @@ class GrpoConfig(TrainerConfig):
         default=None, description="The model that KL is measured to; what the run began with by default."
     )
     entropy_coef: float = Field(default=0.0, description="Weight of the entropy bonus; below 0 it is a penalty.")
-    entropy_schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="How the bonus falls over the steps of the run, to 0 after the last."
+    entropy_schedule: Literal["linear", "cosine"] | None = Field(
+        default=None, description="How the bonus falls over the steps of the run, to 0 after the last; it stays by default."
     )
     entropy_spans: dict[str, float] | None = Field(
         default=None,
@@ -232,8 +232,10 @@ class GrpoConfig(TrainerConfig):
 
     def at_step(self, step: int) -> GrpoConfig:
         """These settings with the entropy bonus that holds at ``step``, 1 for the first."""
+        if self.entropy_schedule is None:
+            return self
         share = SCHEDULES[self.entropy_schedule]((step - 1) / self.max_steps)
-        return self if share == 1.0 else self.model_copy(update={"entropy_coef": self.entropy_coef * share})
+        return self.model_copy(update={"entropy_coef": self.entropy_coef * share})
 
     @property
     def held_out(self) -> int:
