@@ -83,7 +83,8 @@ class GrpoConfig(TrainerConfig):
     )
     entropy_coef: float = Field(default=0.0, description="Weight of the entropy bonus; below 0 it is a penalty.")
     entropy_schedule: Literal["linear", "cosine"] | None = Field(
-        default=None, description="How the bonus falls over the steps of the run, to 0 after the last; it stays by default."
+        default=None,
+        description="How the bonus falls over the steps of the run, to 0 after the last; it stays by default.",
     )
     entropy_spans: dict[str, float] | None = Field(
         default=None,
