@@ -119,6 +119,32 @@ def test_observations_pass_as_they_are() -> None:
     assert episode.turns[0].action == "y"
 
 
+def test_an_answer_that_is_no_action_is_invalid_in_an_observation_of_its_own_too() -> None:
+    class Own:
+        actions: ClassVar[list[str]] = ["x"]
+
+        def reset(self, *, seed: int | None = None) -> str:
+            return "go"
+
+        def step(self, action: str) -> Observation:
+            return Observation(text="end", terminated=True)
+
+    turn = _episodes(class_spec(Own), "constant:y", 1)[0].turns[0]
+    assert (turn.valid, turn.error) == (False, "expected one of x")
+
+
+def test_what_is_no_environment_is_refused() -> None:
+    with pytest.raises(ConfigError, match="int is no environment; expected a class with reset"):
+        gradus.load_environment(int)
+
+    class Sized(Doors):
+        def __init__(self, doors: int) -> None:
+            self.doors = doors
+
+    with pytest.raises(ConfigError, match="Sized needs arguments to be made"):
+        class_spec(Sized)
+
+
 def test_what_a_class_lacks_is_said() -> None:
     class NoSeed:
         def reset(self) -> str:

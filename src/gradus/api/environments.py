@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
-from gradus.interop.classes import class_spec
 
 if TYPE_CHECKING:
     from gradus.rollouts import RolloutResult
@@ -31,7 +30,7 @@ def load_environment(name: str | Path | EnvironmentSpec | type, *, rewards: Sequ
     1
     """
     if isinstance(name, type):
-        name = class_spec(name)
+        name = environments.from_class(name)
     given = name if isinstance(name, EnvironmentSpec) else environments.load(file_name(str(name)))
     spec = environments.with_random(given)
     return with_rewards(spec, rewards) if rewards else spec
@@ -150,7 +149,7 @@ def as_name(data: str | Path | EnvironmentSpec | type | Rows, rewards: Sequence[
     if isinstance(data, str | Path):
         return file_name(str(data))
     if isinstance(data, type):
-        data = class_spec(data)
+        data = environments.from_class(data)
     if isinstance(data, EnvironmentSpec):
         if ":" in data.name:
             raise ConfigError(f"an environment of one's own has a name without a colon, got {data.name!r}")

@@ -1,5 +1,13 @@
 """The environments that come with Gradus, by name, and the way to bring one's own."""
 
-from gradus.environments.registry import is_registered_by_name, load, load_registered, names, register, with_random
+from gradus.environments.registry import (
+    from_class,
+    is_registered_by_name,
+    load,
+    load_registered,
+    names,
+    register,
+    with_random,
+)
 
-__all__ = ["is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]
+__all__ = ["from_class", "is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]

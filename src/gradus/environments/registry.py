@@ -17,7 +17,7 @@ from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.naming import did_you_mean, import_file, import_object
 from gradus.policies.scripted import policy_factory
 
-__all__ = ["is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]
+__all__ = ["from_class", "is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]
 
 Loader = Callable[[str | None], EnvironmentSpec]
 
@@ -61,6 +61,12 @@ def load(name: str) -> EnvironmentSpec:
     if head in names() or not separator:
         return load_registered(name)
     return with_random(_as_spec(name, import_object(name, "environment"), None))
+
+
+def from_class(kind: type) -> EnvironmentSpec:
+    """The environment that a class with ``reset`` and ``step`` is."""
+    of_class: Callable[[type], EnvironmentSpec] = import_object("gradus.interop.classes:class_spec", "environment")
+    return of_class(kind)
 
 
 def load_registered(name: str) -> EnvironmentSpec:
@@ -114,8 +120,7 @@ def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
     """A spec, a class with ``reset`` and ``step``, or what a function returns that makes a spec: of the text after the colon
     if it takes it, of nothing otherwise."""
     if _steps(value):
-        of_class: Callable[[type], EnvironmentSpec] = import_object("gradus.interop.classes:class_spec", "environment")
-        return of_class(value)
+        return from_class(value)
     if callable(value) and not isinstance(value, EnvironmentSpec):
         try:
             value = value(argument) if _takes_argument(value) else value()

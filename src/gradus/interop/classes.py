@@ -28,17 +28,23 @@ _FORMS = "(observation, reward, done), (observation, reward, terminated, truncat
 def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     """The environment that a class is: rewards are its own, and the true reward is their sum.
 
-    Raises ConfigError if ``reset`` takes no seed, ``actions`` is no list of texts, or a method is a coroutine.
+    Raises ConfigError if a method is missing or a coroutine, ``reset`` takes no seed, the class cannot be made without arguments, or
+    ``actions`` is no list of texts.
     """
     called = name or kind.__name__.lower()
-    reset: Callable[..., Any] = getattr(kind, "reset")  # noqa: B009 - a class of any kind
-    step: Callable[..., Any] = getattr(kind, "step")  # noqa: B009
+    reset: Callable[..., Any] | None = getattr(kind, "reset", None)
+    step: Callable[..., Any] | None = getattr(kind, "step", None)
+    if not callable(reset) or not callable(step):
+        raise ConfigError(
+            f"{kind.__name__} is no environment; expected a class with reset(self, seed) and step(self, action)"
+        )
+    if any(each.default is each.empty and each.kind < each.VAR_POSITIONAL for each in _parameters(kind)):
+        raise ConfigError(f"{kind.__name__} needs arguments to be made; give a subclass whose __init__ needs none")
     if inspect.iscoroutinefunction(reset) or inspect.iscoroutinefunction(step):
         raise ConfigError(
             f"{kind.__name__} has coroutines for reset or step; give an EnvironmentSpec whose make returns it, as docs/own_environment.md shows"
         )
-    parameters = inspect.signature(reset).parameters.values()
-    if not any(each.name == "seed" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+    if not any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in _parameters(reset)):
         raise ConfigError(
             f"{kind.__name__}.reset takes no seed; expected reset(self, seed), because the episodes of a group begin alike"
         )
@@ -69,6 +75,10 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     if not actions and not teachers:  # random digits teach nobody, and no words of theirs are known
         spec = replace(spec, teacher=None, language=Language())
     return spec
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
 
 
 def _expert(_: Observation, script: Script) -> str:
@@ -114,8 +124,8 @@ class ClassEnvironment:
         self._rng = child_rng(seed or 0, "invalid action")
         if isinstance(given, Observation):
             return given
-        pair: tuple[Any, ...] = given if _is_tuple(given, 2) and isinstance(given[1], Mapping) else (given,)
-        return Observation(text=_text(pair[0]))
+        with_info = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
+        return Observation(text=_text(given[0] if with_info else given))
 
     def step(self, action: str) -> Observation:
         """Pass the answer on. If the class names its actions and this is none, a random one stands in for it and the answer
@@ -126,7 +136,7 @@ class ClassEnvironment:
         self._steps += 1
         error = None if valid else f"expected one of {', '.join(sorted(self._actions))}"
         if isinstance(given, Observation):
-            return given
+            return given if valid else replace(given, action_valid=False, action_error=error)
         if not isinstance(given, tuple) or len(given) not in (3, 4, 5):
             raise EnvironmentFault(f"{self._name}.step returned {type(given).__name__}; expected {_FORMS}")
         seen, reward, terminated, *rest = given
@@ -152,10 +162,6 @@ class ClassEnvironment:
         close = getattr(self._inner, "close", None)
         if callable(close):
             close()
-
-
-def _is_tuple(value: Any, length: int) -> bool:
-    return isinstance(value, tuple) and len(value) == length
 
 
 def _text(seen: Any) -> str:
