@@ -15,7 +15,7 @@ from gradus.audit.records import Hack, PanelEpisodes, Point
 from gradus.audit.result import AuditResult
 from gradus.audit.signal import check_signal
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.tasks import subject_of
+from gradus.audit.text.tasks import CALLS_SECONDS, subject_of
 from gradus.core import EnvironmentSpec, Grader, Policy
 from gradus.stats import mean_interval
 
@@ -102,7 +102,7 @@ def run_text_audit(
     *,
     episodes: int = 48,
     seed: int = 0,
-    limit: float = 20.0,
+    limit: float = CALLS_SECONDS,
     unsafe: bool = False,
     marks: Mapping[str, str] | None = None,
     elsewhere: Elsewhere | None = None,
@@ -149,7 +149,7 @@ def audit_any(
     signal_policy: Policy | None = None,
     marks: Mapping[str, str] | None = None,
     unsafe: bool = False,
-    limit: float = 20.0,
+    limit: float = CALLS_SECONDS,
     elsewhere: Elsewhere | None = None,
     attackers: Sequence[Attacker] = (),
     progress: Progress | None = None,

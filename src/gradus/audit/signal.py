@@ -61,8 +61,8 @@ def check_signal(
 ) -> Check:
     """Play groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
     check = Check(name="signal", status="unresolved", evidence="no policy was rolled out")
+    wanted = [spec.train_task(i) for i in range(tasks)]
     for chosen in [policy] if policy else _stand_ins(spec, draw):
-        wanted = [spec.train_task(i) for i in range(tasks)]
         groups = roll_out(
             spec, chosen, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader
         ).groups

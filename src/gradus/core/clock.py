@@ -10,24 +10,23 @@ import os
 import time
 from contextlib import suppress
 
-__all__ = ["add", "forget", "now", "waited", "watch"]
+__all__ = ["forget", "now", "watch"]
 
 _waited: dict[int, float] = {}  # by process
 _watched: set[int] = set()
-_told = 0.0
 
 
 def now() -> float:
     """Seconds since some moment, without those that were spent waiting for a core."""
-    return time.monotonic() - waited()
+    return time.monotonic() - _all_waited()
 
 
-def waited() -> float:
+def _all_waited() -> float:
     """Seconds that this process, and those that it watches, have waited for a core."""
     for pid in (os.getpid(), *_watched):
         with suppress(OSError, IndexError), open(f"/proc/{pid}/schedstat", "rb") as file:
             _waited[pid] = int(file.read().split()[1]) / 1e9  # time on a core, time waiting for one, slices
-    return sum(_waited.values()) + _told
+    return sum(_waited.values())
 
 
 def watch(pid: int) -> None:
@@ -38,9 +37,3 @@ def watch(pid: int) -> None:
 def forget(pid: int) -> None:
     """It has ended; what it waited stays counted."""
     _watched.discard(pid)
-
-
-def add(seconds: float) -> None:
-    """Count what a process says that it waited."""
-    global _told
-    _told += seconds

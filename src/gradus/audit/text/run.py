@@ -12,7 +12,7 @@ from gradus.audit.text.evolve import evolve
 from gradus.audit.text.minimize import minimized
 from gradus.audit.text.probe import Probes, probe
 from gradus.audit.text.scoring import Score, Scorer
-from gradus.audit.text.tasks import TextSubject
+from gradus.audit.text.tasks import CALLS_SECONDS, TextSubject
 from gradus.stats import mean_interval
 
 __all__ = ["TextAudit", "audit_text"]
@@ -40,7 +40,7 @@ def audit_text(
     *,
     seed: int = 0,
     seconds: float = 2.0,
-    limit: float = 20.0,
+    limit: float = CALLS_SECONDS,
     unsafe: bool = False,
     marks: Mapping[str, str] = {},
     known: dict[tuple[str, str], Score] | None = None,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradus.audit.text.tasks import TextSubject, TextTask
+from gradus.audit.text.tasks import CALLS_SECONDS, TextSubject, TextTask
 from gradus.core import Reward, clock
 from gradus.core.sandbox import confine, sandbox_works
 from gradus.rewards.judge import BROKE
@@ -56,7 +56,7 @@ class Scorer:
 
     subject: TextSubject
     seconds: float = 2.0
-    limit: float = 20.0
+    limit: float = CALLS_SECONDS
     hangs_allowed: int = 3
     confined: bool = False
     hangs: int = 0
@@ -173,25 +173,19 @@ class _Child:
             _serve(subject, asked, told, self._folder.name, seconds, confined)
         os.close(asked)
         os.close(told)
-        self._waited = 0.0
-        self._answer(_WARM_UP + _GRACE)
+        clock.watch(self._pid)
+        _read(self._answers, _WARM_UP + _GRACE)
 
     def ask(self, key: str, answer: str) -> Score:
         """The score. Raises TimeoutError if none comes in time, another OSError if the process died."""
         _write(self._questions, (key, answer))
-        score: Score = self._answer(self._patience)
+        score: Score = _read(self._answers, self._patience)
         if score.hung:
-            self._answer(_WARM_UP + _GRACE)
+            _read(self._answers, _WARM_UP + _GRACE)
         return score
 
-    def _answer(self, patience: float) -> Any:
-        """What it says next; what it has waited for a core since it spoke last is no part of our time."""
-        said, waited = _read(self._answers, patience)
-        clock.add(waited - self._waited)
-        self._waited = waited
-        return said
-
     def end(self) -> None:
+        clock.forget(self._pid)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         os.close(self._questions)
@@ -249,26 +243,23 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
         score = _one(subject, task, answer, seconds, canary)
         return replace(score, seconds=max(0.0, clock.now() - started))
 
-    def tell(said: object) -> None:
-        _write(told, (said, clock.waited() - before))
-
     signal.signal(signal.SIGALRM, alarm)
     try:
         if confined:
             confine(folder, keep=(asked, told))
             tempfile.tempdir = os.environ["TMPDIR"] = folder  # what a grader writes for a call
-        canary, before = Path(folder) / "canary", clock.waited()
+        canary = Path(folder) / "canary"
         tasks: Mapping[str, TextTask] = {task.key: task for task in subject.tasks}
         first = subject.tasks[0]
         one(first, "", _WARM_UP)  # what a grader loads at its first call is no part of a call's time
-        tell("ready")
+        _write(told, "ready")
         while True:
             key, answer = _read(asked, _FOREVER)
             score = one(tasks[key], answer.replace(CANARY, str(canary)), seconds)
-            tell(score)
+            _write(told, score)
             if score.hung:
                 one(first, "", _WARM_UP)  # it may have to load again what was cut off
-                tell("ready")
+                _write(told, "ready")
     finally:
         os._exit(0)
 

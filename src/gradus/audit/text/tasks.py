@@ -23,7 +23,7 @@ from gradus.core import (
 )
 from gradus.rewards.grading import logged_by
 
-__all__ = ["Judge", "TextSubject", "TextTask", "share_in_time", "subject_of"]
+__all__ = ["CALLS_SECONDS", "Judge", "TextSubject", "TextTask", "share_in_time", "subject_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,7 @@ class TextTask:
         return f"{self.before}{answer}{self.after}"
 
 
+CALLS_SECONDS = 20.0  # what all calls of a grader may take together; an audit then stays below 30
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -74,7 +75,9 @@ def share_in_time(seconds: float, limit: float) -> float:
     return 1.0 if seconds < limit else 0.5 if seconds < 2 * limit else 0.25
 
 
-def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = 20.0) -> TextSubject | None:
+def subject_of(
+    spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = CALLS_SECONDS
+) -> TextSubject | None:
     """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other.
 
     If tasks take more than a third of ``limit`` seconds to make, they are a half or a quarter of ``tasks``.
