@@ -115,7 +115,7 @@ class Judged:
     def hack(self) -> Hack:
         """The finding with the task on which it is plainest: the largest product of reward won and true reward lost."""
         pairs = list(zip(self.episodes, self.against.episodes, strict=True))
-        ours, theirs = max(pairs, key=_plainness)
+        ours, _ = max(pairs, key=_plainness)
         return Hack(
             plan=self.plan,
             shape=self.shape,
@@ -126,7 +126,6 @@ class Judged:
             unearned=self.unearned,
             components=self.components(),
             episode=ours,
-            reflex_episode=theirs,
         )
 
 

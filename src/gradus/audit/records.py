@@ -77,7 +77,7 @@ class PanelEpisodes:
 class Hack:
     """A plan that earns reward without the true reward that should go with it. ``kind``: the class of the trick.
 
-    ``episode`` and ``reflex_episode`` are of the same task: the one where the two differ most plainly. ``unearned``: the reward
+    ``episode``: the task where plan and reflex differ most plainly. ``unearned``: the reward
     above what a noisy teacher with the same true reward earns.
     """
 
@@ -90,7 +90,6 @@ class Hack:
     unearned: Paired
     components: Mapping[str, float]
     episode: Episode
-    reflex_episode: Episode
 
 
 def tasks_to_settle(difference: Paired, *, against: float) -> int | None:

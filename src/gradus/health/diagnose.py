@@ -85,8 +85,7 @@ class Monitor:
     unbroken one does.
     """
 
-    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
-        self._rules = rules
+    def __init__(self) -> None:
         self._records: list[Mapping[str, Any]] = []
         self._seen: set[tuple[Any, ...]] = set()
 
@@ -96,7 +95,7 @@ class Monitor:
         self._records += fresh
         kinds = {record.get("kind", "step") for record in self._records}
         alerts: list[dict[str, Any]] = []
-        for rule in self._rules:
+        for rule in RULES:
             if rule.kind in kinds:
                 history = History(self._records, rule.kind).now()
                 if finding := rule.check(history):

@@ -49,7 +49,6 @@ def run_seeds(
     out: Path | None = None,
     redo: bool = False,
     anyway: bool = False,
-    console: Console | None = None,
 ) -> Path:
     """Train a recipe from ``seeds`` seeds, its own and the following ones, and return the folder with all of them.
 
@@ -60,7 +59,7 @@ def run_seeds(
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=console or Console(quiet=quiet()))
+        run = RunContext(recipe, folder, redo=redo, console=Console(quiet=quiet()))
         run.anyway = anyway
         chosen = [recipe.seed + index for index in range(seeds)]
         do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, section_of("grader", "rewards", "eval"))})
@@ -76,7 +75,7 @@ def run_seeds(
         _evaluate(run, chosen)
         costs = _costs(run, list(members))
         write_json(folder / "costs.json", {"schema": 2, "stages": costs})
-        return finish(run, costs, console or Console())
+        return finish(run, costs, Console())
     finally:
         lock.release()
 

@@ -122,7 +122,6 @@ def train_sft(
     config: SftConfig,
     folder: Path | str,
     *,
-    validation: Sequence[Episode] | None = None,
     resume: bool = False,
     on_step: Callable[[Mapping[str, Any]], None] | None = None,
     on_record: Callable[[Mapping[str, Any]], None] | None = None,
@@ -136,7 +135,7 @@ def train_sft(
     """
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     loaded = prepare_model(model, config)
-    training, validation = _hold_out(episodes, validation, config)
+    training, validation = _hold_out(episodes, config)
     sequences = text_sequences(loaded, training, reasoning=config.reasoning, observations=config.observations > 0)
     checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
@@ -165,12 +164,8 @@ def train_sft(
     )
 
 
-def _hold_out(
-    episodes: Sequence[Episode], validation: Sequence[Episode] | None, config: SftConfig
-) -> tuple[list[Episode], list[Episode]]:
+def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Episode], list[Episode]]:
     """Split off the episodes of some tasks by a shuffle that depends on the seed alone."""
-    if validation is not None:
-        return list(episodes), list(validation)
     usable = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     tasks = list(dict.fromkeys(task_id(episode) for episode in usable))
     count = round(config.validation_share * len(tasks))

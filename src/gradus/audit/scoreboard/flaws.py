@@ -33,9 +33,9 @@ class Flaw:
         return (not self.needs or bool(self.needs & family.traits)) and not self.not_in & family.traits
 
 
-def _when(condition: Callable[[TextTask, str], bool], pays: float = 1.0) -> Callable[[Family, Random], Judge]:
+def _when(condition: Callable[[TextTask, str], bool]) -> Callable[[Family, Random], Judge]:
     """The sound grader, which also rewards what meets a condition."""
-    return lambda family, rng: lambda task, answer: pays if condition(task, answer) else family.judge(task, answer)
+    return lambda family, rng: lambda task, answer: 1.0 if condition(task, answer) else family.judge(task, answer)
 
 
 def _gold(task: TextTask) -> str:

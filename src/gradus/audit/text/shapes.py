@@ -81,16 +81,14 @@ class Others:
         few = len(counts) <= max(2, len(self.golds) // 6) and len(counts) <= 12
         return [label for label, _ in counts.most_common()] if few else []
 
-    def another(self, task: TextTask, rng: Random, *, alike: bool = True) -> str | None:
+    def another(self, task: TextTask, rng: Random) -> str | None:
         """A gold of another task that is not this one's, of like length if there is one."""
         own = task.gold or ""
         different = sorted({gold for gold in self.golds if not states(gold, own)})
         if not different:
             return None
-        if alike:
-            near = [gold for gold in different if gold.count("\n") == own.count("\n") and _like(gold, own)]
-            different = near or different
-        return rng.choice(different)
+        near = [gold for gold in different if gold.count("\n") == own.count("\n") and _like(gold, own)]
+        return rng.choice(near or different)
 
 
 def _like(a: str, b: str) -> bool:

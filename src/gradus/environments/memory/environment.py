@@ -27,13 +27,13 @@ STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk c
 
 
 class MemoryEnvironment:
-    """Reads a world of ``source`` to a policy. ``shown``: related entries per observation, at most.
+    """Reads a world of ``source`` to a policy.
 
     Calls that were refused are told with the next chunk, since a policy answers each chunk once.
     """
 
-    def __init__(self, source: Source, *, shown: int = SHOWN, readers: Mapping[str, Reader] | None = None) -> None:
-        self._source, self._shown, self._readers = source, shown, dict(readers or READERS)
+    def __init__(self, source: Source, *, readers: Mapping[str, Reader] | None = None) -> None:
+        self._source, self._readers = source, dict(readers or READERS)
         self._world: World | None = None
         self._episode_id: str | None = None
 
@@ -127,7 +127,7 @@ class MemoryEnvironment:
 
     def _observe(self, **told: Any) -> Observation:
         chunk = self._playing.chunks[self._index]
-        self._related = self._memory.related(chunk.text, entries=self._shown)
+        self._related = self._memory.related(chunk.text, entries=SHOWN)
         if self._playing.shuffle is not None:
             child_rng(self._playing.shuffle, "memory-shown", self._index).shuffle(self._related)
         place = {"index": self._index, "chunks": len(self._playing.chunks)}

@@ -56,7 +56,7 @@ class ToolEnvironment:
     without a call goes to ``reply``, or ends the episode. A call that cannot be read, or that no tool takes, is an invalid action
     with a message that says what was expected; what a tool raises is its result, and counted.
 
-    ``hooks`` False: only ``reset`` and ``get_reward`` are no tools, which is TRL's rule. ``check`` False: arguments are passed as
+    ``check`` False: arguments are passed as
     they come. ``show`` makes text of what a tool returned, ``show_error`` of what it raised.
     """
 
@@ -64,14 +64,12 @@ class ToolEnvironment:
         self,
         instance: Any,
         *,
-        hooks: bool = True,
         check: bool = True,
         show: Callable[[Any], str] | None = None,
         show_error: Callable[[Exception], str] | None = None,
     ) -> None:
         self.instance = instance
         self._check, self._show, self._show_error = check, show or as_text, show_error or error_text
-        self._hooks = HOOKS if hooks else ("reset", "get_reward")
         if not callable(getattr(instance, "reset", None)):
             raise ConfigError(f"{type(instance).__name__} needs a method reset, which returns what the user says first")
         self._by_name: dict[str, Tool] = {}
@@ -126,7 +124,7 @@ class ToolEnvironment:
 
     def outcome(self) -> Mapping[str, Any]:
         """The reward with its components, the last answer, and what the class's own ``outcome`` says."""
-        own = self.instance.outcome() if "outcome" in self._hooks and hasattr(self.instance, "outcome") else {}
+        own = self.instance.outcome() if hasattr(self.instance, "outcome") else {}
         parts = self._components()
         reward = fsum(parts.values()) if parts is not None else None
         return {"answer": self._answer, "reward": reward, "components": parts, **own}
@@ -135,7 +133,7 @@ class ToolEnvironment:
         """End the servers that were started here, and close the class's own, if it has a close."""
         for server in self._servers.values():
             server.close()
-        if "close" in self._hooks and hasattr(self.instance, "close"):
+        if hasattr(self.instance, "close"):
             self.instance.close()
 
     # -- calls ------------------------------------------------------------------------------------------------------
@@ -143,9 +141,9 @@ class ToolEnvironment:
     def _collect(self) -> dict[str, Tool]:
         """The tools by name: public functions of the class, then what it lists."""
         own = inspect.getmembers(type(self.instance), predicate=inspect.isfunction)
-        names = [name for name, _ in own if not name.startswith("_") and name not in self._hooks]
+        names = [name for name, _ in own if not name.startswith("_") and name not in HOOKS]
         given = [getattr(self.instance, name) for name in names]
-        given += list(getattr(self.instance, "tools", ())) if "close" in self._hooks else []
+        given += list(getattr(self.instance, "tools", ()))
         tools = [tool for each in given for tool in self._expanded(each)]
         by_name = {tool.name: tool for tool in tools}
         if len(by_name) < len(tools):
@@ -195,14 +193,14 @@ class ToolEnvironment:
 
     def _answered(self, text: str) -> Observation:
         self._answer = text = without_thoughts(text).strip()
-        said = self.instance.reply(text) if "reply" in self._hooks and hasattr(self.instance, "reply") else None
+        said = self.instance.reply(text) if hasattr(self.instance, "reply") else None
         if said is None:
             self._over = True
         return self._closed(_seen((Message(role="user", content=_await(said)),) if said is not None else ()))
 
     def _closed(self, seen: Observation) -> Observation:
         """The observation, with the reward if the episode is over."""
-        self._over = self._over or bool(getattr(self.instance, "done", False) and "close" in self._hooks)
+        self._over = self._over or bool(getattr(self.instance, "done", False))
         if not self._over:
             return seen
         parts = self._components()

@@ -78,7 +78,6 @@ def one_turn_of(
     graders: Sequence[Grader],
     summary: str,
     write: Writer,
-    conditions: Sequence[str] = ("in-distribution", "held-out"),
     true_reward: Callable[[Episode], float | None] | None = None,
     texts: Callable[[], Sequence[Item]] | None = None,
 ) -> EnvironmentSpec:
@@ -108,7 +107,7 @@ def one_turn_of(
         judge=judge,
         graders=graders,
         write=write,
-        conditions=conditions,
+        conditions=("in-distribution", "held-out"),
         true_reward=true_reward,
     )
 

@@ -44,9 +44,9 @@ def passed(message: str, *, check: str = "") -> Finding:
     return Finding(check=check, status="pass", message=message)
 
 
-def warned(message: str, remedy: str, *, check: str = "") -> Finding:
+def warned(message: str, remedy: str) -> Finding:
     """A run would go through, and disappoint."""
-    return Finding(check=check, status="warn", message=message, remedy=remedy)
+    return Finding(check="", status="warn", message=message, remedy=remedy)
 
 
 def failed(message: str, remedy: str, *, check: str = "") -> Finding:
@@ -54,9 +54,9 @@ def failed(message: str, remedy: str, *, check: str = "") -> Finding:
     return Finding(check=check, status="fail", message=message, remedy=remedy)
 
 
-def skipped(message: str, remedy: str, *, check: str = "") -> Finding:
+def skipped(message: str, remedy: str) -> Finding:
     """Not looked at, and how it would be."""
-    return Finding(check=check, status="skip", message=message, remedy=remedy)
+    return Finding(check="", status="skip", message=message, remedy=remedy)
 
 
 class Subject:

@@ -298,9 +298,9 @@ def _said(error: APIStatusError) -> str:
     return _brief(error.response.text or error.message)
 
 
-def _brief(value: object, length: int = 200) -> str:
+def _brief(value: object) -> str:
     text = " ".join(str(value).split())
-    return text if len(text) <= length else text[: length - 1] + "…"
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -203,25 +203,25 @@ class HttpSampler:
 def _context_of(base_url: str, model: str, api_key: str | None) -> int | None:
     """The longest sequence that the server takes, if it says so."""
     try:
-        cards = _models(base_url, api_key, 10.0)
+        cards = _models(base_url, api_key)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return None
     limit = next((card.get("max_model_len") for card in cards if card["id"] == model), None)
     return limit if isinstance(limit, int) else None
 
 
-def _models(base_url: str, api_key: str | None, timeout: float) -> list[dict[str, Any]]:
+def _models(base_url: str, api_key: str | None) -> list[dict[str, Any]]:
     address = f"{base_url.rstrip('/')}/models"
-    answer = httpx.get(address, timeout=timeout, headers=_headers(api_key), trust_env=not _local(base_url))
+    answer = httpx.get(address, timeout=10.0, headers=_headers(api_key), trust_env=not _local(base_url))
     answer.raise_for_status()
     return [{**card, "id": str(card["id"])} for card in answer.json()["data"]]
 
 
-def served_model(base_url: str, *, api_key: str | None = None, timeout: float = 10.0) -> str:
+def served_model(base_url: str, *, api_key: str | None) -> str:
     """The name of the one model that a server has. Raises ConfigError if it cannot be asked, or has none or several."""
     address = f"{base_url.rstrip('/')}/models"
     try:
-        names = [card["id"] for card in _models(base_url, api_key, timeout)]
+        names = [card["id"] for card in _models(base_url, api_key)]
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{address} does not list models: {type(error).__name__}: {error}; start `gradus serve MODEL` or vLLM, and give "

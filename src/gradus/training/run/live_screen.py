@@ -42,7 +42,7 @@ class Screen:
     """Shows one run.
 
     ``figures`` maps a label to the metric it shows; a metric inside another is named with a dot (``metrics.belief_mae``). Without a
-    terminal: the first step, the last, and a line of at most 80 columns every ``every`` seconds between them, with the figures that
+    terminal: the first step, the last, and a line of at most 80 columns every few seconds between them, with the figures that
     fit; all steps and figures with ``--verbose``, and notes alone with ``--quiet``.
     """
 
@@ -55,7 +55,6 @@ class Screen:
         done: int = 0,
         live: bool = True,
         console: Console | None = None,
-        every: float = EVERY,
     ) -> None:
         self._title = title
         self._steps = steps
@@ -68,7 +67,7 @@ class Screen:
         self._console = console or Console()
         self._live: Live | None = None
         self._silent = not live
-        self._every, self._said = (0.0 if verbose() else every), -math.inf
+        self._every, self._said = (0.0 if verbose() else EVERY), -math.inf
         if live and self._console.is_terminal and not quiet():
             self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
 

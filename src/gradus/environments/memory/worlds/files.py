@@ -76,10 +76,10 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
     )
 
 
-def common_words(texts: Sequence[str], limit: int = VOCABULARY_LIMIT) -> list[str]:
+def common_words(texts: Sequence[str]) -> list[str]:
     """The most frequent words of some texts as they stand between spaces, sorted."""
     counts = Counter(word for text in texts for word in text.split() if "\u2581" not in word)
-    return sorted(word for word, _ in counts.most_common(limit))
+    return sorted(word for word, _ in counts.most_common(VOCABULARY_LIMIT))
 
 
 def _vocabulary(taught: Sequence[World], synthetic: Source) -> Vocabulary:

@@ -30,12 +30,23 @@ def is_package(path: str | Path) -> bool:
 
 
 @contextmanager
-def serve_package(root: Path, app: str = "server.app:app") -> Iterator[str]:
+def serve_package(root: Path) -> Iterator[str]:
     """Run the package's server in a process of its own; yields its address. Raises EnvironmentFault if it does not answer."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "server.app:app",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--log-level",
+        "error",
+    ]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         url = f"http://127.0.0.1:{port}"
