@@ -39,8 +39,8 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.forward import score_tokens
-from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, share_prefixes, vocabulary_size
+from gradus.training.engine.forward import score_tokens, vocabulary_size
+from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, share_prefixes
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.throughput import matmul_peak, training_flops
 from gradus.training.engine.update import policy_update

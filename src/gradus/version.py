@@ -1,5 +1,3 @@
 """The version, in a file of its own, so that every room can read it without the front door."""
 
-__all__ = ["__version__"]
-
 __version__ = "0.2.0"

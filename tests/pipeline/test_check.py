@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
-from gradus.pipeline.recipe_files import load_recipe, own_recipes
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.recipe_tables import own_recipes
 
 NANO = ["model.nano.hidden_size=16", "model.nano.layers=1", "model.nano.heads=2", "model.nano.intermediate_size=32"]
 

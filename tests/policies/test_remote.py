@@ -20,7 +20,8 @@ from starlette.routing import Route
 
 from gradus import environments
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
-from gradus.policies.remote.policy import Price, RemotePolicy
+from gradus.policies.remote.client import Price
+from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 
 PROBE = "Answer with the word ready."  # the one request that a policy sends before any episode

@@ -11,13 +11,13 @@ from sequence_fakes import random_sequences
 from tiny_qwen2 import random_qwen2
 from torch import Tensor
 
-from gradus.policies.local.llama_forward import has_lean_decoder
+from gradus.policies.local.llama_forward import causal_model, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import Tree, microbatches
 from gradus.training.engine import forward
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
+from gradus.training.engine.forward import disable_dropout, score_tokens, supports_tree, tree_attention
 from gradus.training.engine.loss_step import checkpoint_activations
 
 PLAIN = SamplingConfig()

@@ -13,20 +13,6 @@ from torch import Tensor
 
 from gradus.algorithms.grouping import GroupIndex
 
-__all__ = [
-    "Baseline",
-    "Scale",
-    "gdpo_advantages",
-    "group_advantages",
-    "immediate_advantages",
-    "maxrl_advantages",
-    "overlong_penalty",
-    "reinforce_pp_advantages",
-    "rewards_to_go",
-    "span_advantages",
-    "turn_advantages",
-]
-
 Baseline = Literal["mean", "leave_one_out"]
 Scale = Literal["none", "batch", "group"]
 

@@ -11,8 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["CORRECTIONS", "Correction", "masked_weights", "truncated_weights"]
-
 
 class Correction(Protocol):
     """(trainer_logprobs, sampler_logprobs, mask), all (B, T) -> factors (B, T), 1 off the mask, and metrics."""

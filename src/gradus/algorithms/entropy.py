@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["entropy"]
-
 
 def entropy(logprobs: Tensor) -> Tensor:
     """(...,) entropy in nats of normalized ``logprobs`` (..., V); tokens that cannot be drawn (``-inf``) count 0.

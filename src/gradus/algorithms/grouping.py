@@ -7,8 +7,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["GroupIndex", "dense_names"]
-
 _NOISE = 64.0  # differences below this many roundings of the largest value are float noise, not variance
 
 

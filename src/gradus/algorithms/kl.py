@@ -15,8 +15,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["KL_ESTIMATORS", "KlKind", "kl_loss"]
-
 KlKind = Literal["k1", "k2", "k3"]
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from gradus.algorithms.grouping import dense_names
 
-__all__ = ["LOSSES", "LossResult", "PolicyLoss", "combine_metrics"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LossResult:

@@ -23,16 +23,6 @@ from gradus.algorithms.advantages import (
 )
 from gradus.algorithms.losses import LOSSES, PolicyLoss
 
-__all__ = [
-    "Algorithm",
-    "Credit",
-    "EpisodeAdvantage",
-    "EpisodeRewards",
-    "algorithm_names",
-    "find_algorithm",
-    "register_algorithm",
-]
-
 Credit = Literal["episode", "turn", "span"]
 
 

@@ -14,8 +14,6 @@ from gradus.core import ConfigError
 if TYPE_CHECKING:
     from openenv.validation.report import ValidationReportV2  # pyright: ignore[reportMissingImports] - an extra
 
-__all__ = ["AuditComparison", "Validation", "compare_audits", "is_stored_audit", "validate_openenv"]
-
 
 @dataclass(frozen=True, repr=False)
 class AuditComparison(Shown):

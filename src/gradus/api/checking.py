@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from gradus.pipeline.checks import Finding
     from gradus.planning.forecast import Plan
 
-__all__ = ["Audit", "Checklist", "Forecast", "audit", "check", "plan"]
-
 
 @dataclass(frozen=True, repr=False)
 class Audit(Shown):

@@ -15,8 +15,6 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 if TYPE_CHECKING:
     from gradus.evaluation import Evaluation
 
-__all__ = ["Comparison", "Scores", "compare", "evaluate"]
-
 
 @dataclass(frozen=True, repr=False)
 class Scores(Shown):

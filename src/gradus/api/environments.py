@@ -13,8 +13,6 @@ from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
 if TYPE_CHECKING:
     from gradus.rollouts import RolloutResult
 
-__all__ = ["as_name", "describe", "list_environments", "load_environment", "reward_entries", "roll_out"]
-
 Rows = Sequence[Mapping[str, Any]]
 _KINDS = {".jsonl": "jsonl", ".csv": "csv"}
 

@@ -17,8 +17,6 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Task
 if TYPE_CHECKING:
     from gradus.rollouts.storage import EpisodeFile
 
-__all__ = ["Regraded", "StoredEpisodes", "play", "regrade", "show"]
-
 
 @dataclass(frozen=True, repr=False)
 class StoredEpisodes(Shown):

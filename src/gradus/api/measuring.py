@@ -9,8 +9,6 @@ from typing import Any
 
 from gradus.api.shown import Shown
 
-__all__ = ["Scoreboard", "scoreboard"]
-
 
 @dataclass(frozen=True, repr=False)
 class Scoreboard(Shown):

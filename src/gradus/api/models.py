@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from gradus.policies.local.export import ExportResult
     from gradus.policies.local.loading import LoadedModel
 
-__all__ = ["chat", "export", "push", "serve"]
-
 
 def export(
     run: str | Path,

@@ -12,8 +12,6 @@ from gradus.api.shown import Shown
 if TYPE_CHECKING:
     from gradus.rewards import Completion, Tryout
 
-__all__ = ["RewardList", "TriedRewards", "list_rewards", "try_rewards"]
-
 
 class RewardList(Shown, list[dict[str, str]]):
     """The built-in reward functions: name, settings, and what it pays for."""

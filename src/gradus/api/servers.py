@@ -12,8 +12,6 @@ from gradus.core import EnvironmentSpec
 if TYPE_CHECKING:
     from gradus.interop.openenv.package import PackageResult
 
-__all__ = ["package_environment", "serve_environment", "watch"]
-
 
 def serve_environment(
     environment: str | EnvironmentSpec | type,

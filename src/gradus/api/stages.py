@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gradus.core.documents import Diagnoses
     from gradus.pipeline.teach_summary import TeachSummary
 
-__all__ = ["Diagnosis", "diagnose", "grpo", "init", "sft", "teach"]
-
 
 def init(source: str, out: str | Path, *, model: str | None = None, overwrite: bool = False) -> list[str]:
     """Write a recipe that fits rows or an environment of one's own; returns what was seen and what is missing."""

@@ -17,8 +17,6 @@ from gradus.core.documents import Results, read_document
 if TYPE_CHECKING:
     from gradus.pipeline.recipe import Recipe
 
-__all__ = ["Run", "load_run", "make_recipe", "recipe_or_data", "run", "train"]
-
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
@@ -212,7 +210,7 @@ def make_recipe(
 def recipe_or_data(name: str | None, recipe: str | None) -> tuple[str | None, str | None]:
     """What a command's first word means: data, or a recipe if it is a TOML file or one that comes with Gradus."""
     from gradus import environments
-    from gradus.pipeline.recipe_files import own_recipes
+    from gradus.pipeline.recipe_tables import own_recipes
 
     if name is None or recipe is not None:
         return name, recipe

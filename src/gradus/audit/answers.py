@@ -14,8 +14,6 @@ from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, child_seed
 
-__all__ = ["COPY", "AnswerSpace", "answer_space"]
-
 COPY = "\x00"  # stands in an answer where what was shown is copied
 _POOL = 24
 _PIECE_WORDS = 40

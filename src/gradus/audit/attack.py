@@ -23,8 +23,6 @@ from gradus.audit.search import Field
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.rollouts import roll_out
 
-__all__ = ["KEEP", "Attack", "Attacker", "Attempt", "Target", "attack_answers", "run_attacker", "skipped_attack"]
-
 KEEP = "·"  # in an answer: what the reflex says at this place
 _STRETCHES = (1, 2, 4)  # of the plans that a policy without a plan is described by
 

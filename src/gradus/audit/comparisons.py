@@ -14,8 +14,6 @@ from gradus.audit.records import Check, PanelEpisodes, signed, tasks_to_settle
 from gradus.core import Grader, child_seed
 from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
 
-__all__ = ["ALIGNMENT", "FREE", "check_alignment", "check_exploits", "check_free_credit", "check_separation"]
-
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
 ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
 _FEW = 30  # tasks below which a doubtful figure is left open

@@ -9,8 +9,6 @@ from typing import Any
 
 from gradus.core import EnvironmentSpec, Observation, Task, child_seed
 
-__all__ = ["Elsewhere", "course", "digests", "not_deterministic"]
-
 Draw = Callable[[int], str]
 Elsewhere = Callable[[Sequence[Task], int], Sequence[Sequence[str]]]
 

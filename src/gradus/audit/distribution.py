@@ -11,8 +11,6 @@ import numpy.typing as npt
 from gradus.audit.answers import AnswerSpace
 from gradus.audit.plans import Plan, Shape, Table
 
-__all__ = ["Distribution"]
-
 _STEP = 0.5  # how far a generation moves the distribution
 _LEAN = 0.4  # towards the words of the plan that won before
 _KEEP = 0.5  # chance at the start that a bent reflex keeps its own word

@@ -13,8 +13,6 @@ import numpy as np
 
 from gradus.core import Episode
 
-__all__ = ["Feature", "find_features"]
-
 _BINS = 3
 _MOST_CATEGORIES = 8
 

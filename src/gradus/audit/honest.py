@@ -18,8 +18,6 @@ from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_se
 from gradus.rollouts import roll_out
 from gradus.stats import Paired, paired_difference
 
-__all__ = ["HonestCurve", "honest_curve"]
-
 _NOISE = (0.0, 0.25, 0.5, 0.75)
 _FEW_NOISE = (0.0, 0.5)
 _CONSTANTS = 2

@@ -13,8 +13,6 @@ from gradus.audit.records import Check, PanelEpisodes
 from gradus.core import EnvironmentSpec, Grader, StopReason, Task, clock
 from gradus.rollouts import roll_out
 
-__all__ = ["check_hygiene", "check_tasks"]
-
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
 _LEAK_TASKS = 24

@@ -14,8 +14,6 @@ from gradus.audit.records import Hack, signed
 from gradus.core import Episode
 from gradus.stats import Paired, mean_interval, paired_difference
 
-__all__ = ["Judged", "Reference", "judge"]
-
 _RECOVERED = 0.5  # of what the first half lost: a second half that loses less was set up by it
 
 

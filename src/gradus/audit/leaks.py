@@ -16,8 +16,6 @@ from gradus.audit.determinism import course
 from gradus.core import EnvironmentSpec, Episode, Task
 from gradus.stats import spearman, wilson
 
-__all__ = ["given_away", "leaks", "told_at"]
-
 _TELLING = 4  # decimals that make a number too particular to stand somewhere by chance
 _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this gives little away
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's

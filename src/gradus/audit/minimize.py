@@ -14,8 +14,6 @@ from gradus.audit.plans import Plan, Table
 from gradus.audit.search import Field
 from gradus.core import Task
 
-__all__ = ["KEPT", "plan_size", "shortest"]
-
 KEPT = 0.9  # of the effect that a shorter form must keep
 _TASKS = 24  # on which shorter forms are chosen; all tasks decide in the end
 _ROUNDS = 6

@@ -24,8 +24,6 @@ from gradus.core import (
 from gradus.rollouts import regrade, roll_out
 from gradus.stats import mean_interval
 
-__all__ = ["RandomAnswers", "best_reflex", "blind_answers", "main_tasks", "regraded_panel", "roll_out_panel"]
-
 Progress = Callable[[str, int, int], None]
 
 

@@ -15,8 +15,6 @@ from gradus.audit.answers import COPY, AnswerSpace, render
 from gradus.audit.features import Feature
 from gradus.core import Action, EpisodeStart, Observation, Policy, Request, Session
 
-__all__ = ["Plan", "PlanPolicy", "Shape", "Table"]
-
 Table = npt.NDArray[np.intp]
 
 

@@ -14,8 +14,6 @@ from gradus.audit.attack import Attempt, Target
 from gradus.core import Action, EpisodeStart, Grader, Observation, Policy, Request, Task
 from gradus.stats import mean_interval
 
-__all__ = ["ReadingAttacker", "source_of"]
-
 _SOURCE = 24_000  # characters
 _SHOWN = 2  # tasks whose first observation is shown
 _TRIED = 8  # training tasks that an attempt is tried on before the next

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from gradus.core import Episode
 from gradus.stats import Interval, Paired, format_interval
 
-__all__ = ["LEAST_EFFECT", "Check", "Hack", "PanelEpisodes", "Point", "Status", "signed", "tasks_to_settle"]
-
 Status = Literal["pass", "fail", "unresolved", "skip"]
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 

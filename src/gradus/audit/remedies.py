@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["remedy_of"]
-
 _REMEDIES = {
     "separation": "Give the skill that is missing a component of its own, or more weight.",
     "exploits": "Look at which component pays the degenerate policy, and pay for what it is meant to measure.",

@@ -10,8 +10,6 @@ from typing import Any
 from gradus.audit.records import Check, Hack, PanelEpisodes, Point
 from gradus.audit.remedies import remedy_of
 
-__all__ = ["AuditResult", "plain", "verdict_of"]
-
 SCHEMA = 2
 _ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it leaves the grader as it is
 

@@ -19,8 +19,6 @@ from gradus.audit.text.tasks import CALLS_SECONDS, subject_of
 from gradus.core import EnvironmentSpec, Grader, Policy
 from gradus.stats import mean_interval
 
-__all__ = ["audit_any", "run_audit", "run_text_audit"]
-
 Progress = Callable[[str, int, int], None]
 
 

@@ -19,8 +19,6 @@ from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
 
-__all__ = ["Candidate", "Field", "Search", "search"]
-
 Objective = Callable[[Episode], float | None]
 Progress = Callable[[int, int], None]
 

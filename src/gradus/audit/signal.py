@@ -13,8 +13,6 @@ from gradus.audit.records import Check, Status
 from gradus.core import Action, EnvironmentSpec, EpisodeStart, Grader, Policy, Request, Session, child_rng, child_seed
 from gradus.rollouts import roll_out
 
-__all__ = ["SIZES", "NoisyPolicy", "check_signal", "forecast"]
-
 SIZES = (4, 8, 16)
 _MEMBERS = 16
 _ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups

@@ -9,8 +9,6 @@ from rich.table import Table
 from gradus.audit.result import AuditResult
 from gradus.stats import format_interval
 
-__all__ = ["MARKS", "STYLES", "check_rows", "point_rows", "tables"]
-
 MARKS = {"pass": "pass", "fail": "FAIL", "unresolved": "?", "skip": "-"}
 STYLES = {"pass": "green", "fail": "bold red", "unresolved": "yellow", "skip": "dim"}
 

@@ -17,8 +17,6 @@ from gradus.core import GradusError, strictness
 from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="gradus",
     help="Train language-model agents with GRPO on the machine you have, and prove that they got better.",

@@ -10,8 +10,6 @@ import typer
 from gradus.cli.options import ENVIRONMENT, GRADER, JSON, RECIPE, REWARDS
 from gradus.cli.output import next_command, note, print_json, show
 
-__all__ = ["command"]
-
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
 

@@ -6,8 +6,6 @@ import typer
 
 from gradus.cli.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
 
-__all__ = ["command"]
-
 
 def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),

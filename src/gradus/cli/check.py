@@ -9,8 +9,6 @@ import typer
 from gradus.cli.options import CHANGES, JSON, MODEL, PRESET, QUICK, RECIPE, REWARDS
 from gradus.cli.output import next_command, show
 
-__all__ = ["command"]
-
 
 def command(
     environment: str | None = typer.Argument(None, help="Environment, rows, or a TOML recipe, as in `gradus run`."),

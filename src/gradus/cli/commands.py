@@ -8,8 +8,6 @@ import typer
 
 from gradus.cli.options import Command
 
-__all__ = ["attach"]
-
 _GROUPS = {
     "Start here": {"run": "run", "init": "init", "envs": "envs", "play": "play", "docs": "docs"},
     "The five steps": {

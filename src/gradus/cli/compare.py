@@ -9,8 +9,6 @@ import typer
 from gradus.cli.options import JSON
 from gradus.cli.output import note, show
 
-__all__ = ["command"]
-
 
 def command(
     runs: list[str] = typer.Argument(

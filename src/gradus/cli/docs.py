@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     topic: str | None = typer.Argument(None, help="A page, as in `gradus docs training`; none lists them."),

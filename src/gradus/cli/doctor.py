@@ -9,8 +9,6 @@ import typer
 from gradus.cli.options import JSON
 from gradus.cli.output import next_command, show
 
-__all__ = ["command"]
-
 
 def command(
     run: Path = typer.Argument(..., help="A run folder, or a metrics.jsonl."),

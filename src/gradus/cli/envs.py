@@ -7,8 +7,6 @@ import typer
 from gradus.cli.options import JSON
 from gradus.cli.output import next_command, note, print_json
 
-__all__ = ["command"]
-
 
 def command(
     name: str | None = typer.Argument(None, help="Show everything about one environment."),

@@ -10,8 +10,6 @@ import typer
 from gradus.cli.options import ENVIRONMENT, JSON, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
 from gradus.cli.output import next_command, note, show
 
-__all__ = ["command"]
-
 
 def command(
     environment: str = ENVIRONMENT,

@@ -8,8 +8,6 @@ import typer
 
 from gradus.cli.options import MAX_NEW_TOKENS, TEMPERATURE
 
-__all__ = ["command"]
-
 
 def command(
     run: Path = typer.Argument(..., help="A run folder (its best checkpoint) or a model folder."),

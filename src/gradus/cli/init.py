@@ -9,8 +9,6 @@ import typer
 from gradus.cli.options import MODEL
 from gradus.cli.output import next_command, note
 
-__all__ = ["command"]
-
 
 def command(
     source: str = typer.Argument(..., help="rows.csv, rows.jsonl, or your own FILE.py:NAME."),

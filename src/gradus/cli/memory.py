@@ -17,8 +17,6 @@ from gradus.core import EnvironmentFault
 if TYPE_CHECKING:
     from gradus.api.memory import CallResult, DurableMemory
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Keep and query a memory on disk: every change is flushed before it is confirmed.", no_args_is_help=True
 )

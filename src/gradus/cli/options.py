@@ -10,25 +10,6 @@ from typer.exceptions import TyperException
 
 from gradus.cli.output import FOR_MACHINES
 
-__all__ = [
-    "CHANGES",
-    "ENVIRONMENT",
-    "GRADER",
-    "JSON",
-    "KEEP_HISTORY",
-    "MAX_NEW_TOKENS",
-    "MEMORY",
-    "MODEL",
-    "PRESET",
-    "QUICK",
-    "RECIPE",
-    "REWARDS",
-    "TEMPERATURE",
-    "TRACKER",
-    "Command",
-    "given",
-]
-
 ENVIRONMENT = typer.Argument(
     ...,
     help="Environment, as in `gradus envs`; your rows.jsonl or rows.csv; your own FILE.py, FILE.py:NAME or module:attribute.",

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 import typer
 
-__all__ = ["FOR_MACHINES", "next_command", "note", "print_json", "show"]
-
 FOR_MACHINES: ContextVar[bool] = ContextVar(
     "FOR_MACHINES", default=False
 )  # the command prints JSON, and no hint after it

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     environment: str = typer.Argument(..., help="Environment that comes with Gradus, as in `gradus envs`."),

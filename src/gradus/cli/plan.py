@@ -7,8 +7,6 @@ import typer
 from gradus.cli.options import CHANGES, JSON, MEMORY, MODEL, PRESET, QUICK, RECIPE
 from gradus.cli.output import next_command, show
 
-__all__ = ["command"]
-
 
 def command(
     environment: str | None = typer.Argument(None, help="Environment, rows, or a TOML recipe, as in `gradus run`."),

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     source: Path = typer.Argument(..., help="A model folder, a run folder, or a .jsonl file of episodes."),

@@ -11,8 +11,6 @@ from gradus.cli.output import next_command, note, show
 from gradus.cli.show import ENV
 from gradus.core.strictness import go_around
 
-__all__ = ["command"]
-
 
 def command(
     file: Path = typer.Argument(..., help="A JSONL file of episodes."),

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(run: Path = typer.Argument(..., help="A run folder.")) -> None:
     """Write RUN/report.html from what the run stored; it opens offline."""

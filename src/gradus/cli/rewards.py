@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
 

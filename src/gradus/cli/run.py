@@ -9,8 +9,6 @@ import typer
 from gradus.cli.options import CHANGES, MEMORY, MODEL, PRESET, QUICK, RECIPE, REWARDS, TRACKER
 from gradus.cli.output import next_command
 
-__all__ = ["command"]
-
 
 def command(
     environment: str | None = typer.Argument(

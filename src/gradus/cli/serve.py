@@ -8,8 +8,6 @@ import typer
 
 from gradus.cli.options import KEEP_HISTORY
 
-__all__ = ["command"]
-
 
 def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     environment: str = typer.Argument(..., help="Environment, as in `gradus envs`."),

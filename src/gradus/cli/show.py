@@ -10,8 +10,6 @@ from gradus.cli.options import JSON
 from gradus.cli.output import next_command, show
 from gradus.core.strictness import go_around
 
-__all__ = ["ENV", "command"]
-
 ENV = typer.Option(
     None, "--env", help="The environment of the episodes, if it is your own code: FILE.py:NAME or module:attribute."
 )

@@ -9,8 +9,6 @@ import typer
 from gradus.cli.options import ENVIRONMENT, GRADER, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
 from gradus.cli.output import next_command, note
 
-__all__ = ["command"]
-
 
 def command(
     environment: str = ENVIRONMENT,

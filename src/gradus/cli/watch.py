@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     runs: list[str] = typer.Argument(..., help="Run folders, as PATH or NAME=PATH; several are drawn over each other."),

@@ -23,8 +23,6 @@ from typing import Any, cast
 from gradus.core.records import Message, ToolCall
 from gradus.core.thoughts import blank_thoughts
 
-__all__ = ["FORMS", "read_message", "without_calls", "write_calls"]
-
 _Reader = Callable[[str], "Iterator[ToolCall]"]
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from gradus.core.errors import StorageError
 
-__all__ = ["check_checksums", "digest", "write_checksums"]
-
 _NAME = "SHA256SUMS"  # as `sha256sum --check` reads it
 
 

@@ -10,8 +10,6 @@ import os
 import time
 from contextlib import suppress
 
-__all__ = ["forget", "now", "watch"]
-
 _waited: dict[int, float] = {}  # by process
 _watched: set[int] = set()
 

@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SCRATCH", "View", "confine"]
-
 _NEW_USER, _NEW_PID, _NEW_NET, _NEW_MOUNT, _NEW_IPC, _NEW_UTS = (
     0x10000000,
     0x20000000,

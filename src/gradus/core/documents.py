@@ -17,25 +17,6 @@ from gradus.core.files import read_json
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = [
-    "SCHEMA",
-    "AuditRecord",
-    "Condition",
-    "Conditions",
-    "Costs",
-    "Description",
-    "Diagnoses",
-    "DiagnosisRecord",
-    "Mean",
-    "PairedMean",
-    "PromiseOutcome",
-    "Results",
-    "Splits",
-    "Stages",
-    "checked",
-    "read_document",
-]
-
 SCHEMA = 2
 T = TypeVar("T")
 

@@ -5,17 +5,6 @@ Every message says what was expected, what came, and the way out.
 
 from __future__ import annotations
 
-__all__ = [
-    "ConfigError",
-    "ContextLengthError",
-    "EnvironmentFault",
-    "GradingError",
-    "GradusError",
-    "PolicyError",
-    "StorageError",
-    "TemporaryFault",
-]
-
 
 class GradusError(Exception):
     """Root of all errors that Gradus raises on purpose. The command line shows it without a traceback."""

@@ -21,22 +21,6 @@ from gradus.core.checksums import write_checksums
 from gradus.core.errors import StorageError
 from gradus.core.members import pack_lines
 
-__all__ = [
-    "JsonLines",
-    "clear_half_written",
-    "parse_json_lines",
-    "read_json",
-    "read_json_lines",
-    "read_text",
-    "read_toml",
-    "replacing",
-    "write_folder",
-    "write_json",
-    "write_lines",
-    "write_text",
-]
-
-
 # What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
 _PLACES = (".", "checkpoints", "episodes", "teach", "eval", "report",
            *(f"{stage}{place}" for stage in ("sft", "grpo") for place in ("", "/checkpoints", "/episodes")))  # fmt: skip

@@ -12,8 +12,6 @@ from typing import IO
 from gradus.core.errors import StorageError
 from gradus.core.files import clear_half_written
 
-__all__ = ["FolderLock"]
-
 _NAME = ".lock"
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from gradus.core.errors import StorageError
 
-__all__ = ["lines_of", "pack", "pack_lines", "stored_file", "whole_end"]
-
 _LEVEL = 3  # episodes come down to an eighth; level 6 takes three times as long for a tenth
 _BLOCK = 1 << 20  # characters of a member at least
 _FED = 1 << 18  # bytes that are given to zlib at once: what it does not use it copies

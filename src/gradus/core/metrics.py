@@ -12,17 +12,6 @@ from gradus.core.documents import checked
 from gradus.core.errors import StorageError
 from gradus.core.files import JsonLines, read_json_lines
 
-__all__ = [
-    "METRICS_FILES",
-    "AlertRecord",
-    "SftRecord",
-    "StepRecord",
-    "ValidationRecord",
-    "metrics_files",
-    "read_metrics",
-    "whole_records",
-]
-
 METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from gradus.core.errors import ConfigError
 
-__all__ = ["did_you_mean", "import_file", "import_object"]
-
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A suggestion to put into a message, or nothing if no known name is close.

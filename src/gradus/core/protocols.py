@@ -8,8 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from gradus.core.records import Action, Episode, Message, Observation, Reward, Task
 
-__all__ = ["Environment", "EpisodeStart", "GraderFunction", "Policy", "Relabelable", "Renderer", "Request", "Session"]
-
 
 @runtime_checkable
 class Environment(Protocol):

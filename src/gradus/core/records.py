@@ -11,24 +11,6 @@ from enum import StrEnum
 from math import fsum
 from typing import Any
 
-__all__ = [
-    "Action",
-    "Episode",
-    "Failure",
-    "Group",
-    "Message",
-    "Observation",
-    "Reward",
-    "RewardTerm",
-    "Span",
-    "StopReason",
-    "Task",
-    "ToolCall",
-    "Turn",
-    "TurnTokens",
-    "Usage",
-]
-
 
 class StopReason(StrEnum):
     """Why an episode ended. Exactly one holds; only ``TERMINATED`` is a finished episode."""

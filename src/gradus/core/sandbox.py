@@ -21,8 +21,6 @@ from typing import IO, Any
 from gradus.core import confinement
 from gradus.core.confinement import SCRATCH, confine
 
-__all__ = ["Finished", "confine", "run_python", "run_sandboxed", "sandbox_works"]
-
 _OUTPUT = 1 << 20  # bytes
 _PROCESSES = 64
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}

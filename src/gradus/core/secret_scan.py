@@ -12,8 +12,6 @@ from urllib.parse import quote
 
 from gradus.core.errors import ConfigError
 
-__all__ = ["FORMS", "find_secrets", "refuse_secrets"]
-
 # Kind -> how such a key looks. Each begins with its own letters, which keeps random text and hashes out. No \b in front: without it
 # the search for the first letters is ten times faster.
 FORMS: Mapping[str, str] = {

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 
-__all__ = ["child_rng", "child_seed"]
-
 Key = int | str
 
 

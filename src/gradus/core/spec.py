@@ -13,20 +13,6 @@ from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
 from gradus.core.waiting import wait_for
 
-__all__ = [
-    "AuditHints",
-    "Condition",
-    "EnvironmentSpec",
-    "EpisodeView",
-    "Grader",
-    "Language",
-    "Panel",
-    "Presentation",
-    "Stepping",
-    "ViewPanel",
-    "Vocabulary",
-]
-
 
 def _env_return(episode: Episode) -> float | None:
     return episode.env_return

@@ -9,8 +9,6 @@ from gradus.core.checksums import check_checksums, digest
 from gradus.core.documents import Stages, read_document
 from gradus.core.errors import StorageError
 
-__all__ = ["changed_files", "changed_since", "stage_files"]
-
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "audit": ("audit.json",),
     "teach": ("teach/*.jsonl*",),

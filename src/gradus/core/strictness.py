@@ -7,8 +7,6 @@ import sys
 
 from gradus.core.errors import StorageError
 
-__all__ = ["VARIABLE", "go_around"]
-
 VARIABLE = "GRADUS_STRICT"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["blank_thoughts", "without_thoughts"]
-
 _TAG = re.compile(r"<(/?)(think|thinking|thought)>\s*", re.IGNORECASE)
 
 

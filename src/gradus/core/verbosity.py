@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["QUIET", "VARIABLE", "VERBOSE", "quiet", "verbose"]
-
 VARIABLE = "GRADUS_OUTPUT"
 QUIET, VERBOSE = "quiet", "verbose"
 

@@ -9,8 +9,6 @@ from concurrent.futures import Future
 from functools import cache
 from typing import TypeVar
 
-__all__ = ["begin", "wait_for"]
-
 T = TypeVar("T")
 _NAME = "gradus-waiting"
 

@@ -21,8 +21,6 @@ from typing import Any
 from gradus.core import clock
 from gradus.core.errors import GradusError
 
-__all__ = ["Worker", "WorkerError", "WorkerLimit"]
-
 _LOOP = Path(__file__).with_name("worker_loop.py")
 _START = 120  # seconds that imports may take
 

@@ -17,8 +17,6 @@ from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.naming import did_you_mean, import_file, import_object
 from gradus.policies.scripted import policy_factory
 
-__all__ = ["from_class", "is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]
-
 Loader = Callable[[str | None], EnvironmentSpec]
 
 _LOADERS: dict[str, str | Loader | EntryPoint] = {

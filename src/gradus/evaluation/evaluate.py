@@ -7,21 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
-from gradus.core.documents import Results
-from gradus.evaluation.summary import SCHEMA, Figures, holm_adjusted, pair_record, policy_record
+from gradus.core.documents import SCHEMA, Results
+from gradus.evaluation.summary import Figures, holm_adjusted, pair_record, policy_record
 from gradus.rollouts import MAX_CONCURRENT, regrade, roll_out
-
-__all__ = [
-    "Evaluation",
-    "Pair",
-    "Progress",
-    "Rollouts",
-    "chosen_graders",
-    "chosen_pairs",
-    "compare",
-    "evaluate",
-    "results_document",
-]
 
 Progress = Callable[[str, int, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]

@@ -21,8 +21,6 @@ from gradus.evaluation.summary import (
 from gradus.rollouts import regrade
 from gradus.stats import crossed_difference, crossed_interval
 
-__all__ = ["BySeed", "compare_seeds"]
-
 BySeed = Mapping[str, Mapping[str, Mapping[int, Sequence[Episode]]]]  # condition -> policy -> training seed -> episodes
 _SeedFigures = Mapping[int, Figures]
 

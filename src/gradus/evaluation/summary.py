@@ -12,20 +12,8 @@ from math import isfinite
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
-from gradus.core.documents import SCHEMA, Mean, PairedMean
+from gradus.core.documents import Mean, PairedMean
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
-
-__all__ = [
-    "SCHEMA",
-    "Figures",
-    "Values",
-    "counts",
-    "holm_adjusted",
-    "pair_record",
-    "policy_record",
-    "rounded",
-    "stored_pair",
-]
 
 _DIGITS = 6
 _MOST_ACTIONS = 20  # different ones; beyond, answers are texts and no choice among actions

@@ -11,7 +11,8 @@ from gradus.health.diagnose import (
     status,
     worst_first,
 )
-from gradus.health.rules import RULES, Finding, Rule
+from gradus.health.finding import Finding
+from gradus.health.rules import RULES, Rule
 
 __all__ = [
     "RULES",

@@ -11,18 +11,6 @@ from gradus.health.finding import SEVERITIES, Finding
 from gradus.health.history import History
 from gradus.health.rules import RULES, Rule
 
-__all__ = [
-    "Diagnosis",
-    "Monitor",
-    "advice",
-    "count_alarms",
-    "diagnose",
-    "exit_code",
-    "report",
-    "status",
-    "worst_first",
-]
-
 Records = Sequence[Mapping[str, Any]]
 _EXIT = {"healthy": 0, "warn": 1, "stop": 2}
 

@@ -11,24 +11,6 @@ from gradus.health.finding import Finding
 from gradus.health.history import History, difference, trend
 from gradus.stats import Paired, format_interval, paired_difference
 
-__all__ = [
-    "collapse",
-    "component_dominance",
-    "failing_episodes",
-    "format_ignored",
-    "hack_on_validation",
-    "hack_suspected",
-    "length_drift",
-    "overfitting",
-    "reward_stuck",
-    "short_answers",
-    "template_collapse",
-    "truncation",
-    "worse_in_evaluation",
-    "worse_on_validation",
-    "zero_variance_groups",
-]
-
 _WINDOW = 10
 _PAIRS = 8  # tasks below which a comparison says nothing
 _ZERO_VARIANCE_WARN, _ZERO_VARIANCE_STOP = 0.5, 0.8

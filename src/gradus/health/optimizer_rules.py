@@ -7,8 +7,6 @@ import numpy as np
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
-__all__ = ["clip_storm", "gradient_spike", "kl_explosion", "logp_diff_max", "loss_near_zero", "not_a_number"]
-
 _LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token

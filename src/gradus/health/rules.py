@@ -14,8 +14,6 @@ from gradus.health import learning_rules, optimizer_rules, tool_rules
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
-__all__ = ["RULES", "Finding", "Rule"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
-__all__ = ["calls_not_understood", "failing_tools"]
-
 _FAULTY, _FAILED = 0.05, 0.5
 _FEW = 0.1  # calls an episode below which shares of them say nothing
 

@@ -19,8 +19,6 @@ from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language
 from gradus.interop.suites.games import game_spec
 from gradus.policies.scripted import Script
 
-__all__ = ["ClassEnvironment", "class_spec"]
-
 _TURNS = 20
 _FORMS = "(observation, reward, done), (observation, reward, terminated, truncated, info) or an Observation"
 

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["LOOPBACK", "Guard", "hosts_for"]
-
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN = frozenset({"/health"})  # what answers without a token
 

@@ -19,8 +19,6 @@ from gradus.environments.rhythm.shell import RhythmWorld
 from gradus.environments.rhythm.tables import ACTIONS, DAYS, EVENTS, METERS, SLOTS, STEPS
 from gradus.environments.rhythm.text import observation_text
 
-__all__ = ["RhythmGym", "register"]
-
 _BELIEFS = 3
 _SEEDS = 2**63
 _ID = "gradus/Rhythm-v0"

@@ -29,8 +29,6 @@ from gradus.core import (
 )
 from gradus.version import __version__
 
-__all__ = ["InspectLog", "is_log", "log_spec", "read_log", "write_logs"]
-
 _WORDS = {
     "C": 1.0,
     "I": 0.0,

@@ -18,8 +18,6 @@ from gradus.policies.local.model_card import front_matter, model_card
 from gradus.rollouts import read_episodes
 from gradus.version import __version__
 
-__all__ = ["PlannedFile", "PushPlan", "plan_push", "upload"]
-
 _CARD = "README.md"
 _LEFT_OUT = (".part", ".pyc", ".lock")
 

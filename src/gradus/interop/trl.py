@@ -31,8 +31,6 @@ from gradus.rollouts import roll_out
 from gradus.training.data.credit import CreditRule, credit_groups
 from gradus.training.data.sequences import TrainingSample
 
-__all__ = ["Rollout", "TokenCreditTrainer", "grade_reward", "make_trainer", "task_dataset"]
-
 _TESTED = "1.16"
 
 

@@ -21,8 +21,6 @@ from gradus.core.waiting import wait_for
 from gradus.environments.tools import ToolEnvironment
 from gradus.rewards import RewardFunction, Rewards, grader_of, reward_name
 
-__all__ = ["trl_environment"]
-
 Row = Mapping[str, Any]
 _TRAIN = 1_000_000  # seeds of training tasks without rows begin here
 _KEPT = 0.2  # of the rows, for evaluation

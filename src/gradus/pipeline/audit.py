@@ -19,8 +19,6 @@ from gradus.core.documents import AuditRecord, read_document
 from gradus.core.files import write_json, write_text
 from gradus.pipeline.progress import progress_bar
 
-__all__ = ["audit_renderables", "audit_stage", "audit_with_progress", "comparison_table", "read_audit", "store_audit"]
-
 
 def audit_stage(
     spec: EnvironmentSpec, grader: Grader, folder: Path, *, episodes: int, budget: int, seed: int, console: Console

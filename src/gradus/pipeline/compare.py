@@ -18,8 +18,6 @@ from gradus.reports import render_report
 from gradus.reports.run_files import RunRecord, read_run, seed_folders
 from gradus.rollouts import read_episodes
 
-__all__ = ["compare_runs", "comparison_page", "differing_settings", "named_runs"]
-
 STUDENTS = ("grpo", "sft", "base")
 
 

@@ -19,8 +19,6 @@ from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.run.trackers import Trackers, open_trackers
 
-__all__ = ["PushWeights", "served_sampler", "track", "weights_to_server"]
-
 PushWeights = Callable[[LoadedModel, int], None]
 
 

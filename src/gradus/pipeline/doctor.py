@@ -15,8 +15,6 @@ from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.reports.run_files import seed_folders
 
-__all__ = ["diagnose_run", "diagnoses_table", "diagnosis_of"]
-
 
 def diagnose_run(folder: Path, *, console: Console) -> None:
     """The doctor as a stage of a run: writes doctor.json."""

@@ -10,8 +10,6 @@ from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.evaluation import Evaluation, evaluate
 from gradus.pipeline.progress import progress_bar
 
-__all__ = ["evaluate_policies", "parse_pair", "scripted_names", "write_evaluation_report"]
-
 
 def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
     """:func:`gradus.evaluation.evaluate` with a progress bar."""

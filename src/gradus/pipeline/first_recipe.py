@@ -16,8 +16,6 @@ from gradus.environments.verifiable.datasets import read_rows
 from gradus.pipeline.starter import starter
 from gradus.policies.local.folders import find_model
 
-__all__ = ["Columns", "find_columns", "write_first_recipe"]
-
 _QUESTIONS = ("question", "prompt", "instruction", "input", "messages", "problem", "query", "text")
 _ANSWERS = ("answer", "label", "target", "output", "response", "completion", "solution", "gold", "class", "category")
 _WORKED = ("worked", "solution", "explanation", "reasoning", "rationale", "steps", "cot")

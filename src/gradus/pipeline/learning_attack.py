@@ -41,8 +41,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.sft import SftConfig, train_sft
 
-__all__ = ["LEARN", "LearningAttacker", "make_attackers"]
-
 LEARN = "learn"
 
 _GROUPS, _MEMBERS = 8, 16

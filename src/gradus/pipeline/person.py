@@ -8,8 +8,6 @@ from rich.console import Console
 
 from gradus.core import Action, EpisodeStart, Request
 
-__all__ = ["PersonPolicy"]
-
 
 class PersonPolicy:
     """Shows each observation and reads the answer from the keyboard."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ModelShelf
 
-__all__ = ["existing_model", "installed_policies", "make_policy", "teacher_name"]
-
 
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
     """The teacher that was asked for, or the environment's own."""

@@ -11,8 +11,6 @@ from rich.text import Text
 
 from gradus.core.verbosity import quiet
 
-__all__ = ["progress_bar"]
-
 
 class _Rate(ProgressColumn):
     """Things per second."""

@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core.documents import PromiseOutcome
 
-__all__ = ["Promise", "check_promises"]
-
 
 class Promise(BaseModel):
     """One promise about a figure of a policy or of a pair; exactly one of the two, and one of ``above`` and ``below``."""

@@ -18,15 +18,6 @@ from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageCo
 from gradus.training.config import GrpoConfig
 from gradus.training.sft import SftConfig
 
-__all__ = [
-    "AuditSection",
-    "EvalSection",
-    "ModelSection",
-    "Recipe",
-    "TeachSection",
-    "own_grader",
-]
-
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

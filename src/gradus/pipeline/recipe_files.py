@@ -19,15 +19,13 @@ from pydantic import BaseModel, ValidationError
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.recipe_tables import own_recipes, raw_recipe
+from gradus.pipeline.recipe_tables import raw_recipe
 from gradus.planning.defaults import by_size
 from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.sft import SftConfig
-
-__all__ = ["load_recipe", "own_recipes", "parse_changes", "sampling_of"]
 
 
 def load_recipe(

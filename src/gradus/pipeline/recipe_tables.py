@@ -12,8 +12,6 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.starter import beside, starter
 
-__all__ = ["own_recipes", "raw_recipe", "recipe_of"]
-
 
 def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str]:
     """The raw recipe and where it came from."""

@@ -16,8 +16,6 @@ from gradus.audit.determinism import digests
 from gradus.audit.panel import blind_answers
 from gradus.core import EnvironmentFault, Task
 
-__all__ = ["replay_elsewhere"]
-
 _SECONDS = 120
 
 

@@ -13,8 +13,6 @@ from gradus.rollouts import roll_out
 if TYPE_CHECKING:
     from gradus.training.config import GrpoConfig
 
-__all__ = ["shown_groups", "write_report_episodes"]
-
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
 

@@ -12,8 +12,6 @@ from rich.console import Console
 from gradus.core import ConfigError
 from gradus.core.files import read_json, write_json
 
-__all__ = ["ask_person", "read_marks"]
-
 _MARKS = {"r": "right", "w": "wrong", "s": None}
 
 

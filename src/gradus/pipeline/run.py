@@ -20,8 +20,6 @@ from gradus.pipeline.stages import RunContext, Stage
 from gradus.pipeline.state import default_folder
 from gradus.training.run.trackers import check_trackers
 
-__all__ = ["SEEDS", "do_stages", "finish", "remaining", "run_folder", "run_recipe", "store_costs"]
-
 SEEDS = "seeds.json"  # in the folder of a run of several training seeds
 
 

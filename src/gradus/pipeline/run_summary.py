@@ -9,8 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["show_costs", "show_promises"]
-
 _MET = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "[dim]not measured[/dim]"}
 
 

@@ -22,8 +22,6 @@ from gradus.core.files import read_json, write_text
 from gradus.pipeline.progress import progress_bar
 from gradus.stats import format_interval, wilson
 
-__all__ = ["PARTS", "run_scoreboard", "scoreboard_page"]
-
 PARTS = ("planted", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
 

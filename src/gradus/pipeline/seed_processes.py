@@ -22,8 +22,6 @@ from gradus.pipeline.run import do_stages, store_costs
 from gradus.pipeline.stages import RunContext
 from gradus.reports import write_report
 
-__all__ = ["free_cores", "train_beside", "train_here"]
-
 
 def free_cores() -> int:
     """Cores that nothing else uses by the load of the last minute, at least 1; 1 where there is a GPU, which seeds would share."""

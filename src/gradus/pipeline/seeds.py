@@ -36,8 +36,6 @@ from gradus.pipeline.stages import (
 from gradus.rollouts import write_episodes
 from gradus.training.run.trackers import check_trackers
 
-__all__ = ["run_seeds", "seed_recipe"]
-
 SHARED = "eval/shared.jsonl.gz"
 
 

@@ -33,17 +33,6 @@ from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.training.data.tasks import reserved_ids
 
-__all__ = [
-    "CHECKPOINTS",
-    "STAGES",
-    "RunContext",
-    "Stage",
-    "evaluated_names",
-    "read_rollouts",
-    "run_policies",
-    "section_of",
-]
-
 CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
     "base": ("model", False),
     "base-greedy": ("model", True),

@@ -8,8 +8,6 @@ from typing import Any
 
 from gradus.core import EnvironmentSpec
 
-__all__ = ["beside", "starter"]
-
 # A nano model learns from nothing: thousands of taught episodes at a high rate, then GRPO.
 _NANO: dict[str, Any] = {
     "model": {"nano": {"hidden_size": 128, "layers": 2, "heads": 4, "intermediate_size": 384, "context": 512}},

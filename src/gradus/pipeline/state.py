@@ -17,8 +17,6 @@ from gradus.core.documents import Stages, read_document
 from gradus.core.files import write_json
 from gradus.core.stage_files import changed_files, stage_files
 
-__all__ = ["UPSTREAM", "RunState", "default_folder"]
-
 # What a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "model": (),

@@ -12,8 +12,6 @@ from gradus import environments
 from gradus.core import Environment, EnvironmentSpec
 from gradus.rollouts.processes import in_processes
 
-__all__ = ["SteppingSection"]
-
 
 class SteppingSection(BaseModel):
     """How resets and steps are run. What is left out is the environment's own way."""

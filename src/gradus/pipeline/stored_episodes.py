@@ -11,8 +11,6 @@ from gradus.core import ConfigError, Episode, StorageError
 from gradus.core.members import lines_of, stored_file
 from gradus.core.seeds import child_rng
 
-__all__ = ["episodes_with", "newest_file", "pick_episode", "samples"]
-
 PLACES = ("grpo/episodes", "episodes", "eval", "teach", ".")
 
 

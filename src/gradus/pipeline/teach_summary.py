@@ -9,8 +9,6 @@ from pathlib import Path
 
 from gradus.core import Episode, Grader, Policy
 
-__all__ = ["MOST_EPISODES", "MOST_WORKERS", "Tally", "TeachSummary"]
-
 MOST_EPISODES, MOST_WORKERS = 10_000_000, 1024  # a mistyped number should not keep a machine busy for ever
 
 

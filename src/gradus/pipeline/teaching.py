@@ -22,8 +22,6 @@ from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, Te
 from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.data.tasks import taught_indices
 
-__all__ = ["teach"]
-
 _CHUNK = 64  # episodes between two writes: what a kill can cost
 _WORTH_WORKERS = 4  # chunks below which processes take longer to start than they save
 

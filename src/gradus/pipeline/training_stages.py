@@ -25,8 +25,6 @@ from gradus.training.engine.loss_step import TrainerConfig
 from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.sft import SftConfig, SftResult, train_sft
 
-__all__ = ["base_model", "begun", "grpo_alone", "grpo_stage", "make_nano_model", "sft_alone", "sft_stage"]
-
 C = TypeVar("C", SftConfig, GrpoConfig)
 
 

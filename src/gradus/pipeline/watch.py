@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-__all__ = ["live_record", "progress_of", "watch_app"]
-
 NEWEST = 8  # episodes of the newest step that the page can open
 SECONDS = 2.0  # between two looks at the files
 Stamp = tuple[tuple[str, int, int], ...]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ADAPTED_FROM", "by_size"]
-
 ADAPTED_FROM = 300_000_000  # parameters from which adapters are trained, not all weights
 _SMALL = 50_000_000
 

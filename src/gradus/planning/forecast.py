@@ -18,8 +18,6 @@ from gradus.planning.memory import cache_bytes, memory_forecast, rows_at_once, t
 from gradus.planning.shapes import Lengths, ModelShape
 from gradus.training.config import GrpoConfig
 
-__all__ = ["GIB", "Plan", "as_rows", "check_fits", "fit_to_memory", "make_plan"]
-
 GIB = 2**30
 
 

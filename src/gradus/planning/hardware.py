@@ -9,8 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PRESETS", "Hardware", "Preset", "this_machine"]
-
 GIB = 2**30
 
 

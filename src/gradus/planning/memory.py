@@ -13,8 +13,6 @@ from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 
-__all__ = ["cache_bytes", "memory_forecast", "rows_at_once", "trained_parameters", "weight_bytes"]
-
 _FIRST_CAPACITY = 256  # positions that a cache begins with
 _MASK_ENTRIES = 2**26  # of the attention of one forward, at most
 _FOUR_BITS = 0.53  # bytes of a weight in NF4, with its share of the scales

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 
 from gradus.core import Action, ConfigError, EpisodeStart, GradusError, Observation, PolicyError, Request, Task
+from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.forward import causal_model, disable_dropout, score_tokens, supports_tree, tree_attention
-
-__all__ = ["Probe", "check_model", "probe_model"]
+from gradus.training.engine.forward import disable_dropout, score_tokens, supports_tree, tree_attention
 
 _SYSTEM = "You answer in one line."
 _SHOWN = (

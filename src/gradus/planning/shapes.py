@@ -9,8 +9,6 @@ from gradus.core import ConfigError
 from gradus.policies.local.folders import adapter_base, check_layers
 from gradus.policies.local.loading import context_length
 
-__all__ = ["Lengths", "ModelShape", "read_shape"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:

@@ -9,8 +9,6 @@ from typing import Any
 
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, Policy, Request, child_rng
 
-__all__ = ["Answer", "FunctionPolicy", "Script", "policy_factory"]
-
 
 class Script:
     """What a scripted policy knows of its episode besides what it sees: the start, a memory and randomness of its own."""

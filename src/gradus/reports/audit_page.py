@@ -9,8 +9,6 @@ from typing import Any
 from gradus.reports.html import render_template
 from gradus.version import __version__
 
-__all__ = ["Change", "audit_badge", "audit_card", "audit_page", "compare_audits"]
-
 Json = Mapping[str, Any]
 _WORDS = {"pass": "pass", "fail": "fail", "unresolved": "not settled", "skip": "not asked"}
 _COLORS = {"pass": "#00704f", "fail": "#b03a00", "unresolved": "#7a5c00"}

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from math import fsum, isfinite
 from typing import Any
 
-__all__ = ["Curve", "Mark", "Series", "grpo_curves", "overlaid", "sft_curves"]
-
 Json = Mapping[str, Any]
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
 

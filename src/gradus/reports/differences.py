@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-__all__ = ["members_of", "show_differences"]
-
 
 def members_of(episodes: Sequence[Episode], chosen: Episode) -> list[Episode]:
     """The episodes of ``chosen``'s group: the same policy met the same task with the same noise."""

@@ -16,8 +16,6 @@ from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Message, T
 from gradus.core.documents import SCHEMA
 from gradus.core.files import write_text
 
-__all__ = ["SCHEMA", "environment_words", "prepare_report", "shown_episodes", "shown_view"]
-
 Advantages = Callable[[Group], Sequence[Sequence[float]]]
 """A group -> one advantage per turn for each member, [G][K]."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from gradus.reports.results import figure, main_condition
 from gradus.reports.score_tables import is_own
 
-__all__ = ["audit_points", "outcome_curves"]
-
 Json = dict[str, Any]
 LONGEST_NAME = 28
 MOST_LINES = 6  # a chart with more lines cannot be read

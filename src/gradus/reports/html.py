@@ -25,8 +25,6 @@ from gradus.version import __version__
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["render_report", "render_template", "write_eval_report", "write_report"]
-
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js")
 LIVE = "live.js"  # asks a server; a report that is a file asks nobody

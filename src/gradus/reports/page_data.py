@@ -17,8 +17,6 @@ from gradus.reports.terms import actions_used, explanations
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval, format_number
 
-__all__ = ["page_context", "training_curves"]
-
 Json = dict[str, Any]
 ALERT = ("rule", "name", "severity", "evidence", "remedy", "step", "action")
 STATES = {"shown": "above", "refuted": "below", "open": "not told apart"}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["audit_figure", "curves_figure", "run_figures", "scores_figure"]
-
 COLORS = (
     "#0072B2",
     "#D55E00",

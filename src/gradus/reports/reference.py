@@ -9,8 +9,6 @@ from gradus.reports.results import figure, graders_of
 from gradus.reports.score_tables import Cell, Row, figure_cell
 from gradus.stats import format_number
 
-__all__ = ["reference_table"]
-
 Json = dict[str, Any]
 
 

@@ -6,19 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = [
-    "Difference",
-    "Figure",
-    "components_of",
-    "differences",
-    "figure",
-    "graders_of",
-    "headline_condition",
-    "main_condition",
-    "measures_of",
-    "ranked",
-]
-
 Json = Mapping[str, Any]
 FIRST = (
     "reward",

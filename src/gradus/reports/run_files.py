@@ -11,8 +11,6 @@ from gradus.core import StorageError
 from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
 from gradus.core.files import read_json_lines, read_text
 
-__all__ = ["NOT_STORED", "RunRecord", "read_lines", "read_part", "read_run", "seed_folders", "shown_folder"]
-
 Json = dict[str, Any]
 NOT_STORED = ": not stored"
 _EPISODES = "report/episodes.json.gz"

@@ -19,8 +19,6 @@ from gradus.reports.results import (
 from gradus.reports.verdict import STUDENTS, state_of
 from gradus.stats import format_number, format_p, format_signed
 
-__all__ = ["Cell", "Row", "ScoreTable", "figure_cell", "is_own", "score_charts", "score_tables", "seed_tables"]
-
 Json = dict[str, Any]
 
 

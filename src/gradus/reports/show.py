@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-__all__ = ["show_episode"]
-
 SPAN_STYLES = ("underline", "underline bold", "underline italic", "underline dim")
 MARKS = "▁▂▃▄▅▆▇█"
 

@@ -15,8 +15,6 @@ from gradus.stats import format_interval
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["all_tables", "condition_table", "show_results", "summary_table"]
-
 MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
 
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["TERMS", "actions_used", "explanations"]
-
 Json = dict[str, Any]
 MOST_ACTIONS = 10
 TERMS: Mapping[str, str] = {

@@ -20,8 +20,6 @@ from gradus.reports.results import (
 )
 from gradus.stats import format_interval, format_number, format_p
 
-__all__ = ["Claim", "Verdict", "verdict_on"]
-
 Json = Mapping[str, Any]
 STUDENTS = ("grpo", "sft")  # a run's own checkpoints, the one to be judged first
 HEADLINES = {  # by what is shown of the reward and of the true reward

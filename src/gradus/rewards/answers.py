@@ -16,8 +16,6 @@ from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerLimit
 from gradus.rewards.numbers import NumberReading, plain_text, read_number
 
-__all__ = ["AnswerReading", "gold_answer", "read_answer", "same_answer"]
-
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")

@@ -15,8 +15,6 @@ from gradus.rewards.code import code_tests
 from gradus.rewards.compose import RewardFunction, Rewards, reward_name
 from gradus.rewards.judge import judge
 
-__all__ = ["BUILT_IN", "RewardConfig", "find_reward", "load_rewards", "parse_reward", "register_reward"]
-
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "correctness": functions.correctness,
     "format": functions.strict_format,

@@ -13,8 +13,6 @@ from gradus.core import ConfigError, GradingError
 from gradus.core.sandbox import run_python
 from gradus.rewards.compose import RewardFunction, completion_text
 
-__all__ = ["code_tests", "find_code"]
-
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _THOUGHT = re.compile(r"<(think|reasoning)>.*?</\1>", re.DOTALL)
 # The calls are made inside, one a line; values come out as JSON on a file of their own, so that prints do not mix with them.

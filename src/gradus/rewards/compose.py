@@ -22,8 +22,6 @@ from typing import Any
 from gradus.core import ConfigError
 from gradus.rewards.limits import OutOfTime, limited
 
-__all__ = ["Completion", "RewardFunction", "Rewards", "ScoredCompletion", "completion_text", "reward_name"]
-
 Messages = list[dict[str, Any]]
 RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
 

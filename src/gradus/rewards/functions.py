@@ -17,19 +17,6 @@ from gradus.core import ConfigError
 from gradus.rewards.answers import gold_answer, read_answer, same_answer
 from gradus.rewards.compose import RewardFunction, completion_text
 
-__all__ = [
-    "correctness",
-    "debug",
-    "diversity",
-    "incremental_format",
-    "is_strict_format",
-    "json_schema",
-    "length",
-    "repetition",
-    "strict_format",
-    "style",
-]
-
 _TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 _STRICT = re.compile(r"\s*<reasoning>(.+?)</reasoning>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 

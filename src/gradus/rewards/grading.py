@@ -11,8 +11,6 @@ from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTer
 from gradus.core.calls import without_calls
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
-__all__ = ["grader_of", "logged_by", "reweigh", "tell_step"]
-
 
 def grader_of(
     rewards: Rewards,

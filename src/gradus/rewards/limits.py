@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["OutOfTime", "limited"]
-
 
 class OutOfTime(Exception):
     """A call took longer than it may."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from unicodedata import normalize
 
-__all__ = ["NumberReading", "plain_text", "read_number"]
-
 _VULGAR = {
     "½": "1/2",
     "⅓": "1/3",

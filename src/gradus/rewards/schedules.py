@@ -15,8 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gradus.core import ConfigError, Grader
 from gradus.rewards.grading import reweigh, tell_step
 
-__all__ = ["AdaptiveConfig", "RewardSchedule", "StageConfig", "StepPlan", "adapt"]
-
 
 class StageConfig(BaseModel):
     """One ``[[stage]]`` of the rewards' schedule. Warm-up and decay of the rate go over the whole run."""

@@ -14,8 +14,6 @@ from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.rewards.answers import read_answer
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
-__all__ = ["Tryout", "read_completions", "try_rewards"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tryout:

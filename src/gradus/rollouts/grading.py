@@ -8,8 +8,6 @@ from math import fsum, isclose, isfinite
 
 from gradus.core import EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
 
-__all__ = ["grade_episodes", "regrade"]
-
 
 def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
     """Grade what can be graded and fill in the metrics; a failed episode keeps no reward (missing, not zero)."""

@@ -12,8 +12,6 @@ from typing import Any
 
 from gradus.core import ConfigError, Environment, EnvironmentFault, Observation, TemporaryFault
 
-__all__ = ["in_processes"]
-
 _SEEN = ("system_prompt", "state", "tools")
 
 

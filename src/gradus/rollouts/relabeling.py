@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request, Turn
 
-__all__ = ["relabel"]
-
 
 def relabel(
     spec: EnvironmentSpec,

@@ -33,8 +33,6 @@ from gradus.core import (
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.stepping import Stepper, at_once
 
-__all__ = ["MAX_CONCURRENT", "RolloutResult", "roll_out"]
-
 MAX_CONCURRENT = 256  # episodes at once, unless a caller asks for fewer
 Progress = Callable[[int, int], None]
 

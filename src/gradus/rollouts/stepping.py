@@ -14,8 +14,6 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentFault, Stepping, TemporaryFault
 from gradus.core.waiting import begin, wait_for
 
-__all__ = ["Done", "Stepper", "at_once"]
-
 Call = Callable[[], Any]
 Done = tuple[int, Any, "Exception | None"]  # a row, and what its call returned or raised
 _FIRST_PAUSE = 0.1  # seconds before a temporary fault is tried again; doubled each time

@@ -36,17 +36,6 @@ from gradus.core import (
 from gradus.core.files import write_lines
 from gradus.core.members import lines_of, pack, stored_file, whole_end
 
-__all__ = [
-    "SCHEMA",
-    "EpisodeFile",
-    "EpisodeWriter",
-    "decode",
-    "encode",
-    "read_episode",
-    "read_episodes",
-    "write_episodes",
-]
-
 SCHEMA = 1
 T = TypeVar("T")
 

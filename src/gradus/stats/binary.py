@@ -8,8 +8,6 @@ import numpy as np
 
 from gradus.stats.distributions import Array, binomial_cdf, normal_quantile
 
-__all__ = ["is_binary", "is_constant", "sign_test", "tango_interval"]
-
 
 def is_binary(*columns: Array) -> bool:
     """Whether there are values and every one is 0 or 1."""

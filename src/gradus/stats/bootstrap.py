@@ -16,8 +16,6 @@ from gradus.stats.clusters import Labels, cluster_index
 from gradus.stats.distributions import Array, normal_cdf, normal_quantile
 from gradus.stats.intervals import Interval
 
-__all__ = ["RESAMPLES", "bca_bounds", "bca_interval"]
-
 RESAMPLES = 4000
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from gradus.stats.distributions import Array
 
-__all__ = ["Labels", "cluster_index", "standard_error"]
-
 Labels = Sequence[str] | Sequence[int]
 
 

@@ -20,8 +20,6 @@ from gradus.stats.distributions import Array, normal_quantile, student_quantile
 from gradus.stats.intervals import Interval, score_interval
 from gradus.stats.paired import Paired
 
-__all__ = ["Rows", "crossed_difference", "crossed_interval"]
-
 Rows = Sequence[Sequence[float | None]]  # one row a training seed, one column a task
 
 

@@ -8,16 +8,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special as _special  # pyright: ignore[reportMissingTypeStubs]
 
-__all__ = [
-    "Array",
-    "binomial_cdf",
-    "noncentral_t_cdf",
-    "normal_cdf",
-    "normal_quantile",
-    "student_cdf",
-    "student_quantile",
-]
-
 Array = npt.NDArray[np.float64]
 _functions = cast(Any, _special)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-__all__ = ["format_interval", "format_number", "format_p", "format_signed"]
-
 MINUS = "\N{MINUS SIGN}"
 MISSING = "–"
 

@@ -11,8 +11,6 @@ from gradus.stats.binary import is_binary, is_constant
 from gradus.stats.clusters import Labels, cluster_index, standard_error
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
 
-__all__ = ["Interval", "Proportion", "mean_interval", "score_interval", "wilson"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:

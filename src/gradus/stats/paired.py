@@ -13,8 +13,6 @@ from gradus.stats.clusters import Labels, cluster_index, standard_error
 from gradus.stats.distributions import normal_quantile, student_cdf, student_quantile
 from gradus.stats.intervals import wilson
 
-__all__ = ["Paired", "paired_difference"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import comb
 
-__all__ = ["pass_at_k"]
-
 
 def pass_at_k(samples: int, passed: int, k: int) -> float | None:
     """The probability that at least one of ``k`` attempts passes, from ``samples`` attempts of which ``passed`` did.

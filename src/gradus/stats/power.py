@@ -6,8 +6,6 @@ from math import ceil, isfinite, sqrt
 
 from gradus.stats.distributions import noncentral_t_cdf, normal_quantile, student_quantile
 
-__all__ = ["episodes_needed", "paired_power"]
-
 _LARGE = 3000  # beyond, t and normal agree to far below one episode in a thousand
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from gradus.stats.distributions import Array
 
-__all__ = ["spearman", "spearman_within"]
-
 
 def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> float | None:
     """Spearman's rank correlation; ties share their mean rank; None if either does not vary or fewer than two pairs are left.

@@ -11,8 +11,6 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.engine.loss_step import TrainerConfig
 from gradus.training.engine.optimizers import SCHEDULES
 
-__all__ = ["GrpoConfig", "OnAlert"]
-
 OnAlert = Literal["warn", "stop", "adjust"]
 
 

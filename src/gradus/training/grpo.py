@@ -35,8 +35,6 @@ from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import step_record
 from gradus.training.run.validation import chosen_reward, validate
 
-__all__ = ["GrpoLoop", "GrpoResult", "PushWeights", "train_grpo"]
-
 PushWeights = Callable[[LoadedModel, int], None]
 
 

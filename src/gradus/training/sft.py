@@ -34,8 +34,6 @@ from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen
 from gradus.training.run.splits import store_splits, task_id
 
-__all__ = ["SftConfig", "SftResult", "train_sft"]
-
 PLAIN = SamplingConfig()  # SFT maximizes the likelihood under the model's own distribution
 FIGURES = {
     "loss": "loss",

@@ -12,8 +12,6 @@ from typing import Any
 
 from gradus.audit.text.tasks import Judge, TextTask
 
-__all__ = ["FAMILIES", "REFACTORINGS", "Family", "Sound"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:

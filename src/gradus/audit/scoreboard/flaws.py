@@ -11,8 +11,6 @@ from typing import Any
 from gradus.audit.scoreboard.families import Family
 from gradus.audit.text.tasks import Judge, TextTask
 
-__all__ = ["FLAWS", "Flaw"]
-
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 

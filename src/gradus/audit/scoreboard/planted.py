@@ -11,8 +11,6 @@ from gradus.audit.scoreboard.flaws import FLAWS
 from gradus.audit.text.tasks import Judge, TextSubject, TextTask
 from gradus.core import child_rng
 
-__all__ = ["Plant", "plants"]
-
 _TASKS = 48
 _EACH = 4  # graders of a class of flaws
 

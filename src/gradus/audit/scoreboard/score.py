@@ -13,8 +13,6 @@ from gradus.audit.text.tasks import TextSubject
 from gradus.core import clock
 from gradus.stats import wilson
 
-__all__ = ["Case", "Row", "board", "judged"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

@@ -9,8 +9,6 @@ from random import Random
 from gradus.audit.text.shapes import NUMBER, Others, fill
 from gradus.audit.text.tasks import TextTask
 
-__all__ = ["BLIND", "REFLEXES", "Operator"]
-
 Operator = Callable[[TextTask, Others, Random], "str | None"]
 
 _CONSTANTS = (

@@ -17,8 +17,6 @@ from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.rates import Probe, Rate, shown
 from gradus.stats import format_interval, holm, mean_interval, wilson
 
-__all__ = ["EXPLOITABLE", "review_list", "text_checks"]
-
 EXPLOITABLE = (
     "sanity",
     "gold",

@@ -15,8 +15,6 @@ from gradus.audit.text.shapes import Others, states
 from gradus.audit.text.tasks import TextTask
 from gradus.core import child_rng
 
-__all__ = ["Recipe", "evolve"]
-
 _POPULATION = 24
 _GENERATIONS = 8
 _TASKS = 6  # of a generation

@@ -8,8 +8,6 @@ from dataclasses import replace
 from gradus.audit.text.scoring import Scorer
 from gradus.audit.text.tasks import TextTask
 
-__all__ = ["DECLARED", "in_best_form"]
-
 DECLARED = "as declared"
 _FORMS: Mapping[str, tuple[str, str]] = {
     "bare": ("", ""),

@@ -9,8 +9,6 @@ from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.scoring import Scorer
 from gradus.audit.text.tasks import TextTask
 
-__all__ = ["minimized"]
-
 _TASKS = 12
 _ROUNDS = 12
 _KEPT = 0.9  # of the effect that the shorter answer must keep

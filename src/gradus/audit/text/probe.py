@@ -16,8 +16,6 @@ from gradus.audit.text.shapes import Others, states
 from gradus.audit.text.tasks import TextSubject, TextTask, share_in_time
 from gradus.core import child_rng
 
-__all__ = ["LEAST", "Probes", "probe"]
-
 LEAST = 0.1  # of the range: the least effect
 _FIRST = 12  # tasks on which every blind answer is tried; the rest judge the best of them
 _MUTATED = 24

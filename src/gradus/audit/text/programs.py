@@ -18,8 +18,6 @@ from gradus.audit.text.tasks import TextTask
 if TYPE_CHECKING:
     from gradus.audit.text.probe import Probes
 
-__all__ = ["PROGRAMS", "are_programs", "ask_programs"]
-
 _TASKS = 12
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
 _PLACES = "[pathlib.Path.cwd(), *list(pathlib.Path.cwd().parents)[:2], pathlib.Path(__file__).parent if '__file__' in globals() else pathlib.Path('.')]"

@@ -11,8 +11,6 @@ from gradus.audit.text.tasks import TextTask
 from gradus.stats import mean_interval, wilson
 from gradus.stats.distributions import student_cdf
 
-__all__ = ["Base", "Probe", "Rate", "shown"]
-
 _SHOWN = 160
 
 

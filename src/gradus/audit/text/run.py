@@ -15,8 +15,6 @@ from gradus.audit.text.scoring import Score, Scorer
 from gradus.audit.text.tasks import CALLS_SECONDS, TextSubject
 from gradus.stats import mean_interval
 
-__all__ = ["TextAudit", "audit_text"]
-
 _EXTRA = 0.9  # of the time: until then answers are evolved
 
 

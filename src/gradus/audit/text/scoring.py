@@ -17,10 +17,9 @@ from typing import Any, NoReturn
 
 from gradus.audit.text.tasks import CALLS_SECONDS, TextSubject, TextTask
 from gradus.core import Reward, clock
-from gradus.core.sandbox import confine, sandbox_works
+from gradus.core.confinement import confine
+from gradus.core.sandbox import sandbox_works
 from gradus.rewards.judge import BROKE
-
-__all__ = ["CANARY", "Score", "Scorer"]
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0

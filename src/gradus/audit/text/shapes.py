@@ -11,8 +11,6 @@ from random import Random
 
 from gradus.audit.text.tasks import TextTask
 
-__all__ = ["NUMBER", "Others", "fill", "is_label", "is_number", "parts", "states"]
-
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 _PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")

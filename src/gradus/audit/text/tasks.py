@@ -23,8 +23,6 @@ from gradus.core import (
 )
 from gradus.rewards.grading import logged_by
 
-__all__ = ["CALLS_SECONDS", "Judge", "TextSubject", "TextTask", "share_in_time", "subject_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask:

@@ -21,8 +21,6 @@ from gradus.environments.memory.tools.running import CallResult, run_calls
 from gradus.environments.memory.tools.writing import system_prompt
 from gradus.environments.memory.worlds.records import Question, Source, World
 
-__all__ = ["MemoryEnvironment"]
-
 STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than the rollout
 
 

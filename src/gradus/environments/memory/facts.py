@@ -10,8 +10,6 @@ from gradus.environments.memory.text import index_tokens, substring_match
 from gradus.environments.memory.tools.running import CallResult
 from gradus.environments.memory.worlds.records import Fact, Slot
 
-__all__ = ["facts_right", "grounded"]
-
 
 def facts_right(
     facts: Sequence[Fact], before: Mapping[int, Entry], after: Mapping[int, Entry], results: Sequence[CallResult]

@@ -9,8 +9,6 @@ from typing import Any
 
 from gradus.core import Episode, Grader, Reward, RewardTerm
 
-__all__ = ["GRADERS", "balanced_accuracy", "graders_paid_by", "reader_accuracy", "smallness"]
-
 MEM_ALPHA_WEIGHTS = {"answered": 1.0, "calls": 1.0, "compression": 0.05, "validity": 0.1}
 V2_WEIGHTS = {"answered": 1.0, "calls": 0.1, "compression": 0.2, "facts": 0.1}
 

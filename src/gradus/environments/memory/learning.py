@@ -18,8 +18,6 @@ from gradus.environments.memory.tools.running import CallResult, run_calls
 from gradus.environments.memory.tools.writing import system_prompt
 from gradus.environments.memory.worlds.records import Chunk
 
-__all__ = ["CHUNK_WORDS", "FIRST_ID", "OwnText", "read_chunks"]
-
 CHUNK_WORDS = 80
 FIRST_ID = 32  # models that were trained on synthetic worlds know numbers from here on
 _DATE = "Date:"

@@ -9,8 +9,6 @@ from typing import Any
 from gradus.core import Episode
 from gradus.environments.memory.graders import balanced_accuracy, reader_accuracy
 
-__all__ = ["curves", "metrics"]
-
 _TOOLS = {
     "inserts": "memory_insert",
     "updates": "memory_update",

@@ -12,8 +12,6 @@ from gradus.environments.memory.tools.writing import NOOP, write_insert
 from gradus.environments.memory.worlds.records import Source
 from gradus.policies.scripted import Answer, policy_factory
 
-__all__ = ["scripted_policies"]
-
 Respond = Callable[[Mapping[str, Any]], list[str]]
 
 

@@ -10,8 +10,6 @@ from gradus.environments.memory.store.memory import Hit, Memory
 from gradus.environments.memory.tools.writing import observation_text
 from gradus.environments.memory.worlds.records import Chunk
 
-__all__ = ["SHOWN", "show_chunk"]
-
 SHOWN = 6  # related entries, at most
 
 

@@ -19,8 +19,6 @@ from gradus.environments.memory.view import view
 from gradus.environments.memory.worlds.records import Source
 from gradus.environments.memory.worlds.source_synthetic import synthetic_source
 
-__all__ = ["load", "make_spec"]
-
 
 def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = None) -> EnvironmentSpec:
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),

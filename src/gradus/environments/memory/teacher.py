@@ -12,8 +12,6 @@ from typing import Any
 
 from gradus.environments.memory.tools.writing import write_delete, write_insert, write_update
 
-__all__ = ["Statement", "append_only", "note_of", "teach"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:

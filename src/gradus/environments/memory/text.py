@@ -7,19 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
-__all__ = [
-    "contains",
-    "content_words",
-    "count_tokens",
-    "count_words",
-    "exact_match",
-    "index_tokens",
-    "normalize",
-    "plain_words",
-    "substring_match",
-    "token_f1",
-]
-
 _WORD = re.compile(r"[^\W_]+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _ARTICLES = frozenset({"a", "an", "the"})

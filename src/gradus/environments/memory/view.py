@@ -12,8 +12,6 @@ from typing import Any
 from gradus.core import Episode, EpisodeView, Turn, ViewPanel
 from gradus.environments.memory.measures import curves, metrics
 
-__all__ = ["view"]
-
 _MARKS = {True: "right", False: "wrong"}
 
 

@@ -10,8 +10,6 @@ from gradus.environments.rhythm.shell import RhythmWorld
 from gradus.environments.rhythm.tables import ACTIONS
 from gradus.environments.rhythm.text import SYSTEM_PROMPT, observation_text, parse_answer
 
-__all__ = ["RhythmEnvironment"]
-
 
 class RhythmEnvironment:
     """Renders the world's records to lines and reads answers; implements ``core.Environment``."""

@@ -12,8 +12,6 @@ from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.tables import DAYS, METERS, SLOTS, STEPS
 from gradus.environments.rhythm.week import Week, read_week
 
-__all__ = ["BELIEF_COMPONENTS", "BELIEF_VARIANCE", "GRADERS", "LATE", "V3_WEIGHTS", "WELLBEING"]
-
 Array = NDArray[np.float64]
 
 BELIEF_COMPONENTS = frozenset({"belief_accuracy", "belief_skill"})

@@ -11,22 +11,6 @@ from numpy.typing import NDArray
 from gradus.core import child_seed
 from gradus.environments.rhythm.tables import ACTION_INDEX, BASE, METERS, MODIFIERS, REWARD_SCALE, SIGNATURE
 
-__all__ = [
-    "BELIEFS",
-    "DISCRETE",
-    "NEUTRAL",
-    "SAMPLERS",
-    "TARGET_MODIFIERS",
-    "TARGET_WEIGHTS",
-    "WEIGHT_CONCENTRATION",
-    "Profile",
-    "arrays",
-    "belief_targets",
-    "sample_discrete",
-    "sample_ood",
-    "sample_profile",
-]
-
 Array = NDArray[np.float64]
 
 BELIEFS = ("social", "morning", "work")

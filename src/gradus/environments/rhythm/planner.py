@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from gradus.environments.rhythm.tables import ACTIONS, METERS, SLOTS, STEPS
 from gradus.environments.rhythm.world import transition
 
-__all__ = ["BEAM", "HORIZON", "plan"]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -35,8 +35,6 @@ from gradus.environments.rhythm.tables import (
 )
 from gradus.environments.rhythm.world import vitality_factor
 
-__all__ = ["MODIFIER_PARTICLES", "WEIGHT_PARTICLES", "Evidence", "Posterior"]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

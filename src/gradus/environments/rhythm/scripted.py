@@ -16,16 +16,6 @@ from gradus.environments.rhythm.text import answer_text, shown
 from gradus.environments.rhythm.world import effect_tables
 from gradus.policies.scripted import FunctionPolicy
 
-__all__ = [
-    "CONSTANT_BELIEF",
-    "PlannerPolicy",
-    "by_step",
-    "heuristic_action",
-    "random_answer",
-    "reflex_policy",
-    "reflexes",
-]
-
 CONSTANT_BELIEF = (0.5, 0.5, 0.5)
 # Who is given a person plans further than the teacher needs to: the ceiling, and blind play at its best.
 _CEILING_HORIZON, _CEILING_BEAM = 14, 24

@@ -32,8 +32,6 @@ from gradus.environments.rhythm.world import (
     settle,
 )
 
-__all__ = ["HISTORY", "RhythmWorld"]
-
 HISTORY = 7  # steps that the structured observation looks back
 _DIGITS = 4  # decimals in records
 _NEUTRAL_EFFECTS = effect_tables(arrays([NEUTRAL])[1])[0]

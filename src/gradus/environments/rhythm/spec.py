@@ -23,8 +23,6 @@ from gradus.environments.rhythm.teacher import BayesPolicy, bayes
 from gradus.environments.rhythm.text import vocabulary
 from gradus.environments.rhythm.view import curves, metrics, view
 
-__all__ = ["TRAIN_SEED", "load"]
-
 TRAIN_SEED = 1_000_000  # the first seed of training; conditions stay below
 
 

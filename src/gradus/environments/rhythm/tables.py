@@ -9,34 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ACTIONS",
-    "ACTION_INDEX",
-    "ANOMALY_GRID",
-    "BASE",
-    "CRASH_BELOW",
-    "CRASH_PENALTY",
-    "DAYS",
-    "DECAY",
-    "EVENTS",
-    "EVENT_EFFECTS",
-    "EVENT_PROBABILITY",
-    "LETTERS",
-    "METERS",
-    "METER_GRID",
-    "MODIFIERS",
-    "NOISE",
-    "NOTHING",
-    "PROGRESS",
-    "RESILIENCE",
-    "REWARD_GRID",
-    "REWARD_LIMIT",
-    "REWARD_SCALE",
-    "SIGNATURE",
-    "SLOTS",
-    "STEPS",
-]
-
 Array = NDArray[np.float64]
 
 METERS = ("vitality", "cognition", "progress", "serenity", "connection")

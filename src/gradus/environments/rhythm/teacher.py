@@ -26,8 +26,6 @@ from gradus.environments.rhythm.tables import (
 from gradus.environments.rhythm.text import answer_text, reasoning_text, shown
 from gradus.environments.rhythm.world import effect_tables
 
-__all__ = ["BayesPolicy", "BayesSession", "bayes", "ideal_beliefs", "information_bonus"]
-
 Array = NDArray[np.float64]
 
 # What a unit of variance resolved is worth, in episode reward over a whole week: to the belief's reward, and to the plan.

@@ -22,17 +22,6 @@ from gradus.environments.rhythm.tables import (
     SLOTS,
 )
 
-__all__ = [
-    "SYSTEM_PROMPT",
-    "Answer",
-    "answer_text",
-    "observation_text",
-    "parse_answer",
-    "reasoning_text",
-    "shown",
-    "vocabulary",
-]
-
 SYSTEM_PROMPT = (
     "Plan one week for a person you do not know: each day has morning afternoon evening night . "
     "Meters 0 to 1 : V vitality C cognition P progress S serenity K connection . They fade; below 0.1 is a crash . "

@@ -12,8 +12,6 @@ from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.tables import METERS
 from gradus.environments.rhythm.week import read_week
 
-__all__ = ["curves", "metrics", "view"]
-
 
 def _play(episode: Episode) -> float | None:
     """The reward without its belief part, divided by the weight that is left, so that it has the reward's scale."""

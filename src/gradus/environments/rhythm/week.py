@@ -13,8 +13,6 @@ from gradus.core import Episode, GradingError
 from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.tables import DAYS, METERS, SLOTS, STEPS
 
-__all__ = ["SLOTS_A_DAY", "Week", "read_week"]
-
 Array = NDArray[np.float64]
 SLOTS_A_DAY = len(SLOTS)
 

@@ -26,20 +26,6 @@ from gradus.environments.rhythm.tables import (
     STEPS,
 )
 
-__all__ = [
-    "count_crashes",
-    "draw_events",
-    "draw_noise",
-    "draw_start",
-    "effect_tables",
-    "event_effects",
-    "felt_change",
-    "rewards",
-    "settle",
-    "transition",
-    "vitality_factor",
-]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -8,23 +8,6 @@ from random import Random
 
 from gradus.core import ConfigError, child_rng
 
-__all__ = [
-    "CUSTOMERS",
-    "DAYS",
-    "IDS",
-    "ITEMS",
-    "PRICES",
-    "REASONS",
-    "REMEDIES",
-    "RULES",
-    "WINDOW",
-    "WISHES",
-    "Case",
-    "Order",
-    "Rule",
-    "draw_case",
-]
-
 CUSTOMERS = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gina", "Hugo", "Iris", "Jack")
 ITEMS = ("lamp", "chair", "kettle", "radio", "clock", "vase", "bag", "coat", "table", "mirror")
 PRICES = (20, 40, 60, 80)

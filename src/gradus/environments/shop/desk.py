@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from gradus.environments.shop.cases import REASONS, WINDOW, WISHES, Case, draw_case
 
-__all__ = ["SYSTEM_PROMPT", "Desk", "settled"]
-
 SYSTEM_PROMPT = (
     "You serve the customers of a shop . Find the order , ask for the reason , read the rule for it , "
     "do exactly what the rule says , then say done ."

@@ -7,8 +7,6 @@ from math import fsum
 
 from gradus.core import Episode, Grader, Reward, RewardTerm, StopReason
 
-__all__ = ["GRADERS", "WRITES", "metrics", "settled_right"]
-
 WRITES = ("refund", "replace", "cancel", "refuse")
 _FINISHED = (StopReason.TERMINATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.TRUNCATED)
 

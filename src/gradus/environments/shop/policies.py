@@ -12,8 +12,6 @@ from gradus.core import ConfigError, Observation, Policy, child_rng
 from gradus.environments.shop.cases import CUSTOMERS, ITEMS, REASONS, REMEDIES
 from gradus.policies.scripted import FunctionPolicy, Script, policy_factory
 
-__all__ = ["DONE", "call", "make_policies", "random_answer", "remedy_call", "said"]
-
 DONE = "done"
 _ORDER = re.compile(r"order (\d+) :")
 _RULE = re.compile(r"\w+ , (?:recent|old) : (\w+)")

@@ -22,8 +22,6 @@ from gradus.environments.shop.graders import GRADERS, metrics, settled_right
 from gradus.environments.shop.policies import make_policies, random_answer
 from gradus.environments.tools import ToolEnvironment, call_vocabulary
 
-__all__ = ["load"]
-
 _TRAIN_SEED = 1_000_000  # training cases begin here; conditions stay below
 _MAX_TURNS = 10
 

@@ -16,8 +16,6 @@ from gradus.core.waiting import wait_for
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
 
-__all__ = ["HOOKS", "ToolEnvironment", "Tools"]
-
 HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 
 

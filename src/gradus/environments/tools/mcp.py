@@ -19,8 +19,6 @@ from gradus.environments.tools.schemas import Tool
 if TYPE_CHECKING:
     from mcp import Client
 
-__all__ = ["McpTools"]
-
 
 class McpTools:
     """The tools of one server: ``mcp:COMMAND``, ``mcp:http://HOST/mcp``, or a server object in this process.

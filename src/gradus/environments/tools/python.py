@@ -6,8 +6,6 @@ from gradus.core import EnvironmentFault
 from gradus.core.sandbox import run_python
 from gradus.environments.tools.schemas import Tool, as_tool
 
-__all__ = ["python_tool"]
-
 _SHOWN = 4000  # characters of output that a model reads
 
 

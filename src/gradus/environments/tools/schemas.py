@@ -9,8 +9,6 @@ from typing import Any
 
 from gradus.core import ConfigError
 
-__all__ = ["Tool", "as_tool", "check_arguments"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:

@@ -9,8 +9,6 @@ from typing import Any
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm, Task, ToolCall
 from gradus.environments.tools.environment import ToolEnvironment
 
-__all__ = ["by_call", "tool_environment"]
-
 TRAIN_SEEDS = 1_000_000  # training tasks begin here; conditions stay below
 
 

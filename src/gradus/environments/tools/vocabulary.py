@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from gradus.core import ToolCall, Vocabulary
 from gradus.core.calls import write_calls
 
-__all__ = ["call_vocabulary"]
-
 
 def call_vocabulary(calls: Sequence[ToolCall], texts: Iterable[str] = ()) -> Vocabulary:
     """A vocabulary in which ``calls`` (examples that use every tool and every value) and ``texts`` are made of whole words.

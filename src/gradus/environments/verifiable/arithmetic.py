@@ -12,8 +12,6 @@ from random import Random
 from gradus.core import ConfigError, child_rng, child_seed
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item
 
-__all__ = ["OPERATIONS", "ArithmeticTasks", "guesses", "one_short", "solve", "work"]
-
 OPERATIONS = "+-*"
 _RESERVED_SHARE = 5  # one pair of operands in five is held out
 

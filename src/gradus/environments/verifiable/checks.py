@@ -11,8 +11,6 @@ from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 
-__all__ = ["DataProblem", "check_source", "check_tasks", "has_data_set"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataProblem:

@@ -22,8 +22,6 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json_lines
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, read_messages, share_of
 
-__all__ = ["DataSource", "parse_source", "read_rows", "read_tasks", "split_items"]
-
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
 

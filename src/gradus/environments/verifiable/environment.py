@@ -11,8 +11,6 @@ from gradus.core import ConfigError, EnvironmentFault, Observation, Span
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
 
-__all__ = ["Judge", "Verdict", "VerifiableEnvironment", "judge_marked"]
-
 _BLOCKS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("reasoning", "answer")}
 
 

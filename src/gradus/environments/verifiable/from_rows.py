@@ -17,8 +17,6 @@ from gradus.environments.verifiable.spec import one_turn_spec, text_vocabulary
 from gradus.rewards import RewardFunction, Rewards, gold_answer, grader_of, read_answer, same_answer
 from gradus.rewards.limits import limited
 
-__all__ = ["judge_of", "one_turn", "one_turn_of", "score_grader"]
-
 _QUESTION = ("question", "prompt")
 
 

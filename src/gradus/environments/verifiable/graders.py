@@ -5,8 +5,6 @@ from __future__ import annotations
 from gradus.core import Grader
 from gradus.rewards import Rewards, correctness, grader_of, incremental_format, strict_format
 
-__all__ = ["DEFAULT_GRADER", "make_graders"]
-
 DEFAULT_GRADER = "composed"
 
 

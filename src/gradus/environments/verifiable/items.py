@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from gradus.core import child_rng, child_seed
 
-__all__ = ["SPLITS", "SYSTEM_PROMPT", "TRAIN_SEEDS", "Item", "TableTasks", "TaskSource", "read_messages"]
-
 SYSTEM_PROMPT = (
     "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
     "</answer>. Write nothing else."

@@ -14,8 +14,6 @@ from gradus.core import ConfigError, EpisodeStart, Policy
 from gradus.environments.verifiable.arithmetic import guesses, one_short, solve, work
 from gradus.policies.scripted import FunctionPolicy
 
-__all__ = ["Answerer", "Writer", "in_format", "make_policies", "text_policy"]
-
 Answerer = Callable[[EpisodeStart, str, Random], str]
 Writer = Callable[[str, str], str]
 

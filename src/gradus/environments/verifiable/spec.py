@@ -33,8 +33,6 @@ from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TaskSource
 from gradus.environments.verifiable.policies import Writer, in_format, make_policies
 from gradus.rewards import gold_answer
 
-__all__ = ["load_arithmetic", "load_csv", "load_gsm8k", "load_jsonl", "one_turn_spec", "text_vocabulary"]
-
 _CONDITIONS = {
     "in-distribution": "drawn as the training tasks are",
     "held-out": "operands or questions that are never trained on",

@@ -35,8 +35,6 @@ from gradus.core import (
 from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads, read_observation
 from gradus.policies.scripted import FunctionPolicy
 
-__all__ = ["OpenEnvClient", "Server", "describe", "load"]
-
 _SCHEMES = {"ws": ("ws", "http"), "http": ("ws", "http"), "wss": ("wss", "https"), "https": ("wss", "https")}
 _OPTIONS = ("turns", "field", "sessions")
 _TURNS = 64

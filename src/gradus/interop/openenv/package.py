@@ -24,8 +24,6 @@ from gradus.interop.openenv.package_files import package_files
 from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.schema import schemas
 
-__all__ = ["PackageResult", "write_package"]
-
 _EPISODES = 20  # rolled out to see how large rewards get
 _OPENENV = "openenv>=0.2.2"
 _BRIDGES = "gradus.interop"

@@ -12,8 +12,6 @@ from gradus.core import EnvironmentSpec
 from gradus.interop.openenv.package_trajectories import Trajectories
 from gradus.version import __version__
 
-__all__ = ["package_files"]
-
 _ANNOTATIONS = {
     "string": "str",
     "number": "float",

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from gradus.core import EnvironmentSpec, Episode
 from gradus.rollouts import roll_out
 
-__all__ = ["Trajectories", "trajectories"]
-
 _TASKS = 12
 
 

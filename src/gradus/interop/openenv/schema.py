@@ -9,8 +9,6 @@ from gradus.core import EnvironmentSpec
 from gradus.interop.openenv.wire import FIELDS
 from gradus.version import __version__
 
-__all__ = ["metadata", "openapi", "schemas"]
-
 _TYPES: dict[type, dict[str, Any]] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},

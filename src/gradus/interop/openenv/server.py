@@ -27,8 +27,6 @@ from gradus.interop.openenv.schema import metadata, openapi, schemas
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data
 
-__all__ = ["create_app", "server_config"]
-
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
 _LONGEST_NAME = 256
 _TURN = 8  # messages a socket may have served before the others are looked at

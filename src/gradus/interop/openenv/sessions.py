@@ -15,8 +15,6 @@ from gradus.interop.openenv.wire import (
     state_message,
 )
 
-__all__ = ["Session", "SessionSlots"]
-
 
 class SessionSlots:
     """Room for ``capacity`` episodes at once. A session takes a place at its first reset and leaves it when it closes."""

@@ -14,19 +14,6 @@ from typing import Any
 
 from gradus.core import Observation
 
-__all__ = [
-    "FIELDS",
-    "WireError",
-    "dumps",
-    "error_message",
-    "loads",
-    "observation_data",
-    "observation_message",
-    "read_observation",
-    "reset_arguments",
-    "state_message",
-]
-
 FIELDS = ("text", "system_prompt", "terminated", "truncated", "restart", "action_valid", "action_error")
 """Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
 

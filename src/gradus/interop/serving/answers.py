@@ -12,8 +12,6 @@ from gradus.core import Message, child_seed
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import RequestBody
 
-__all__ = ["Piece", "Reply", "chat_choice", "chunk_choice", "completion_choice", "usage"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:

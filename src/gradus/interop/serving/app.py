@@ -36,8 +36,6 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
-__all__ = ["Access", "make_app", "serve"]
-
 _MOST_CONNECTIONS = 1024
 _MOST_CHOICES = 256  # of one request: prompts times n
 _MOST_WAITING = 4096  # choices that wait for a row; more are refused until some are done

@@ -13,8 +13,6 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
-__all__ = ["chat_loop"]
-
 
 def chat_loop(
     loaded: LoadedModel,

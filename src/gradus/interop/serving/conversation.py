@@ -14,8 +14,6 @@ from gradus.interop.serving.openai_schema import ApiError
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.tool_renderer import ToolRenderer
 
-__all__ = ["conversation_ids", "renderer_of"]
-
 
 def conversation_ids(
     loaded: LoadedModel, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()

@@ -25,8 +25,6 @@ from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, draw, sampling_logprobs
 
-__all__ = ["ContinuousBatch", "Generation", "Sampled"]
-
 _FIRST_CAPACITY = 256  # positions a row in the cache, doubled when they are used up
 _PREFILL_TOKENS = 2048  # prompt tokens that are read between two tokens of the others
 

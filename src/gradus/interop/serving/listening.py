@@ -13,8 +13,6 @@ from gradus.core import ConfigError
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["GRACE", "listen", "serve_until_stopped", "url"]
-
 GRACE = 5  # seconds that requests under way have when a server is told to end
 # The command line's thresholds are for records without cycles. Each request leaves cycles behind, which took 10 MB and more.
 COLLECTED = 10_000, 10, 10

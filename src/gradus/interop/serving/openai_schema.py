@@ -12,8 +12,6 @@ from gradus.policies.local.sampling import SamplingConfig
 
 T = TypeVar("T", bound="RequestBody")
 
-__all__ = ["ApiError", "ChatRequest", "CompletionRequest", "RequestBody", "parse_body"]
-
 # Accepted and without effect here, because they tell the server about the asker and not about the answer.
 _IGNORED = {
     "user",

@@ -16,8 +16,6 @@ from starlette.routing import Route
 from gradus.core import StorageError
 from gradus.policies.local.loading import LoadedModel
 
-__all__ = ["reload_route", "reload_weights"]
-
 
 def reload_weights(loaded: LoadedModel, folder: str | None = None) -> int:
     """Copy the weights in ``folder`` (``loaded.path`` if None) into the model, in place; returns how many tensors.

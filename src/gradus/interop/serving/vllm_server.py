@@ -10,8 +10,6 @@ from pathlib import Path
 from gradus.core import ConfigError
 from gradus.policies.local.folders import model_kind
 
-__all__ = ["serve_with_vllm"]
-
 
 def serve_with_vllm(model: str, *, name: str, host: str, port: int, rows: int, token: str | None, seed: int) -> None:
     """Become ``vllm serve``; Ctrl-C ends it. The token goes by the environment, where other users cannot read it.

@@ -25,8 +25,6 @@ from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.policies.scripted import Answer, FunctionPolicy, policy_factory
 from gradus.rollouts import roll_out
 
-__all__ = ["game_spec", "return_grader"]
-
 _EXAMPLES = 24  # games that the vocabulary is made of
 
 

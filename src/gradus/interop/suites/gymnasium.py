@@ -18,8 +18,6 @@ from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.naming import SuiteNames
 from gradus.policies.scripted import Script
 
-__all__ = ["GymnasiumText", "load", "suite_names"]
-
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TURNS = 100
 _RULES = 1200  # characters of an environment's own description

@@ -8,8 +8,6 @@ from importlib import import_module
 from gradus.core import ConfigError
 from gradus.core.worker import Worker, WorkerError
 
-__all__ = ["SUITES", "SuiteNames", "list_suite", "started"]
-
 SuiteNames = Mapping[str, str]  # name -> a line about it
 
 SUITES = {

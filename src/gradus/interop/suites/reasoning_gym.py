@@ -22,8 +22,6 @@ from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
 from gradus.interop.suites.naming import SuiteNames, started
 from gradus.rewards import read_answer
 
-__all__ = ["load", "suite_names"]
-
 _SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
 _BLOCK = 1000
 _ANSWERS, _TEXTS = 60, 200  # items for random answers, and for the vocabulary, which is made when it is needed

@@ -18,8 +18,6 @@ from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.naming import SuiteNames, started
 from gradus.policies.scripted import Script
 
-__all__ = ["TextArenaGame", "load", "suite_names"]
-
 _SYSTEM = "You play a game. Answer with one move in square brackets."
 _TURNS = 40
 _keys = count()

@@ -25,8 +25,6 @@ from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.interop.suites.naming import SuiteNames, started
 from gradus.interop.suites.verifiers_episodes import episode_spec
 
-__all__ = ["load", "suite_names"]
-
 _SETTING = "GRADUS_VERIFIERS_PYTHON"
 _TASKS = 2000  # of an endless taskset
 _TURNS = 10  # of what names no limit itself

@@ -36,8 +36,6 @@ from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks
 from gradus.policies.scripted import FunctionPolicy, Script, policy_factory
 from gradus.rollouts import roll_out
 
-__all__ = ["VerifiersEpisode", "episode_spec"]
-
 _EXAMPLES = 24  # episodes that the vocabulary is made of
 _keys = count()
 

@@ -21,7 +21,8 @@ from gradus.pipeline.checks.settings import audited, batches, knobs, names, sche
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
 from gradus.pipeline.checks.tasks import data, environment, gold
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.recipe_files import load_recipe, own_recipes
+from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.recipe_tables import own_recipes
 
 __all__ = [
     "CHECKS",

@@ -9,8 +9,6 @@ from pathlib import Path
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.policies.local.thinking import close_thought
 
-__all__ = ["context", "disk", "memory", "model", "probe", "spelling", "too_long"]
-
 GIB = 2**30
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter
 _OPTIMIZER = 3  # numbers a checkpoint keeps for each trained one: the weight and two moments

@@ -10,8 +10,6 @@ from gradus.pipeline.run import remaining
 from gradus.policies.vllm.http_sampler import served_model
 from gradus.training.run.trackers import check_trackers
 
-__all__ = ["remote", "run_folder", "sampling_server", "trackers"]
-
 
 def remote(subject: Subject) -> list[Finding]:
     """Where a remote model teaches, acts or reads, there is a key, or the address of a server that needs none."""

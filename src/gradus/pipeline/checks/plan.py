@@ -19,8 +19,6 @@ from gradus.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainerConfig
 
-__all__ = ["fitted_plan", "forecast_of"]
-
 _KEPT_FREE = 0.92  # of a card: the rest is the driver's and the libraries'
 
 

@@ -15,8 +15,6 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.stages import CHECKPOINTS
 from gradus.policies.local.folders import find_model
 
-__all__ = ["audited", "batches", "knobs", "names", "schedule"]
-
 _FEW_MEMBERS, _FEW_EPISODES = 4, 30
 _FULL_RATE, _LORA_RATE, _SFT_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
 

@@ -14,8 +14,6 @@ from gradus.policies.local.folders import adapter_base, find_model
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.rollouts import roll_out
 
-__all__ = ["Finding", "Longest", "Subject", "failed", "passed", "skipped", "warned"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:

@@ -9,8 +9,6 @@ from rich.text import Text
 
 from gradus.pipeline.checks.subject import Finding
 
-__all__ = ["findings_table"]
-
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 

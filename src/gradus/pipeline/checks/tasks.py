@@ -9,8 +9,6 @@ from gradus.environments.verifiable import check_source, has_data_set
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.rollouts import roll_out
 
-__all__ = ["data", "environment", "gold"]
-
 _FEW = 8  # tasks of each condition that gold answers
 
 

@@ -12,8 +12,6 @@ from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.masks import MaskPlan, plan_masks
 
-__all__ = ["cache_plan", "check_cache"]
-
 _CHECKED: WeakSet[torch.nn.Module] = WeakSet()
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the largest logit; half precision: 0.1
 

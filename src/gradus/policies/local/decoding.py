@@ -19,8 +19,6 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.masks import MaskPlan
 from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
-__all__ = ["Answer", "Decoder", "Prompt", "evaluating"]
-
 _WORTH_SHARING = 4  # tokens of a common prefix below which one forward more costs more than it saves
 _PADDING = 1.5  # a prefill that would compute this many times its tokens is cut into batches of similar length
 _MASK_ENTRIES = 2**26  # rows x new tokens x positions of one forward; a mask of that many takes 256 MiB in float32

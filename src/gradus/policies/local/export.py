@@ -18,8 +18,6 @@ from gradus.policies.local.model_card import export_facts, model_card
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 
-__all__ = ["ExportResult", "export_model", "logp_diff"]
-
 _LARGEST_GAP = 1e-4  # nats, merged against unmerged, both in float32
 
 

@@ -10,16 +10,6 @@ from gradus.core import ConfigError
 from gradus.core.checksums import check_checksums
 from gradus.core.documents import read_document
 
-__all__ = [
-    "RUN_MODELS",
-    "adapter_base",
-    "check_layers",
-    "check_model_source",
-    "find_model",
-    "is_hub_name",
-    "model_kind",
-]
-
 _MOST_LAYERS = 10_000
 RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
 

@@ -24,8 +24,6 @@ from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
-__all__ = ["GeneralDecoder", "stream_tokens"]
-
 _READ, _STEPS = 8, 16  # tokens with which a cache is tried
 _ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}  # relative to the largest logit; half precision: 0.1
 _TRUSTED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()

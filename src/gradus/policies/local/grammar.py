@@ -7,8 +7,6 @@ from typing import Protocol
 
 from gradus.core import ConfigError
 
-__all__ = ["Grammar", "WordGrammar"]
-
 
 class Grammar(Protocol):
     """A state machine over token ids. States are hashable, so that their masks can be kept."""

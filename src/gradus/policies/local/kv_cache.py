@@ -14,8 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
-__all__ = ["RaggedCache"]
-
 _SLACK = 1  # a last position per row that takes the writes of padding and is never read
 
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-__all__ = ["Attend", "causal_model", "decode_hidden", "decode_positions", "has_lean_decoder"]
-
 Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 
 

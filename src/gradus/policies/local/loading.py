@@ -20,8 +20,6 @@ from gradus.policies.local.folders import adapter_base, check_model_source
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
 
-__all__ = ["LoadedModel", "check_source", "context_length", "load_model", "quiet_transformers"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from gradus.core import ConfigError
 
-__all__ = ["MaskPlan", "plan_masks"]
-
 _KNOWN_LAYERS = {"full_attention", "sliding_attention", "global"}
 
 

@@ -15,8 +15,6 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from gradus.policies.local.llama_forward import causal_model
 
-__all__ = ["write_merged"]
-
 _SHARD_BYTES = 2**30
 
 

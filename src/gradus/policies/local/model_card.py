@@ -9,8 +9,6 @@ from typing import Any
 from gradus.stats import format_interval
 from gradus.version import __version__
 
-__all__ = ["evaluation_table", "export_facts", "front_matter", "model_card"]
-
 
 def model_card(
     *,

@@ -26,8 +26,6 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import answer_message
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 
-__all__ = ["LocalPolicy", "LocalSession"]
-
 
 class LocalPolicy:
     """A transformers causal language model as a policy.

@@ -22,8 +22,6 @@ from gradus.policies.local.thinking import channels_from_text, close_thought, op
 from gradus.policies.local.tool_renderer import ToolRenderer
 from gradus.policies.nano.model import NANO_TEMPLATE
 
-__all__ = ["PLAIN_TEMPLATE", "ChatRenderer", "ToolCalls", "answer_message"]
-
 ToolCalls = Literal["auto", "template", "json"]
 Said = str | Sequence[Message]
 

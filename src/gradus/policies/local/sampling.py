@@ -15,17 +15,6 @@ from torch import Tensor
 
 from gradus.core import child_seed
 
-__all__ = [
-    "MANY_WORDS",
-    "SamplingConfig",
-    "chosen_logprobs",
-    "draw",
-    "draw_tokens",
-    "legal_mask",
-    "sampling_logprobs",
-    "turn_uniforms",
-]
-
 NEVER = float("-inf")
 MANY_WORDS = 2**14  # from here on tokens are drawn in two steps: a block of words, then a word of it
 _BLOCK = 512

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 
-__all__ = ["SETTINGS_FILE", "ModelSettings", "free_sampling", "read_settings", "write_settings"]
-
 SETTINGS_FILE = "gradus.json"
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:  # without a model no torch is needed
     from gradus.policies.local.loading import LoadedModel
     from gradus.policies.local.policy import LocalPolicy, LocalSession
 
-__all__ = ["ModelShelf", "ShelvedPolicy"]
-
 
 class ModelShelf:
     """Place for one model: what is there is let go before another one is loaded."""

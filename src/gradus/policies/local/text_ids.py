@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-__all__ = ["TextIds"]
-
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters, around a special token that content spells out
 _MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}|[{_OPEN}{_CLOSE}]", re.DOTALL)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["channels_from_text", "close_thought", "open_thought", "text_from_channels"]
-
 _OPEN = re.compile(r"<(think|thinking|thought|reasoning)>\s*$")
 _THOUGHT = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
 _CHANNEL = re.compile(

@@ -23,8 +23,6 @@ from gradus.policies.local.thinking import close_thought
 if TYPE_CHECKING:
     from gradus.policies.local.renderers import ChatRenderer
 
-__all__ = ["ToolRenderer", "tool_listing"]
-
 _NAME, _KEY, _VALUE, _RESULT, _USER, _ANSWER, _QUESTION = (
     f"zq{word}qz" for word in ("tool", "key", "value", "result", "user", "said", "asked")
 )

@@ -20,8 +20,6 @@ from gradus.core.files import write_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["FRAME_TOKENS", "NANO_TEMPLATE", "NanoConfig", "build_tokenizer", "make_nano"]
-
 PAD, SYSTEM, OBSERVATION, ACTION, END = "<|pad|>", "<|system|>", "<|observation|>", "<|action|>", "<|end|>"
 FRAME_TOKENS = (PAD, SYSTEM, OBSERVATION, ACTION, END)
 

@@ -18,8 +18,6 @@ from gradus.core import Usage, child_rng
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
-__all__ = ["CallError", "ChatClient", "Price", "RemoteUsage", "Reply"]
-
 LONGEST_WAIT = 120.0  # seconds; a server that asks for more is out of quota, and waiting for it would look like a hang
 LONGEST_BACKOFF = 30.0  # seconds
 OUT_OF_SERVICE = frozenset(

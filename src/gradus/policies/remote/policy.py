@@ -25,8 +25,6 @@ from gradus.core import (
 from gradus.core.calls import read_message, write_calls
 from gradus.policies.remote.client import CallError, ChatClient, Price, RemoteUsage, Reply
 
-__all__ = ["Price", "RemotePolicy", "RemoteUsage"]
-
 T = TypeVar("T")
 Record = dict[str, Any]  # a message as the protocol has it
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)

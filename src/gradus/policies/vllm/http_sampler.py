@@ -31,8 +31,6 @@ from gradus.core import (
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig
 
-__all__ = ["HttpSampler", "HttpSession", "served_model"]
-
 _SEEDS = 2**63
 
 

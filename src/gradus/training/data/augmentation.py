@@ -12,8 +12,6 @@ from torch import Tensor
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import READ
 
-__all__ = ["answer_pools", "short_turns", "with_history_noise"]
-
 Pools = Mapping[int, Tensor]
 
 

@@ -23,8 +23,6 @@ from gradus.algorithms import (
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
 from gradus.training.data.sequences import TrainingSample, episode_samples
 
-__all__ = ["CreditRule", "credit_groups", "penalize_length", "token_ends"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CreditRule:

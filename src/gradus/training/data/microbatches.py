@@ -16,8 +16,6 @@ from torch import Tensor
 
 from gradus.training.data.sequences import TrainingSample
 
-__all__ = ["Labels", "MicroBatch", "Tree", "microbatches"]
-
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
 PASS = 512  # tokens that could be computed in the time that one more pass takes to start
 

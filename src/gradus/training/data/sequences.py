@@ -13,8 +13,6 @@ from torch import Tensor
 
 from gradus.core import ConfigError, Episode, Turn
 
-__all__ = ["TrainingSample", "episode_samples"]
-
 Legal = tuple[tuple[int, ...] | None, ...]
 
 

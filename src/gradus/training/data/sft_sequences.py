@@ -12,8 +12,6 @@ from gradus.core.thoughts import without_thoughts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
 
-__all__ = ["READ", "strip_reasoning", "text_sequences"]
-
 READ = -1  # the offset of a token that was read, not said
 
 _REASONING = re.compile(r"<reasoning>.*?</reasoning>\s*", re.DOTALL | re.IGNORECASE)

@@ -23,8 +23,6 @@ from gradus.training.distributed.processes import barrier, gather, share, world
 from gradus.training.engine.loss_step import TrainingError, autocast
 from gradus.training.run.step_metrics import has_zero_variance
 
-__all__ = ["StepRollout", "StepRollouts", "roll_out_step"]
-
 Progress = Callable[[int, int], None]
 
 

@@ -13,8 +13,6 @@ from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
 if TYPE_CHECKING:  # a teacher's processes need no torch
     from gradus.training.config import GrpoConfig
 
-__all__ = ["HeldOut", "reserved_ids", "taught_indices", "training_tasks", "validation_tasks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from gradus.core import ConfigError
 from gradus.training.distributed.processes import launched_with, world
 
-__all__ = ["ZeroOptimizer", "zero_launched", "zero_settings"]
-
 LAUNCH = "--use_deepspeed --zero_stage 1"
 
 

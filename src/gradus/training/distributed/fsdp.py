@@ -21,15 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
+from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, largest, launched_with, world
-from gradus.training.engine.forward import causal_model, score_tokens, supports_tree
+from gradus.training.engine.forward import score_tokens, supports_tree
 from gradus.training.engine.optimizers import trainable
-
-__all__ = ["fsdp_settings", "full_state_dict", "idle_passes", "is_sharded", "shard", "sync_inference_model"]
 
 LAUNCH = "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
 

@@ -20,23 +20,6 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 
-__all__ = [
-    "World",
-    "any_of",
-    "barrier",
-    "from_main",
-    "full_tensor",
-    "gather",
-    "gather_full_tensor",
-    "largest",
-    "launched_with",
-    "shard_like",
-    "share",
-    "sum_gradients",
-    "total",
-    "world",
-]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-__all__ = ["hands_options_on"]
-
 _NAME = "gradus_reach"
 
 

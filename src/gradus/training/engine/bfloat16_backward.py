@@ -17,8 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["bfloat16_backward", "has_fast_bfloat16"]
-
 
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Whether a CPU has instructions for bfloat16 products; false for other devices, which have autocast."""

@@ -26,8 +26,6 @@ from gradus.training.engine.attention_options import hands_options_on
 from gradus.training.engine.tree_attention import attend
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores
 
-__all__ = ["TokenScores", "causal_model", "disable_dropout", "score_tokens", "supports_tree", "tree_attention"]
-
 TREE = "gradus_tree"
 TREE_BF16 = "gradus_tree_bfloat16"  # its backward pass in bfloat16
 

@@ -14,15 +14,6 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
 
-__all__ = [
-    "LogpDiff",
-    "check_logp_diff",
-    "logp_diff_figures",
-    "logp_diff_limits",
-    "measure_logp_diff",
-    "uses_trainer_logprobs",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LogpDiff:

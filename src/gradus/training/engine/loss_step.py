@@ -22,22 +22,9 @@ from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward, has_fast_bfloat16
-from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention, vocabulary_size
+from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
 from gradus.training.engine.master_weights import MasterWeights
 from gradus.training.engine.optimizers import OptimizerConfig, clip_gradients, trainable
-
-__all__ = [
-    "LoraConfig",
-    "TrainerConfig",
-    "TrainingError",
-    "autocast",
-    "checkpoint_activations",
-    "precision",
-    "prepare_model",
-    "run_update",
-    "share_prefixes",
-    "vocabulary_size",
-]
 
 
 class TrainingError(GradusError):

@@ -16,8 +16,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradus.training.distributed.processes import gather_full_tensor, shard_like, world
 
-__all__ = ["MasterWeights", "master_of"]
-
 _FLOAT16_SCALE = 1024.0  # keeps small gradients above float16's smallest number
 _MASTERS = WeakIdKeyDictionary()  # parameter -> weak reference to its master, which the optimizer owns
 

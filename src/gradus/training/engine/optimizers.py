@@ -16,8 +16,6 @@ from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
 from gradus.training.engine.master_weights import MasterWeights, master_of
 
-__all__ = ["SCHEDULES", "OptimizerConfig", "clip_gradients", "lr_at", "make_optimizer", "trainable"]
-
 
 class OptimizerConfig(BaseModel):
     """The optimizer and its schedule."""

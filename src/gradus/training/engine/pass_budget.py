@@ -12,8 +12,6 @@ import torch
 from gradus.training.distributed.processes import world
 from gradus.training.engine.loss_step import TrainerConfig, TrainingError
 
-__all__ = ["PassBudget"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import launched_with
 from gradus.training.engine.optimizers import trainable
 
-__all__ = ["Reference", "load_reference"]
-
 Reference = Callable[[], AbstractContextManager[nn.Module]]
 
 

@@ -9,10 +9,8 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from gradus.policies.local.llama_forward import causal_model
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.engine.forward import causal_model
-
-__all__ = ["matmul_peak", "training_flops"]
 
 
 @lru_cache(maxsize=4)

@@ -19,7 +19,7 @@ from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import gather, share, total
-from gradus.training.engine.forward import score_tokens, tree_attention
+from gradus.training.engine.forward import score_tokens, tree_attention, vocabulary_size
 from gradus.training.engine.logp_diff import (
     LogpDiff,
     check_logp_diff,
@@ -28,12 +28,10 @@ from gradus.training.engine.logp_diff import (
     measure_logp_diff,
     uses_trainer_logprobs,
 )
-from gradus.training.engine.loss_step import precision, run_update, share_prefixes, vocabulary_size
+from gradus.training.engine.loss_step import precision, run_update, share_prefixes
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.update_figures import UpdateSums, part_of_mean, pass_figures
-
-__all__ = ["UpdateResult", "policy_update"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from gradus.algorithms import combine_metrics
 
-__all__ = ["UpdateSums", "part_of_mean", "pass_figures"]
-
 
 @dataclass
 class UpdateSums:

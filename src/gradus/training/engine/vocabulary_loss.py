@@ -17,8 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from gradus.policies.local.sampling import SamplingConfig
 
-__all__ = ["MAX_LOGITS", "TokenFigures", "chunked_figures", "chunked_scores"]
-
 MAX_LOGITS = 2**24  # tokens x vocabulary that are computed at once: 64 MiB in float32
 _TILES = {"cpu": (512, 1024)}  # tokens and words that are computed at once where nothing but a softmax is asked for
 _TILE = (2048, 8192)  # on other devices

@@ -9,8 +9,6 @@ from typing import Any
 from gradus.core.metrics import AlertRecord
 from gradus.training.config import OnAlert
 
-__all__ = ["AlertHandler", "Monitor", "spike_limit"]
-
 Monitor = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 LOWEST_LR_SCALE = 1 / 64  # adjusting never lowers the learning rate below this share of what was asked for
 SPIKE, SPIKE_WINDOW, SPIKE_LEAST = 10.0, 50, 5  # those of the rule "gradient spike"

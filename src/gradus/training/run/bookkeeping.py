@@ -24,8 +24,6 @@ from gradus.training.run.checkpoints import (
 )
 from gradus.training.run.folder import RunFolder
 
-__all__ = ["GrpoState", "RunBook"]
-
 
 @dataclass
 class GrpoState:

@@ -28,16 +28,6 @@ from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.optimizers import trainable
 
-__all__ = [
-    "Checkpoint",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "load_weights",
-    "save_checkpoint",
-    "save_model",
-    "save_weights",
-]
-
 SCHEMA = 1
 
 

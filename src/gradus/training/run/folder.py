@@ -27,8 +27,6 @@ from gradus.core.files import read_json, read_json_lines, write_text
 from gradus.core.locks import FolderLock
 from gradus.core.metrics import whole_records
 
-__all__ = ["RunFolder"]
-
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 RESOLVED = "resolved.json"

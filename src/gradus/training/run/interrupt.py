@@ -7,8 +7,6 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Interrupt"]
-
 
 class Interrupt:
     """Inside this context the first Ctrl-C only asks; ``asked`` is then true and the loop stops after the current step.

@@ -15,8 +15,6 @@ from rich.text import Text
 
 from gradus.core.verbosity import quiet, verbose
 
-__all__ = ["FIGURES", "Screen"]
-
 FIGURES = {  # of GRPO: label -> metric
     "reward": "reward_mean",
     "reward std": "reward_std",

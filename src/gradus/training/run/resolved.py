@@ -10,8 +10,6 @@ from gradus.core import ConfigError, Grader
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import CreditRule
 
-__all__ = ["ResolvedConfig", "resolve"]
-
 _SHOWN = ("algorithm", "credit", "scale", "clip_low", "clip_high")
 
 

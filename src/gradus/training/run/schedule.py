@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from gradus.core import Grader
 
-__all__ = ["Schedule", "StepPlan"]
-
 
 class StepPlan(Protocol):
     """What holds for one optimizer step."""

@@ -12,8 +12,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import reserved_ids, training_tasks, validation_tasks
 from gradus.training.run.folder import RunFolder
 
-__all__ = ["GrpoSplits", "check_splits", "store_splits", "task_id", "taught_ids"]
-
 SPLITS = "splits.json"
 
 

@@ -16,8 +16,6 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.throughput import matmul_peak, training_flops
 from gradus.training.engine.update import UpdateResult
 
-__all__ = ["answer_information", "episode_metrics", "has_zero_variance", "mean_of", "step_record"]
-
 CUT = (StopReason.TRUNCATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
 
 

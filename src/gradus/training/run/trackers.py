@@ -16,17 +16,6 @@ from typing import Any, Protocol
 
 from gradus.core import ConfigError
 
-__all__ = [
-    "TRACKERS",
-    "TensorBoardTracker",
-    "Tracker",
-    "Trackers",
-    "WandbTracker",
-    "check_trackers",
-    "figures",
-    "open_trackers",
-]
-
 
 class Tracker(Protocol):
     """Something that takes a run's metrics records."""

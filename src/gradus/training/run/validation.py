@@ -12,8 +12,6 @@ from gradus.rollouts import MAX_CONCURRENT, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.run.step_metrics import episode_metrics
 
-__all__ = ["chosen_reward", "validate"]
-
 
 def validate(
     loaded: LoadedModel, spec: EnvironmentSpec, tasks: Sequence[Task], config: GrpoConfig, grader: Grader, *, step: int

@@ -11,8 +11,6 @@ from gradus.environments.memory.text import plain_words
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES
 from gradus.environments.memory.worlds.records import Question
 
-__all__ = ["Answered", "read_plainly"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:

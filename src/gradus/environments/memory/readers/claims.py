@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from gradus.environments.memory.text import contains, plain_words
 from gradus.environments.memory.worlds.records import Slot
 
-__all__ = ["Claim", "claim_of", "names_slot"]
-
 _CLAUSES = re.compile(r"[.,;:!?()]+|\bbut\b")
 _FORMER = frozenset({"formerly", "before", "previously", "earlier", "once", "was", "were", "used"})
 _DENIED = frozenset({"not", "no", "never", "isn", "wasn"})

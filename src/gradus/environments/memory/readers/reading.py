@@ -24,8 +24,6 @@ from gradus.environments.memory.text import (
 )
 from gradus.environments.memory.worlds.records import NOTHING, UNKNOWN, Hop, Question, Slot
 
-__all__ = ["READERS", "Chat", "Note", "Reader", "Reading", "RemoteReader", "judge", "read_generous", "read_strict"]
-
 STRICT_ENTRIES, STRICT_WORDS, GENEROUS_ENTRIES = 4, 48, 20
 BANKS, ENTRIES = 3, 5
 

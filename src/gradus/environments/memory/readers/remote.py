@@ -10,8 +10,6 @@ from typing import Any
 from gradus.core import EnvironmentFault
 from gradus.environments.memory.readers.reading import Chat
 
-__all__ = ["remote_chat"]
-
 KEPT = 65_536  # answers; temperature 0 gives the same one again, and many memories show a reader the same notes
 
 

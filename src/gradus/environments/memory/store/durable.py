@@ -25,8 +25,6 @@ from gradus.environments.memory.store.memory import Memory, schema_from
 from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
 
-__all__ = ["DurableMemory"]
-
 _FILE, _CHECKSUM = "memory.sqlite", "memory.sha256"
 _FORMAT = "gradus-memory-folder/2"
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from gradus.core import GradusError, StorageError
 
-__all__ = ["Entry", "Operation", "RefusedCall"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:

@@ -18,8 +18,6 @@ from gradus.environments.memory.store.shelf import Shelf
 from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
 from gradus.environments.memory.text import count_tokens, count_words, index_tokens
 
-__all__ = ["Hit", "Memory", "schema_from"]
-
 Clock = Callable[[], str | None]
 
 

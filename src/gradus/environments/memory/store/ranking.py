@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Matches", "inverse_document_frequency", "rank_banks", "rank_entries"]
-
 K1 = 1.2
 BANK_B = 0.75
 

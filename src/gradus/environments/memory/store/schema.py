@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from gradus.core import ConfigError
 
-__all__ = ["NINE_BANKS", "PAPER", "SCHEMAS", "Schema", "find_schema"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:

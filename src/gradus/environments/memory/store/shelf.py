@@ -10,8 +10,6 @@ from gradus.environments.memory.store.entries import Entry, Operation
 from gradus.environments.memory.store.ranking import Matches
 from gradus.environments.memory.text import index_tokens
 
-__all__ = ["Shelf", "content_key"]
-
 
 def content_key(entry: Entry) -> tuple[str, str]:
     """What two entries may not share: the bank and the text without case."""

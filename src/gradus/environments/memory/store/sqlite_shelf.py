@@ -16,8 +16,6 @@ from gradus.environments.memory.store.ranking import Matches
 from gradus.environments.memory.store.shelf import content_key
 from gradus.environments.memory.text import index_tokens
 
-__all__ = ["SqliteShelf"]
-
 # `words` gets an entry's tokens as one text. The ascii tokenizer folds and splits nothing that they can hold. Its rows are not
 # stored a second time, and lengths are counted by bank: each page that a change does not touch is one less to flush.
 _TABLES = """

@@ -14,8 +14,6 @@ from gradus.environments.memory.store.durable import DurableMemory
 from gradus.environments.memory.store.entries import RefusedCall
 from gradus.environments.memory.store.memory import Memory
 
-__all__ = ["ImportSummary", "import_file"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSummary:

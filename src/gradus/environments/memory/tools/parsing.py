@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["MAX_CALLS", "BrokenCall", "ParsedCall", "parse_calls"]
-
 MAX_CALLS = 64
 
 

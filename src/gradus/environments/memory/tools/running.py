@@ -10,8 +10,6 @@ from gradus.environments.memory.store.entries import Entry, RefusedCall
 from gradus.environments.memory.store.memory import Memory
 from gradus.environments.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
 
-__all__ = ["TOOLS", "CallResult", "Tool", "run_calls"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CallResult:

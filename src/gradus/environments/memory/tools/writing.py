@@ -12,18 +12,6 @@ from gradus.core import child_rng
 from gradus.environments.memory.store.memory import Hit
 from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 
-__all__ = [
-    "NOOP",
-    "fragments",
-    "observation_text",
-    "random_answer",
-    "system_prompt",
-    "write_core",
-    "write_delete",
-    "write_insert",
-    "write_update",
-]
-
 NOOP = '{"name":"memory_noop","arguments":{}}'
 _END = '"}}'
 _RANDOM_WORDS = ("city", "friend", "work", "dish", "fear", "unknown", "now", "is", "yes", "no", "never", "always")

@@ -17,8 +17,6 @@ from gradus.environments.memory.worlds.babi_story import question as read_questi
 from gradus.environments.memory.worlds.files import TEST_BASE, common_words
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
-__all__ = ["babi_source", "read_stories"]
-
 CHUNK_SENTENCES = 6
 _LINE = re.compile(r"(\d+) (.*)")
 

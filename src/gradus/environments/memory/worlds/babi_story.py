@@ -9,8 +9,6 @@ from typing import Any
 from gradus.environments.memory.tools.writing import write_insert, write_update
 from gradus.environments.memory.worlds.records import Evidence, Fact, Hop, Question, Slot
 
-__all__ = ["append_facts", "question", "sentence_facts", "teach_story"]
-
 BANK = "spatiotemporal_context"
 _MOVE = re.compile(r"(\w+) (?:went back|went|travelled|journeyed|moved) to the (\w+)\.?")
 _TAKE = re.compile(r"(\w+) (?:got|grabbed|took|picked up) the (\w+)(?: there)?\.?")

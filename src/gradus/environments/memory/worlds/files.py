@@ -13,8 +13,6 @@ from gradus.environments.memory.text import substring_match
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Fact, Source, World
 from gradus.environments.memory.worlds.source_synthetic import synthetic_source
 
-__all__ = ["TEST_BASE", "common_words", "file_source", "locate_evidence", "with_facts"]
-
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 VOCABULARY_LIMIT = 6000
 

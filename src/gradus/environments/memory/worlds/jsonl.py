@@ -12,8 +12,6 @@ from gradus.core import ConfigError
 from gradus.environments.memory.worlds.files import file_source, locate_evidence, with_facts
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
-__all__ = ["jsonl_source"]
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

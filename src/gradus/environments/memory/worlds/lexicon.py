@@ -10,8 +10,6 @@ from functools import lru_cache
 
 from gradus.core import child_seed
 
-__all__ = ["SYLLABLES", "words_of"]
-
 SYLLABLES: tuple[str, ...] = tuple(consonant + vowel for consonant in "bdgklmnrst" for vowel in "aeiou")
 TEST_SHARE = 5  # one word in five is kept for testing
 

@@ -17,8 +17,6 @@ from gradus.environments.memory.text import count_words
 from gradus.environments.memory.worlds.files import file_source, with_facts
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
-__all__ = ["CATEGORIES", "locomo_source"]
-
 CATEGORIES: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 CHUNK_WORDS = 120
 _EVIDENCE = re.compile(r"D\s*:?\s*(\d+)\s*:\s*(\d+)")

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["ATTRIBUTES", "CHAT", "WRAPPERS", "Attribute", "Said", "read_line"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:

@@ -9,8 +9,6 @@ from gradus.environments.memory.worlds.phrases import ATTRIBUTES, Attribute
 from gradus.environments.memory.worlds.records import Hop, Question
 from gradus.environments.memory.worlds.timeline import Key, Timeline
 
-__all__ = ["KINDS", "ask"]
-
 # Kind -> weight. The current value of what has changed comes most often: keeping up is the point of a memory.
 KINDS: Mapping[str, float] = {
     "changed": 4.0,

@@ -9,8 +9,6 @@ from typing import Any
 from gradus.core import Condition, Vocabulary
 from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 
-__all__ = ["NOTHING", "UNKNOWN", "Chunk", "Evidence", "Fact", "Hop", "Question", "Slot", "Source", "World"]
-
 UNKNOWN = "unknown"
 NOTHING = "nothing"  # the answer where a list is asked for and is empty
 

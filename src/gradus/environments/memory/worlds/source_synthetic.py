@@ -13,8 +13,6 @@ from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.records import Source
 from gradus.environments.memory.worlds.synthetic import synthetic_config, synthetic_world
 
-__all__ = ["read_statements", "synthetic_source"]
-
 # Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
 # changes, to learn to copy from what the memory holds.
 LESSONS: Mapping[range, Mapping[str, Any]] = {

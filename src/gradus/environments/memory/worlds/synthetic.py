@@ -19,8 +19,6 @@ from gradus.environments.memory.worlds.questions import ask
 from gradus.environments.memory.worlds.records import Chunk, Fact, World
 from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
-__all__ = ["SyntheticConfig", "reserved_words", "synthetic_config", "synthetic_world"]
-
 FIRST_IDS = (32, 64)  # anywhere, so that numbers must be copied; of two digits up to worlds four times as long
 
 

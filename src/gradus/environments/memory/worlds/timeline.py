@@ -10,8 +10,6 @@ from datetime import date
 from gradus.environments.memory.worlds.phrases import Attribute
 from gradus.environments.memory.worlds.records import Evidence, Slot
 
-__all__ = ["MONTHS", "Timeline", "Told", "day_text"]
-
 MONTHS = (
     "January",
     "February",

@@ -12,17 +12,6 @@ from openenv.validation.types import CheckStatus, Level, ProviderCapability
 from gradus.core import GradusError
 from gradus.interop.openenv.validation.semantic import SEMANTIC, Finding, Package
 
-__all__ = [
-    "CanaryFloor",
-    "FloorGap",
-    "NoSolutionLeakage",
-    "OracleMax",
-    "Replayability",
-    "VerifierDeterminism",
-    "as_result",
-    "run_check",
-]
-
 
 class _Semantic:
     """One check. It knows no severity: that is the policy's."""

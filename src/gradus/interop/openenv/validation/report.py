@@ -19,8 +19,6 @@ from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Policy
 if TYPE_CHECKING:
     from openenv.validation.report import ValidationReportV2  # pyright: ignore[reportMissingImports] - an extra
 
-__all__ = ["is_package", "serve_package", "validate_package"]
-
 _START = 60.0  # seconds until a server must answer
 
 

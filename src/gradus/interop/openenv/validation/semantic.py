@@ -22,8 +22,6 @@ from gradus.interop.openenv.validation.trajectories import (
     replay,
 )
 
-__all__ = ["SEMANTIC", "Finding", "Package"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:

@@ -31,8 +31,6 @@ from gradus.interop.openenv.wire import dumps
 from gradus.rollouts import roll_out
 from gradus.stats import mean_interval
 
-__all__ = ["STATISTICAL", "oracle_spec", "statistical"]
-
 STATISTICAL = tuple(
     f"statistical.{name}"
     for name in (

@@ -11,8 +11,6 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus.interop.openenv.client import OpenEnvClient, Server
 
-__all__ = ["Replayed", "Trajectory", "do_nothing", "read_oracle", "read_trajectories", "replay"]
-
 Json = dict[str, Any]
 Execute = Callable[[Sequence[str]], str]  # runs a command beside the server and returns what it printed
 
