@@ -18,8 +18,9 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
-from gradus.training.data.augmentation import answer_pools, with_history_noise
-from gradus.training.data.sft_sequences import READ, text_sequences
+from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
+from gradus.training.data.microbatches import microbatches
+from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.run.folder import RunFolder
 from gradus.training.sft import SftConfig, train_sft
 
@@ -64,26 +65,26 @@ def test_only_answers_are_trained(loaded: LoadedModel, taught: list[Episode]) ->
 def test_observations_are_learned_beside_answers_and_no_noise_reaches_them(
     loaded: LoadedModel, taught: list[Episode]
 ) -> None:
-    plain, both = (text_sequences(loaded, taught[:1], observations=wanted)[0] for wanted in (False, True))
-    read = both.offsets == READ
-    assert torch.equal(both.ids, plain.ids)
-    assert torch.equal(both.positions[~read], plain.positions)
+    (sequence,) = text_sequences(loaded, taught[:1])
+    assert sequence.read is not None
     following = [token for turn in taught[0].turns[1:] for token in loaded.renderer.following(turn.observation)]
-    assert both.ids[both.positions[read]].tolist() == following
-    pools = answer_pools([both])
-    assert pools.keys() == answer_pools([plain]).keys()
-    noisy = with_history_noise(both, 1.0, pools, np.random.default_rng(0))
-    assert torch.equal(noisy.ids[both.positions[read]], both.ids[both.positions[read]])
+    noisy = with_history_noise(sequence, 1.0, answer_pools([sequence]), np.random.default_rng(0))
+    assert not torch.equal(noisy.ids, sequence.ids)
+    first = len(loaded.renderer.following(taught[0].turns[1].observation))
+    for one, count in ((sequence, len(following)), (noisy, len(following)), (short_turns(sequence, 2), first)):
+        (batch,) = microbatches([one], budget=4096, read=True)
+        assert batch.labels.read_target.tolist() == following[:count]
 
 
 def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
     def surprise(folder: Path) -> float:
         """Nats per token of observations."""
         model = load_model(folder, device="cpu")
-        (sequence, *_) = text_sequences(model, taught[:1], observations=True)
+        (sequence, *_) = text_sequences(model, taught[:1])
+        assert sequence.read is not None
         with torch.no_grad():
             logits = model.model(sequence.ids[None]).logits[0]
-        at = sequence.positions[sequence.offsets == READ]
+        at = sequence.read
         return -float(logits.log_softmax(-1)[at - 1, sequence.ids[at]].mean())
 
     plain, both = (

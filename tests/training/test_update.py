@@ -115,6 +115,25 @@ def test_sampler_and_trainer_agree(lamps_model: Path, sampling: SamplingConfig, 
     assert result.trained_tokens == sum(one.actions for one in credited)
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_is_shown_is_learned_beside_the_reward(lamps_model: Path, restart: bool) -> None:
+    """The gradient of observations is that of their plain log-likelihood, whatever is sampled with, shared or masked."""
+    loaded = load_model(lamps_model, device="cpu")
+    settings = config(grad_clip=0, sampling=SamplingConfig(max_new_tokens=4, temperature=1.5, grammar=True))
+    credited = played(loaded, settings, lamps(turns=3, restart=restart))
+    without = gradient(loaded, credited, settings)
+    both = gradient(loaded, credited, settings.model_copy(update={"observations": 0.5}))
+    shown = [(one, one.read) for one in credited if one.read is not None and len(one.read)]
+    assert shown
+    loss = torch.zeros(())
+    for one, read in shown:
+        loss = loss - loaded.model(one.ids[None]).logits[0].log_softmax(-1)[read - 1, one.ids[read]].sum()
+    alone = torch.autograd.grad(0.5 * loss / sum(one.actions for one in credited), list(loaded.model.parameters()))
+    expected = without + torch.cat([part.flatten() for part in alone])
+    assert (both - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert (both - without).abs().max() > 0.01 * expected.abs().max()
+
+
 def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
     settings = config()
     credited = played(loaded, settings)

@@ -56,6 +56,7 @@ class StepRecord(TypedDict):
     tokens_per_second: float | None
     matmul_peak_share: float | None
     weights_age: NotRequired[int]
+    observation_loss: NotRequired[float | None]
     mismatch_fraction: NotRequired[float | None]
     mismatch_ratio_mean: NotRequired[float | None]
     mismatch_ratio_max: NotRequired[float | None]

@@ -88,6 +88,12 @@ class GrpoConfig(TrainerConfig):
         default=None,
         description="Kind of span to the share of the bonus that its tokens get, others get none; all tokens get it by default.",
     )
+    observations: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of predicting a token that the environment shows after an action, beside 1 for a token that is said, as in "
+        "SFT: what the model knows of the world is kept, and grows with every episode.",
+    )
     dynamic_sampling: int = Field(
         default=0, ge=0, description="Further rounds that may replace zero-variance groups; 0 takes what comes."
     )

@@ -21,7 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.data.sft_sequences import READ, text_sequences
+from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.fsdp import shard
 from gradus.training.distributed.processes import any_of, barrier, from_main, share, total, world
 from gradus.training.engine.forward import score_tokens
@@ -134,7 +134,7 @@ def train_sft(
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     loaded = prepare_model(model, config)
     training, validation = _hold_out(episodes, config)
-    sequences = text_sequences(loaded, training, reasoning=config.reasoning, observations=config.observations > 0)
+    sequences = text_sequences(loaded, training, reasoning=config.reasoning)
     checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
@@ -201,7 +201,8 @@ class _Trainer:
 
     def _cut(self, sequences: Sequence[TrainingSample]) -> list[MicroBatch]:
         share = share_prefixes(self.loaded.model)
-        return microbatches(sequences, budget=self.budget.tokens, share=share) if sequences else []
+        read = self.config.observations > 0
+        return microbatches(sequences, budget=self.budget.tokens, share=share, read=read) if sequences else []
 
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
         """Take the remaining steps; yields one metrics record a logged step. Raises KeyboardInterrupt behind a checkpoint."""
@@ -229,21 +230,16 @@ class _Trainer:
         started = time.perf_counter()
         epoch, batch = divmod(step - 1, self._batches_per_epoch)
         sequences = self._batch(epoch, batch)
-        n_tokens = sum(int((sequence.offsets != READ).sum()) for sequence in sequences)
+        n_tokens = sum(sequence.actions for sequence in sequences)
         totals = {"loss": 0.0, "right": 0.0}
 
         def loss(microbatch: MicroBatch) -> Tensor:
             scores = score_tokens(self.loaded.model, microbatch, PLAIN, greedy=True)
             assert scores.greedy is not None
-            logprobs, greedy, read = scores.logprobs, scores.greedy, 0.0
-            if self.config.observations:
-                said = torch.cat([own[number].offsets for number in microbatch.sequences]).to(greedy.device) != READ
-                read = -self.config.observations * logprobs[~said].sum() / n_tokens
-                logprobs, greedy = logprobs[said], greedy[said]
-            part = -logprobs.sum() / n_tokens
+            part = -scores.logprobs.sum() / n_tokens
             totals["loss"] += float(part.detach())
-            totals["right"] += float(greedy.sum())
-            return part + read
+            totals["right"] += float(scores.greedy.sum())
+            return part if scores.read is None else part - self.config.observations * scores.read.sum() / n_tokens
 
         lr = lr_at(self.config, step, self.steps)
         own = [sequences[index] for index in share(len(sequences))]  # this process's

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.data.sft_sequences import READ
 
 Pools = Mapping[int, Tensor]
 
@@ -19,7 +18,7 @@ def answer_pools(sequences: Sequence[TrainingSample]) -> Pools:
     """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
     offsets = torch.cat([sequence.offsets for sequence in sequences])
     said = torch.cat([sequence.ids[sequence.positions] for sequence in sequences])
-    return {place: said[offsets == place].unique() for place in offsets.unique().tolist() if place != READ}
+    return {place: said[offsets == place].unique() for place in offsets.unique().tolist()}
 
 
 def with_history_noise(

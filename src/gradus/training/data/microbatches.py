@@ -61,17 +61,21 @@ class Labels:
     """The sampled tokens of a microbatch, flat, length A.
 
     ``source`` position in the row whose hidden state predicts the token; ``target`` its id; ``row`` index of its sequence
-    in the microbatch, whose tokens follow each other; ``legal`` (A, V) bool or None.
+    in the microbatch, whose tokens follow each other; ``legal`` (A, V) bool or None. ``read_source`` and ``read_target`` (R,):
+    the same of the tokens that the environment showed, empty unless they are learned too.
     """
 
     source: Tensor
     target: Tensor
     row: Tensor
     legal: Tensor | None
+    read_source: Tensor
+    read_target: Tensor
 
     def to(self, device: torch.device | str) -> Labels:
         """The same labels on ``device``."""
-        moved = {name: getattr(self, name).to(device) for name in ("source", "target", "row")}
+        names = ("source", "target", "row", "read_source", "read_target")
+        moved = {name: getattr(self, name).to(device) for name in names}
         return Labels(**moved, legal=None if self.legal is None else self.legal.to(device))
 
 
@@ -123,11 +127,13 @@ def microbatches(
     budget: int,
     share: bool = True,
     vocabulary: int | None = None,
+    read: bool = False,
 ) -> list[MicroBatch]:
     """Cut sequences into microbatches of at most ``budget`` tokens each, padding and shared prefixes counted as computed.
 
     Sequences of like length go together. A single sequence longer than the budget is a microbatch of its own. ``share``
-    False computes every row alone. ``vocabulary`` is needed where sequences carry legal tokens. The cut depends on lengths
+    False computes every row alone. ``vocabulary`` is needed if sequences carry legal tokens. ``read`` asks for labels of what the
+    environment showed. The cut depends on lengths
     and order only, and no result may depend on the cut.
     """
     if budget < 1:
@@ -140,7 +146,7 @@ def microbatches(
             batches[-1].append(branch)
         else:
             batches.append([branch])
-    return [_layout(batch, sequences, vocabulary) for batch in batches]
+    return [_layout(batch, sequences, vocabulary, read) for batch in batches]
 
 
 def _together(batch: Sequence[_Branch], branch: _Branch) -> bool:
@@ -211,7 +217,9 @@ def _split(branch: _Branch, sequences: Sequence[TrainingSample], budget: int) ->
     return parts
 
 
-def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vocabulary: int | None) -> MicroBatch:
+def _layout(
+    branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vocabulary: int | None, read: bool
+) -> MicroBatch:
     shared = branches[0].prefix > 0
     prefixes = len(branches) if shared else 0
     longest_prefix = max(branch.prefix for branch in branches)
@@ -235,7 +243,7 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vo
         input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
         positions=torch.cat([torch.arange(longest_prefix).repeat(prefixes), places.ravel()])[None],
         tree=_tree(branches, prefixes, longest_prefix, len(rows), longest),
-        labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary),
+        labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary, read),
         sequences=tuple(index for _, index in rows),
         tokens=tokens,
         pairs=pairs,
@@ -262,18 +270,25 @@ def _labels(
     sequences: Sequence[TrainingSample],
     shape: tuple[int, int, int],
     vocabulary: int | None,
+    read: bool,
 ) -> Labels:
     """Where each sampled token is predicted from: the first one often from the last position of a shared prefix."""
     prefixes, longest_prefix, longest = shape
-    source: list[Tensor] = []
-    for row, (number, index) in enumerate(rows):
-        before = sequences[index].positions - 1
+
+    def sources(row: int, number: int, positions: Tensor) -> Tensor:
+        before = positions - 1
         in_suffix = prefixes * longest_prefix + row * longest + before - start[row]
-        in_prefix = number * longest_prefix + before
-        source.append(torch.where(before >= start[row], in_suffix, in_prefix))
+        return torch.where(before >= start[row], in_suffix, number * longest_prefix + before)
+
     chosen = [sequences[index] for _, index in rows]
+    nothing = torch.empty(0, dtype=torch.int64)
+    shown = [one.read[one.read < _reach(one)] if read and one.read is not None else nothing for one in chosen]
     return Labels(
-        source=torch.cat(source),
+        source=torch.cat(
+            [sources(row, number, sequences[index].positions) for row, (number, index) in enumerate(rows)]
+        ),
+        read_source=torch.cat([sources(row, number, shown[row]) for row, (number, _) in enumerate(rows)]),
+        read_target=torch.cat([one.ids[places] for one, places in zip(chosen, shown, strict=True)]),
         target=torch.cat([one.ids[one.positions] if one.targets is None else one.targets for one in chosen]),
         row=torch.arange(len(chosen)).repeat_interleave(torch.tensor([one.actions for one in chosen])),
         legal=_legal(chosen, vocabulary),

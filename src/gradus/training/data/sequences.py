@@ -26,7 +26,8 @@ class TrainingSample:
     if none was in force. ``key`` names samples that may share a prefix (group and number of the restart); ``episode`` is the
     index of the episode in the list the samples were made from. ``targets`` (A,): ids to be learned at ``positions`` if they
     are not what stands there (an expert's actions in a student's episode). ``advantages`` (A,) float64; None before credit is
-    given, and in SFT. ``entropy`` (A,): the share of the entropy bonus that a token gets; None for 1.
+    given, and in SFT. ``entropy`` (A,): the share of the entropy bonus that a token gets; None for 1. ``read`` (R,): where the
+    tokens stand that the environment showed after an action; None if they are not known.
     """
 
     key: tuple[int, int]
@@ -40,6 +41,7 @@ class TrainingSample:
     targets: Tensor | None = None
     advantages: Tensor | None = None
     entropy: Tensor | None = None
+    read: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,6 +89,7 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
     turns: list[int] = []
     offsets: list[int] = []
     legal: list[tuple[int, ...] | None] = []
+    read: list[int] = []
     for number, turn in stretch:
         tokens = turn.tokens
         assert tokens is not None
@@ -96,6 +99,8 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
                 f"turn {number} has {count} action tokens and {len(tokens.logprobs)} log-probs; expected "
                 "one log-prob per sampled token, the stop token included"
             )
+        if ids:
+            read.extend(range(len(ids), len(ids) + len(tokens.context_ids)))
         ids.extend(tokens.context_ids)
         positions.extend(range(len(ids), len(ids) + count))
         logprobs.extend(tokens.logprobs)
@@ -114,4 +119,5 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
         turns=torch.tensor(turns, dtype=torch.int64),
         offsets=torch.tensor(offsets, dtype=torch.int64),
         legal=tuple(legal) if any(entry is not None for entry in legal) else None,
+        read=torch.tensor(read, dtype=torch.int64),
     )

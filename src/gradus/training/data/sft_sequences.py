@@ -12,8 +12,6 @@ from gradus.core.thoughts import without_thoughts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
 
-READ = -1  # the offset of a token that was read, not said
-
 _REASONING = re.compile(r"<reasoning>.*?</reasoning>\s*", re.DOTALL | re.IGNORECASE)
 
 
@@ -26,20 +24,18 @@ def strip_reasoning(action: str) -> str:
     return _REASONING.sub("", without_thoughts(action)).strip()
 
 
-def text_sequences(
-    loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True, observations: bool = False
-) -> list[TrainingSample]:
+def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True) -> list[TrainingSample]:
     """Training sequences of what was said in episodes, by whatever policy; failed episodes are left out.
 
     The answer's own tokens and a stop token are trained, nothing else. ``reasoning`` False strips the reasoning of every
-    answer, in the history too. ``observations`` trains what the environment showed after an answer as well, with the offset ``READ``. An invalid turn is read as history but not trained: a student should not learn to be wrong.
+    answer, in the history too. An invalid turn is read as history but not trained: a student should not learn to be wrong.
     Where a teacher corrected a turn (``Turn.expert_action``), its answer is learned and the student's stays in the history.
     Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
     """
     sequences: list[TrainingSample] = []
     for number, episode in enumerate(episodes):
         if episode.stop is not StopReason.FAILED:
-            sequences.extend(_cut(loaded, episode, number, reasoning, observations))
+            sequences.extend(_cut(loaded, episode, number, reasoning))
     if not sequences:
         raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")
     for sequence in sequences:
@@ -51,12 +47,11 @@ def text_sequences(
     return sequences
 
 
-def _cut(
-    loaded: LoadedModel, episode: Episode, number: int, reasoning: bool, observations: bool
-) -> list[TrainingSample]:
+def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSample]:
     renderer = loaded.renderer.for_tools(episode.tools)
     parts: list[TrainingSample] = []
     ids: list[int] = []
+    read: list[int] = []
     places: list[_Place] = []
 
     def encoded(text: str, turn: Turn) -> list[int]:
@@ -65,30 +60,29 @@ def _cut(
 
     for index, turn in enumerate(episode.turns):
         if turn.restart or not index:
-            parts.append(_sequence(ids, places, number))
+            parts.append(_sequence(ids, places, read, number))
             ids = list(renderer.first(episode.system_prompt, turn.shown))
-            places = []
+            places, read = [], []
         else:
             shown = renderer.following(turn.shown)
-            if observations:
-                places.extend((len(ids) + spot, index, READ, token) for spot, token in enumerate(shown))
+            read.extend(range(len(ids), len(ids) + len(shown)))
             ids.extend(shown)
         answer = encoded(turn.action, turn)
         target = answer if turn.expert_action is None else encoded(turn.expert_action, turn)
         if len(target) != len(answer):  # a correction that does not fit over the answer stands in a sequence of its own
             spots = [(len(ids) + offset, index, offset, token) for offset, token in enumerate(target)]
-            parts.append(_sequence([*ids, *target], spots, number))
+            parts.append(_sequence([*ids, *target], spots, (), number))
         elif turn.valid or turn.expert_action is not None:
             places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(target))
         ids.extend(answer)
-    parts.append(_sequence(ids, places, number))
+    parts.append(_sequence(ids, places, read, number))
     return [part for part in parts if part.actions]
 
 
 _Place = tuple[int, int, int, int]  # position, turn, offset, the token to be learned there
 
 
-def _sequence(ids: Sequence[int], places: Sequence[_Place], number: int) -> TrainingSample:
+def _sequence(ids: Sequence[int], places: Sequence[_Place], read: Sequence[int], number: int) -> TrainingSample:
     """``key`` is the same for all: any two sequences may share a prefix, such as the system prompt."""
     columns = torch.tensor(places, dtype=torch.int64).reshape(-1, 4)
     return TrainingSample(
@@ -100,4 +94,5 @@ def _sequence(ids: Sequence[int], places: Sequence[_Place], number: int) -> Trai
         turns=columns[:, 1],
         offsets=columns[:, 2],
         targets=columns[:, 3],
+        read=torch.tensor(read, dtype=torch.int64),
     )

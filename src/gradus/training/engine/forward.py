@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,12 +35,13 @@ class TokenScores:
     """``logprobs`` (A,) of the sampled tokens under the sampling distribution, nats, with gradient.
 
     ``entropy`` (A,) of that distribution, nats, with gradient if ``differentiate`` was set. ``greedy`` (A,) bool, true where the token
-    is the most likely one.
+    is the most likely one. ``read`` (R,): log-probs of what the environment showed, under the model itself, with gradient.
     """
 
     logprobs: Tensor
     entropy: Tensor | None
     greedy: Tensor | None
+    read: Tensor | None = None
 
 
 def score_tokens(
@@ -57,45 +58,60 @@ def score_tokens(
     Only positions that predict a sampled token reach the language-model head. The distribution is made by the very function
     that the sampler draws with (temperature, top-k, top-p and grammar).
     """
-    causal = causal_model(model)
-    source, place = torch.unique(batch.labels.source, return_inverse=True)
-    target, legal = batch.labels.target, batch.labels.legal
-    figures = partial(_figures, sampling, entropy, differentiate, greedy)
-    in_order = torch.equal(source, batch.labels.source)  # else repeated, or in another order: unique sorts
+    causal, labels = causal_model(model), batch.labels
+    wanted = torch.cat([labels.source, labels.read_source])
+    source, place = torch.unique(wanted, return_inverse=True)
+    in_order = torch.equal(source, wanted)  # else repeated, or in another order: unique sorts
     many = len(source) * vocabulary_size(model) > MAX_LOGITS
     if many and (finish := _finish_of(causal)) is not None:
-        hidden = _hidden(causal, batch, source)
-        hidden = hidden if in_order else hidden.index_select(0, place)
-        head: Any = causal.get_output_embeddings()
-        plain = legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or differentiate)
-        if plain and finish is _same and type(head) is nn.Linear:
-            scores = chunked_scores(head, hidden, target, sampling)
-        else:
-            scores = chunked_figures(
-                lambda part: finish(head(part)), vocabulary_size(model), hidden, target, legal, figures
-            )
+        states, score = _hidden(causal, batch, source), partial(_score_hidden, causal, finish)
     else:
-        logits = _logits(causal, batch, source)
-        scores = figures(logits if in_order else logits.index_select(0, place), target, legal)
-    return TokenScores(logprobs=scores[0], entropy=scores[1] if entropy else None, greedy=scores[2] if greedy else None)
+        states, score = _logits(causal, batch, source), _score_logits
+    states = states if in_order else states.index_select(0, place)
+    said, shown = states.split([len(labels.source), len(labels.read_source)])
+    scores = score(said, labels.target, labels.legal, sampling, _Asked(entropy, differentiate, greedy))
+    read = score(shown, labels.read_target, None, SamplingConfig(), _Asked())[0] if len(shown) else None
+    return TokenScores(
+        logprobs=scores[0], entropy=scores[1] if entropy else None, greedy=scores[2] if greedy else None, read=read
+    )
 
 
-def _figures(
-    sampling: SamplingConfig,
-    entropy: bool,
-    differentiate: bool,
-    greedy: bool,
-    logits: Tensor,
+class _Asked(NamedTuple):
+    """What is asked for beside log-probs."""
+
+    entropy: bool = False
+    differentiate: bool = False
+    greedy: bool = False
+
+
+def _score_hidden(
+    causal: Any,
+    finish: Finish,
+    hidden: Tensor,
     target: Tensor,
     legal: Tensor | None,
+    sampling: SamplingConfig,
+    asked: _Asked,
+) -> TokenFigures:
+    """Figures of tokens from the hidden states (A, d) that predict them, in chunks."""
+    head = causal.get_output_embeddings()
+    plain = legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or asked.differentiate)
+    if plain and finish is _same and type(head) is nn.Linear:
+        return chunked_scores(head, hidden, target, sampling)
+    words, figures = vocabulary_size(causal), partial(_score_logits, sampling=sampling, asked=asked)
+    return chunked_figures(lambda part: finish(head(part)), words, hidden, target, legal, figures)
+
+
+def _score_logits(
+    logits: Tensor, target: Tensor, legal: Tensor | None, sampling: SamplingConfig, asked: _Asked
 ) -> TokenFigures:
     """Log-probs, entropy and greedy of tokens from their logits (A, V)."""
-    best = _greedy(logits, target, legal) if greedy else None
-    if not entropy:
+    best = _greedy(logits, target, legal) if asked.greedy else None
+    if not asked.entropy:
         return chosen_logprobs(logits, target, sampling, legal), None, best
     logprobs = sampling_logprobs(logits, sampling, legal, chosen=target)
     chosen = logprobs.gather(1, target[:, None])[:, 0]
-    return chosen, token_entropy(logprobs if differentiate else logprobs.detach()), best
+    return chosen, token_entropy(logprobs if asked.differentiate else logprobs.detach()), best
 
 
 def _logits(causal: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:

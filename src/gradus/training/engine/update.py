@@ -159,9 +159,10 @@ class _Update:
         self.n_sequences = len(credited)
         # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero.
         self.bonus = config.entropy_coef != 0
-        everything = reference is not None or self.bonus
+        everything = reference is not None or self.bonus or config.observations > 0
         self.trained = {index: one for index, one in credited.items() if everything or one.live}
         self.scored = max(1, sum(one.actions for one in self.trained.values()))
+        self.shown = sum(len(one.read) for one in self.trained.values() if one.read is not None)
         indexes = list(self.trained)
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
@@ -174,8 +175,9 @@ class _Update:
             budget=tokens,
             share=share_prefixes(self.loaded.model),
             vocabulary=vocabulary_size(self.loaded.model),
+            read=self.config.observations > 0,
         )
-        self.sums = UpdateSums(scored=self.scored, measured=self.reference is not None)
+        self.sums = UpdateSums(scored=self.scored, shown=self.shown, measured=self.reference is not None)
 
     def run(
         self, optimizer: torch.optim.Optimizer, lr: float, skip_above: float | None, *, first: bool
@@ -198,7 +200,8 @@ class _Update:
                 )
 
         norm_and_seconds = self.budget.spend(update, self.longest)
-        self.sums.loss, self.sums.kl, self.sums.entropy = total((self.sums.loss, self.sums.kl, self.sums.entropy))
+        sums = self.sums
+        sums.loss, sums.kl, sums.entropy, sums.read = total((sums.loss, sums.kl, sums.entropy, sums.read))
         self.sums.metrics = gather(self.sums.metrics)
         return norm_and_seconds
 
@@ -267,6 +270,9 @@ class _Update:
             if any(one.entropy is not None for one in samples):
                 entropy = entropy * _row([_entropy_shares(one) for one in samples], entropy)[0]
             loss = loss - config.entropy_coef * entropy.sum() / self.n_tokens
+        if scores.read is not None:
+            self.sums.read -= float(scores.read.detach().sum())
+            loss = loss - config.observations * scores.read.sum() / self.n_tokens
         if self.reference is not None:
             distance = kl_loss(
                 logprobs,

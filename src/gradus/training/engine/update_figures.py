@@ -18,9 +18,11 @@ class UpdateSums:
     loss: float = 0.0
     kl: float = 0.0
     entropy: float = 0.0
+    read: float = 0.0
     differences: list[np.ndarray] = field(default_factory=list[np.ndarray])
     metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
     scored: int = 1  # tokens whose entropies were added up
+    shown: int = 0  # tokens whose losses ``read`` adds up
     measured: bool = False  # whether kl is that to a reference
 
 
@@ -44,5 +46,10 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, float | None]:
         "entropy": sum(update.entropy / update.scored for update in updates) / count,
         "clip_fraction": sum(one["clip_fraction"] for one in metrics) / count,
         "ratio_max": max(one["ratio_max"] for one in metrics),
+        **(
+            {"observation_loss": sum(update.read / update.shown for update in updates) / count}
+            if updates[0].read
+            else {}
+        ),
         **{name: metrics[-1][name] for name in metrics[-1] if name.startswith("mismatch_")},
     }
