@@ -13,7 +13,7 @@ LONGEST = 600  # points of a curve; more cannot be told apart on a screen
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """A line (``dots`` false) or single measurements. ``x`` are steps; ``smooth`` is a centered running mean, or empty."""
+    """A line (``dots`` false) or single measurements. ``x`` are what the chart says, steps mostly; ``smooth`` is a centered running mean, or empty."""
 
     name: str
     x: Sequence[float]
@@ -32,12 +32,13 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One chart."""
+    """One chart. ``x`` names what its series go along."""
 
     title: str
     note: str
     series: Sequence[Series] = field(default=())
     marks: Sequence[Mark] = ()
+    x: str = "step"
 
 
 SFT = (
@@ -122,6 +123,25 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
     curves.append(_grouped("Seconds of a step", "split by what they were spent on", steps, "seconds"))
     marks = _stages(steps)
     return [replace(curve, marks=marks) for curve in _drawn(curves)]
+
+
+def reward_by_minutes(sft: Sequence[Json], grpo: Sequence[Json]) -> list[Curve]:
+    """The reward against the minutes of training, SFT and GRPO without validations; empty if no step says how long it took."""
+    logged = {record.get("step"): _finite(record.get("seconds")) or 0.0 for record in sft}  # perhaps not every step
+    passed = fsum(logged.values()) / len(logged) * max(map(float, logged)) if logged else 0.0
+    took = {r.get("step"): _finite((r.get("seconds") or {}).get("total")) for r in grpo if r.get("kind") == "step"}
+    minutes = {0: passed / 60}
+    for step, seconds in sorted(took.items()):
+        passed += seconds or 0.0
+        minutes[step] = passed / 60
+    records = [{**record, "step": minutes[record["step"]]} for record in grpo if record.get("step") in minutes]
+    if not any(took.values()):
+        return []
+    steps = [record for record in records if record.get("kind") == "step"]
+    validation = [record for record in records if record.get("kind") == "validation"]
+    note = "minutes of SFT and GRPO on the machine that trained; dots are validation"
+    curve = _with_validation("Reward against time", note, steps, "reward_mean", validation, "reward_mean")
+    return [replace(each, x="minute") for each in _drawn([curve])]
 
 
 def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
