@@ -1,8 +1,10 @@
 """What matters, one setting at a time: each row is a `gradus run` over several training seeds, held against the first with `gradus compare`.
 
-    python benchmarks/ablations.py --out runs/ablations --page docs/results/ablations.md
+    python benchmarks/ablations.py legs --out runs/ablations --page docs/results/ablations.md
 
-The recipe is examples/higher_lower.toml, which one core trains in a minute or two a seed. Runs that are there are not done again.
+The recipes are examples/higher_lower.toml and those in benchmarks/ablations. What a row has in common with the first, the teacher's episodes
+and mostly SFT, is copied from there: the same settings and seeds would make the same files. The page is written after every row, and
+runs that are there are not done again.
 """
 
 from __future__ import annotations
@@ -10,59 +12,175 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
-import sys
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RECIPE = "examples/higher_lower.toml"
-ROWS: Mapping[str, Sequence[str]] = {
-    "as the recipe has it": (),
-    "credit: turn": ("grpo.credit=turn",),
-    "scale: none": ("grpo.scale=none",),
-    "scale: group": ("grpo.scale=group",),
-    "8 groups of 16": ("grpo.groups=8", "grpo.group_size=16"),
-    "32 groups of 4": ("grpo.groups=32", "grpo.group_size=4"),
-    "algorithm: grpo, as published": ("grpo.algorithm=grpo",),
-    "algorithm: rloo, its baseline without oneself": ("grpo.algorithm=rloo",),
-    "half of the SFT": ("sft.epochs=3",),
-    "one step off the policy": ("grpo.async_level=1", "grpo.correction=truncate"),
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """An environment's rows: name -> what it changes. ``common``: settings of all rows."""
+
+    recipe: str
+    rows: Mapping[str, Sequence[str]]
+    common: Sequence[str] = ()
+
+
+OFF_POLICY = ("grpo.async_level=1", "grpo.correction=truncate")
+TABLES = {
+    "higher_lower": Table(
+        recipe="examples/higher_lower.toml",
+        common=("grpo.max_steps=60",),
+        rows={
+            "as the recipe has it": (),
+            "credit: turn": ("grpo.credit=turn",),
+            "scale: none": ("grpo.scale=none",),
+            "scale: group": ("grpo.scale=group",),
+            "8 groups of 16": ("grpo.groups=8", "grpo.group_size=16"),
+            "32 groups of 4": ("grpo.groups=32", "grpo.group_size=4"),
+            "algorithm: grpo, as published": ("grpo.algorithm=grpo",),
+            "algorithm: rloo, its baseline without oneself": ("grpo.algorithm=rloo",),
+            "half of the SFT": ("sft.epochs=3",),
+            "one step off the policy": OFF_POLICY,
+        },
+    ),
+    "legs": Table(
+        recipe="benchmarks/ablations/legs.toml",
+        rows={
+            "as the recipe has it": (),
+            "scale: none": ("grpo.scale=none",),
+            "scale: group": ("grpo.scale=group",),
+            "8 groups of 16": ("grpo.groups=8", "grpo.group_size=16"),
+            "32 groups of 4": ("grpo.groups=32", "grpo.group_size=4"),
+            "baseline: mean of the batch (reinforce++)": ("grpo.algorithm=reinforce++",),
+            "baseline: the other members (rloo)": ("grpo.algorithm=rloo",),
+            "half of the SFT": ("sft.epochs=3",),
+            "one step off the policy": OFF_POLICY,
+            "nothing: other training tasks": ("grpo.first_task=50000",),
+        },
+    ),
+    "rhythm": Table(
+        recipe="benchmarks/ablations/rhythm.toml",
+        rows={
+            "as the recipe has it: credit by span": (),
+            "credit: turn": ("grpo.credit=turn",),
+            "credit: episode": ("grpo.credit=episode", "grpo.discount=1"),
+            "4 groups of 16": ("grpo.groups=4", "grpo.group_size=16"),
+            "16 groups of 4": ("grpo.groups=16", "grpo.group_size=4"),
+            "scale: group": ("grpo.scale=group",),
+            "half of the SFT": ("sft.max_steps=100",),
+            "one step off the policy": OFF_POLICY,
+            "credit: episode, baseline: mean of the batch (reinforce++)": (
+                "grpo.algorithm=reinforce++",
+                "grpo.credit=episode",
+                "grpo.discount=1",
+            ),
+            "scale: none": ("grpo.scale=none",),
+            "nothing: other training tasks": ("grpo.first_task=200000",),
+        },
+    ),
+    "memory": Table(
+        recipe="benchmarks/ablations/memory.toml",
+        rows={
+            "as the recipe has it: credit by turn": (),
+            "credit: episode": ("grpo.credit=episode",),
+            "8 groups of 16": ("grpo.groups=8", "grpo.group_size=16"),
+            "32 groups of 4": ("grpo.groups=32", "grpo.group_size=4"),
+            "scale: group": ("grpo.scale=group",),
+            "half of the SFT": ("sft.max_steps=250",),
+            "one step off the policy": OFF_POLICY,
+            "credit: episode, baseline: mean of the batch (reinforce++)": (
+                "grpo.algorithm=reinforce++",
+                "grpo.credit=episode",
+            ),
+            "scale: none": ("grpo.scale=none",),
+            "nothing: other training tasks": ("grpo.first_task=200000",),
+        },
+    ),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=TABLES)
     parser.add_argument("--out", type=Path, default=Path("runs/ablations"))
     parser.add_argument("--page", type=Path, help="Write the table into this page, between its marks.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=len(ROWS), help="Only the first so many.")
-    parser.add_argument("--set", action="append", default=[], help="A setting of all runs.")
+    parser.add_argument("--rows", type=int, help="Only the first so many.")
+    parser.add_argument("--parallel", type=int, help="Seeds trained at a time; as many as cores are free by default.")
     given = parser.parse_args()
-    chosen = dict(list(ROWS.items())[: given.rows])
-    folders = {name: given.out / f"{place:02d}" for place, name in enumerate(chosen)}
-    commands = {name: _command(given, folders[name], changes) for name, changes in chosen.items()}
-    for command in commands.values():
-        subprocess.run([sys.executable, "-m", *command], check=True, stdout=subprocess.DEVNULL)
+    table = TABLES[given.table]
+    done: dict[str, Path] = {}
+    for place, (name, changes) in enumerate(list(table.rows.items())[: given.rows]):
+        folder = given.out / given.table / f"{place:02d}"
+        if done:
+            _share(next(iter(done.values())), folder, changes)
+        _train(table, changes, folder, given)
+        done[name] = folder
+        text = _text(given, done)
+        if given.page:
+            _write(given.page, given.table, text)
+    print(text)
+
+
+def _train(table: Table, changes: Sequence[str], folder: Path, given: argparse.Namespace) -> None:
+    import gradus
+
+    settings = [*table.common, *changes]
+    gradus.run(recipe=table.recipe, settings=settings, seeds=given.seeds, parallel=given.parallel, out=folder)
+
+
+def _share(first: Path, folder: Path, changes: Sequence[str]) -> None:
+    """Copy the stages that the row's settings leave as they are in the first row."""
+    if folder.exists():
+        return
+    own_sft = any(change.startswith("sft.") for change in changes)
+    _copy_stages(first, folder, ["audit", "eval"])
+    for member in first.glob("seed-*"):
+        _copy_stages(member, folder / member.name, ["model", "audit", "teach", *([] if own_sft else ["sft"])])
+
+
+def _copy_stages(source: Path, target: Path, names: Sequence[str]) -> None:
+    state = json.loads((source / "state.json").read_text(encoding="utf-8"))
+    stages = {name: state["stages"][name] for name in names}
+    for written in (Path(name) for stage in stages.values() for name in stage["files"]):
+        (target / written).parent.mkdir(parents=True, exist_ok=True)
+        if written.name == "SHA256SUMS":  # it stands for a model
+            shutil.copytree(source / written.parent, target / written.parent, dirs_exist_ok=True)
+        else:
+            shutil.copy2(source / written, target / written)
+    (target / "state.json").write_text(json.dumps({"schema": state["schema"], "stages": stages}), encoding="utf-8")
+
+
+def _text(given: argparse.Namespace, folders: Mapping[str, Path]) -> str:
+    """The table of the rows that are done, and the command of each."""
     lines = [
-        f"| setting | after SFT | after GRPO, each seed | GRPO minus SFT | minus the first row | p (Holm, {len(chosen) - 1} rows) |",
+        f"| setting | after SFT | after GRPO, each seed | GRPO minus SFT | minus the first row | p (Holm, {len(folders) - 1} rows) |",
         "|---" * 6 + "|",
     ]
     compared = _compared(folders)
     for name, folder in folders.items():
         lines.append("| " + " | ".join([name, *_figures(folder, compared.get(name))]) + " |")
-    lines += ["", "```", *(f"{shlex.join(command)}" for command in commands.values()), "```"]
-    text = "\n".join(lines)
-    print(text)
-    if given.page:
-        before, _, rest = given.page.read_text(encoding="utf-8").partition("<!-- table -->")
-        after = rest.partition("<!-- end -->")[2]
-        given.page.write_text(f"{before}<!-- table -->\n\n{text}\n\n<!-- end -->{after}", encoding="utf-8")
+    commands = [shlex.join(_command(given, folder.name, name)) for name, folder in folders.items()]
+    return "\n".join([*lines, "", "```", *commands, "```"])
 
 
-def _command(given: argparse.Namespace, folder: Path, changes: Sequence[str]) -> list[str]:
-    settings = [word for change in (*given.set, *changes) for word in ("--set", change)]
-    return ["gradus", "run", RECIPE, "--seeds", str(given.seeds), "--out", str(folder), *settings]
+def _command(given: argparse.Namespace, number: str, name: str) -> list[str]:
+    table = TABLES[given.table]
+    settings = [word for change in (*table.common, *table.rows[name]) for word in ("--set", change)]
+    out = f"runs/ablations/{given.table}/{number}"
+    return ["gradus", "run", table.recipe, "--seeds", str(given.seeds), "--out", out, *settings]
+
+
+def _write(page: Path, table: str, text: str) -> None:
+    """Put the text between the table's marks."""
+    before, mark, rest = page.read_text(encoding="utf-8").partition(f"<!-- table {table} -->")
+    if not mark:
+        raise SystemExit(f"expected the mark <!-- table {table} --> in {page}; add it, and <!-- end --> after it")
+    after = rest.partition("<!-- end -->")[2]
+    page.write_text(f"{before}{mark}\n\n{text}\n\n<!-- end -->{after}", encoding="utf-8")
 
 
 def _compared(folders: Mapping[str, Path]) -> dict[str, Any]:
