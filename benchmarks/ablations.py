@@ -46,6 +46,21 @@ TABLES = {
             "one step off the policy": OFF_POLICY,
         },
     ),
+    "null": Table(
+        recipe="examples/higher_lower.toml",
+        common=(
+            "audit.enabled=false",
+            "teach.episodes=300",
+            "sft.epochs=3",
+            "grpo.max_steps=12",
+            "grpo.groups=8",
+            "grpo.validation_every=0",
+            'eval.policies=["sft", "grpo"]',
+            'eval.pairs=["grpo-sft"]',
+            "eval.episodes=100",
+        ),
+        rows={"as the recipe has it": (), "nothing: other training tasks": ("grpo.first_task=50000",)},
+    ),
     "legs": Table(
         recipe="benchmarks/ablations/legs.toml",
         rows={
@@ -86,10 +101,10 @@ TABLES = {
         rows={
             "as the recipe has it: credit by turn": (),
             "credit: episode": ("grpo.credit=episode",),
-            "8 groups of 16": ("grpo.groups=8", "grpo.group_size=16"),
-            "32 groups of 4": ("grpo.groups=32", "grpo.group_size=4"),
+            "4 groups of 16": ("grpo.groups=4", "grpo.group_size=16"),
+            "16 groups of 4": ("grpo.groups=16", "grpo.group_size=4"),
             "scale: group": ("grpo.scale=group",),
-            "half of the SFT": ("sft.max_steps=250",),
+            "half of the SFT": ("sft.max_steps=110",),
             "one step off the policy": OFF_POLICY,
             "credit: episode, baseline: mean of the batch (reinforce++)": (
                 "grpo.algorithm=reinforce++",
