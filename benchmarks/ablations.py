@@ -14,18 +14,21 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import gradus
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """An environment's rows: name -> what it changes. ``common``: settings of all rows."""
+    """An environment's rows: name -> what it changes. ``common``: settings of all rows. ``students``: runs whose SFT the rows begin with."""
 
     recipe: str
     rows: Mapping[str, Sequence[str]]
     common: Sequence[str] = ()
+    students: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 OFF_POLICY = ("grpo.async_level=1", "grpo.correction=truncate")
@@ -98,13 +101,20 @@ TABLES = {
     ),
     "memory": Table(
         recipe="benchmarks/ablations/memory.toml",
+        students={"student": ("grpo.max_steps=1",), "student-half": ("grpo.max_steps=1", "sft.max_steps=80")},
+        common=(
+            "model.path=runs/ablations/memory/student/sft/best",
+            "teach.enabled=false",
+            'eval.policies=["grpo"]',
+            'eval.pairs=["grpo-base"]',
+        ),
         rows={
             "as the recipe has it: credit by turn": (),
             "credit: episode": ("grpo.credit=episode",),
             "4 groups of 16": ("grpo.groups=4", "grpo.group_size=16"),
             "16 groups of 4": ("grpo.groups=16", "grpo.group_size=4"),
             "scale: group": ("grpo.scale=group",),
-            "half of the SFT": ("sft.max_steps=110",),
+            "half of the SFT": ("model.path=runs/ablations/memory/student-half/sft/best",),
             "one step off the policy": OFF_POLICY,
             "credit: episode, baseline: mean of the batch (reinforce++)": (
                 "grpo.algorithm=reinforce++",
@@ -127,6 +137,8 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, help="Seeds trained at a time; as many as cores are free by default.")
     given = parser.parse_args()
     table = TABLES[given.table]
+    for name, settings in table.students.items():
+        gradus.run(recipe=table.recipe, settings=list(settings), out=given.out / given.table / name)
     done: dict[str, Path] = {}
     for place, (name, changes) in enumerate(list(table.rows.items())[: given.rows]):
         folder = given.out / given.table / f"{place:02d}"
@@ -141,15 +153,13 @@ def main() -> None:
 
 
 def _train(table: Table, changes: Sequence[str], folder: Path, given: argparse.Namespace) -> None:
-    import gradus
-
     settings = [*table.common, *changes]
     gradus.run(recipe=table.recipe, settings=settings, seeds=given.seeds, parallel=given.parallel, out=folder)
 
 
 def _share(first: Path, folder: Path, changes: Sequence[str]) -> None:
     """Copy the stages that the row's settings leave as they are in the first row."""
-    if folder.exists():
+    if folder.exists() or any(change.startswith("model.") for change in changes):
         return
     own_sft = any(change.startswith("sft.") for change in changes)
     _copy_stages(first, folder, ["audit", "eval"])
@@ -159,7 +169,7 @@ def _share(first: Path, folder: Path, changes: Sequence[str]) -> None:
 
 def _copy_stages(source: Path, target: Path, names: Sequence[str]) -> None:
     state = json.loads((source / "state.json").read_text(encoding="utf-8"))
-    stages = {name: state["stages"][name] for name in names}
+    stages = {name: state["stages"][name] for name in names if name in state["stages"]}
     for written in (Path(name) for stage in stages.values() for name in stage["files"]):
         (target / written).parent.mkdir(parents=True, exist_ok=True)
         if written.name == "SHA256SUMS":  # it stands for a model
@@ -178,15 +188,17 @@ def _text(given: argparse.Namespace, folders: Mapping[str, Path]) -> str:
     compared = _compared(folders)
     for name, folder in folders.items():
         lines.append("| " + " | ".join([name, *_figures(folder, compared.get(name))]) + " |")
-    commands = [shlex.join(_command(given, folder.name, name)) for name, folder in folders.items()]
+    table = TABLES[given.table]
+    commands = [_command(given, name, settings, seeds=None) for name, settings in table.students.items()]
+    for name, folder in folders.items():
+        commands.append(_command(given, folder.name, [*table.common, *table.rows[name]], seeds=given.seeds))
     return "\n".join([*lines, "", "```", *commands, "```"])
 
 
-def _command(given: argparse.Namespace, number: str, name: str) -> list[str]:
-    table = TABLES[given.table]
-    settings = [word for change in (*table.common, *table.rows[name]) for word in ("--set", change)]
-    out = f"runs/ablations/{given.table}/{number}"
-    return ["gradus", "run", table.recipe, "--seeds", str(given.seeds), "--out", out, *settings]
+def _command(given: argparse.Namespace, folder: str, settings: Sequence[str], *, seeds: int | None) -> str:
+    words = ["gradus", "run", TABLES[given.table].recipe, *([] if seeds is None else ["--seeds", str(seeds)])]
+    changes = [word for change in settings for word in ("--set", change)]
+    return shlex.join([*words, "--out", f"runs/ablations/{given.table}/{folder}", *changes])
 
 
 def _write(page: Path, table: str, text: str) -> None:
@@ -219,11 +231,12 @@ def _figures(folder: Path, difference: Mapping[str, Any] | None) -> list[str]:
 
     condition = next(iter(json.loads((folder / "results.json").read_text(encoding="utf-8"))["conditions"].values()))
     grpo = condition["policies"]["grpo"]["reward"]
+    before = "sft" if "sft" in condition["policies"] else "base"  # the model that was given
     shown = [
-        f"{condition['policies']['sft']['reward']['mean']:.3f}",
+        f"{condition['policies'][before]['reward']['mean']:.3f}",
         ", ".join(f"{each:.3f}" for each in grpo["by_seed"]),
     ]
-    shown.append(_interval(condition["pairs"]["grpo - sft"]["reward"]))
+    shown.append(_interval(condition["pairs"][f"grpo - {before}"]["reward"]))
     p = None if difference is None else difference["p"]
     return [*shown, "" if difference is None else _interval(difference), "" if p is None else format_p(p)]
 
