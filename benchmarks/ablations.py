@@ -81,6 +81,13 @@ TABLES = {
     ),
     "rhythm": Table(
         recipe="benchmarks/ablations/rhythm.toml",
+        students={"student": ("grpo.max_steps=1",)},
+        common=(
+            "model.path=runs/ablations/rhythm/student/sft/best",
+            "teach.enabled=false",
+            'eval.policies=["grpo"]',
+            'eval.pairs=["grpo-base"]',
+        ),
         rows={
             "as the recipe has it: credit by span": (),
             "credit: turn": ("grpo.credit=turn",),
@@ -88,7 +95,6 @@ TABLES = {
             "4 groups of 16": ("grpo.groups=4", "grpo.group_size=16"),
             "16 groups of 4": ("grpo.groups=16", "grpo.group_size=4"),
             "scale: group": ("grpo.scale=group",),
-            "half of the SFT": ("sft.max_steps=100",),
             "one step off the policy": OFF_POLICY,
             "credit: episode, baseline: mean of the batch (reinforce++)": (
                 "grpo.algorithm=reinforce++",
