@@ -85,7 +85,7 @@ TABLES = {
         common=(
             "model.path=runs/ablations/rhythm/student/sft/best",
             "teach.enabled=false",
-            'eval.policies=["grpo"]',
+            'eval.policies=["base", "grpo"]',
             'eval.pairs=["grpo-base"]',
         ),
         rows={
@@ -111,7 +111,7 @@ TABLES = {
         common=(
             "model.path=runs/ablations/memory/student/sft/best",
             "teach.enabled=false",
-            'eval.policies=["grpo"]',
+            'eval.policies=["base", "grpo"]',
             'eval.pairs=["grpo-base"]',
         ),
         rows={

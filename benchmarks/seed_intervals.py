@@ -1,10 +1,10 @@
 """How often intervals over training seeds and tasks hold the truth, beside other ways to make them; and a null experiment.
 
-    python benchmarks/seed_intervals.py [--repetitions 2000] [--null RUN RUN]
+    python benchmarks/seed_intervals.py [--repetitions 2000] [--null RUN [RUN]]
 
-Scores are drawn as mean + seed + task + noise with a mean of 0. ``--null`` is a null experiment with real training instead: two folders of
-`gradus run ... --seeds N` that differ in a setting that does nothing, so each claimed difference is false. `benchmarks/ablations.py
-null --seeds 40` makes them: the second trains GRPO on other tasks of the same kind. Both are drawn from three seeds at a time.
+Scores are drawn as mean + seed + task + noise with a mean of 0. ``--null`` is a null experiment with real training instead: three seeds
+of a `gradus run ... --seeds N` against three others of the same run, so each claimed difference is false. With a second folder that
+differs in a setting that does nothing, also against the same three seeds of that one; `benchmarks/ablations.py null --seeds N` makes two such.
 """
 
 from __future__ import annotations
@@ -31,12 +31,21 @@ WAYS = ("ours", "tasks alone", "bootstrap of both")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=2000)
-    parser.add_argument("--null", type=Path, nargs=2, metavar="RUN")
-    parser.add_argument("--draws", type=int, default=4000, help="Draws of seeds in a null experiment.")
+    parser.add_argument("--null", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("--draws", type=int, default=4000, help="Draws of seeds in a null experiment, at most.")
     given = parser.parse_args()
     rng = np.random.default_rng(0)
     if given.null:
-        null_experiment(rng, *(_scores(run) for run in given.null), draws=given.draws)
+        for run in given.null:
+            scores = _scores(run)
+            splits = _splits(rng, len(scores), given.draws)
+            report(
+                f"{run}: three seeds against three others",
+                splits,
+                [_claims(scores[s[:3]], scores[s[3:]]) for s in splits],
+            )
+        if len(given.null) == 2:
+            paired_null(rng, *(_scores(run) for run in given.null), draws=given.draws)
         return
     print("| seeds | tasks | effect of seeds | " + " | ".join(WAYS) + " | false wins |")
     print("|---" * 7 + "|")
@@ -87,31 +96,38 @@ def pigeonhole(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> tuple[fl
     return float(low), float(high)
 
 
-def null_experiment(rng: np.random.Generator, a: np.ndarray, b: np.ndarray, *, draws: int) -> None:
-    """Print how often three seeds of a run are told apart from three of the other, which was trained in the same way; (seeds, tasks) each."""
-    means = [float(each.mean(axis=1).std(ddof=1)) for each in (a, b)]
-    print(f"{len(a)} seeds, {a.shape[1]} tasks; deviation of the seeds' means {means[0]:.3f} and {means[1]:.3f}")
-    wins = {"the same three seeds, paired": np.zeros(draws), "three other seeds": np.zeros(draws)}
-    drawn = np.array([rng.choice(len(a), 6, replace=False) for _ in range(draws)])
-    for place, seeds in enumerate(drawn):
-        here, there = seeds[:3], seeds[3:]
-        swapped = rng.integers(2, size=(3, 1)) == 1  # which of the two runs a seed's is called is chance, too
-        x, y = np.where(swapped, b[here], a[here]), np.where(swapped, a[here], b[here])
-        for name, other, matched in zip(wins, (y, a[there]), (True, False), strict=True):
-            p = crossed_difference(x.tolist(), other.tolist(), matched=matched).p
-            wins[name][place] = p is not None and p < 0.05
-    used = {name: drawn[:, : 3 if "paired" in name else 6] for name in wins}
-    for name, each in wins.items():
-        error = _jackknife(each, used[name], len(a))
-        print(
-            f"{name}: {100 * each.mean():.1f} % of {draws} draws claim a difference, standard error {100 * error:.1f} %"
-        )
+def paired_null(rng: np.random.Generator, a: np.ndarray, b: np.ndarray, *, draws: int) -> None:
+    """Three seeds of one run against the same seeds of the other, (seeds, tasks) each; which of the two a seed's is called is chance, too."""
+    drawn = np.array([rng.choice(len(a), 3, replace=False) for _ in range(draws)])
+    claims: list[bool] = []
+    for seeds in drawn:
+        swapped = rng.integers(2, size=(3, 1)) == 1
+        x, y = np.where(swapped, b[seeds], a[seeds]), np.where(swapped, a[seeds], b[seeds])
+        claims.append(_claims(x, y, matched=True))
+    report("the same three seeds of both, paired", drawn, claims)
 
 
-def _jackknife(values: np.ndarray, drawn: np.ndarray, seeds: int) -> float:
-    """The standard error of the mean over draws that share seeds: each seed is left out in turn."""
+def report(name: str, drawn: np.ndarray, claims: list[bool]) -> None:
+    """Print the share of draws that claim a difference, with the jackknife's standard error: draws share seeds, so each is left out in turn."""
+    values, seeds = np.array(claims, dtype=float), int(drawn.max()) + 1
     left_out = np.array([values[(drawn != seed).all(axis=1)].mean() for seed in range(seeds)])
-    return float(np.sqrt((seeds - 1) / seeds * np.sum((left_out - left_out.mean()) ** 2)))
+    error = np.sqrt((seeds - 1) / seeds * np.sum((left_out - left_out.mean()) ** 2))
+    print(
+        f"{name}: {100 * values.mean():.1f} % of {len(drawn)} draws of {seeds} seeds claim a difference, standard error {100 * error:.1f} %"
+    )
+
+
+def _splits(rng: np.random.Generator, seeds: int, draws: int) -> np.ndarray:
+    """Three seeds and three others: all ways if there are few, else so many draws."""
+    triples = list(itertools.combinations(range(seeds), 3))
+    pairs = ((a, b) for a, b in itertools.combinations(triples, 2) if not set(a) & set(b))
+    every = np.array([a + b for a, b in itertools.islice(pairs, draws + 1)])
+    return every if len(every) <= draws else np.array([rng.choice(seeds, 6, replace=False) for _ in range(draws)])
+
+
+def _claims(a: np.ndarray, b: np.ndarray, *, matched: bool = False) -> bool:
+    p = crossed_difference(a.tolist(), b.tolist(), matched=matched).p
+    return p is not None and p < 0.05
 
 
 def _scores(run: Path) -> np.ndarray:
