@@ -15,6 +15,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, help="Only the first so many.")
     parser.add_argument("--parallel", type=int, help="Seeds trained at a time; as many as cores are free by default.")
+    parser.add_argument("--redo", action="store_true", help="Do stages again whose settings have changed.")
     given = parser.parse_args()
     table = TABLES[given.table]
     for name, settings in table.students.items():
@@ -159,8 +161,14 @@ def main() -> None:
 
 
 def _train(table: Table, changes: Sequence[str], folder: Path, given: argparse.Namespace) -> None:
-    settings = [*table.common, *changes]
-    gradus.run(recipe=table.recipe, settings=settings, seeds=given.seeds, parallel=given.parallel, out=folder)
+    gradus.run(
+        recipe=table.recipe,
+        settings=[*table.common, *changes],
+        seeds=given.seeds,
+        parallel=given.parallel,
+        out=folder,
+        redo=given.redo,
+    )
 
 
 def _share(first: Path, folder: Path, changes: Sequence[str]) -> None:
@@ -186,19 +194,28 @@ def _copy_stages(source: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def _text(given: argparse.Namespace, folders: Mapping[str, Path]) -> str:
-    """The table of the rows that are done, and the command of each."""
-    lines = [
-        f"| setting | after SFT | after GRPO, each seed | GRPO minus SFT | minus the first row | p (Holm, {len(folders) - 1} rows) |",
-        "|---" * 6 + "|",
-    ]
-    compared = _compared(folders)
-    for name, folder in folders.items():
-        lines.append("| " + " | ".join([name, *_figures(folder, compared.get(name))]) + " |")
+    """A table for each condition of the rows that are done, and the command of each row."""
+    lines: list[str] = []
+    results = {
+        name: json.loads((folder / "results.json").read_text(encoding="utf-8")) for name, folder in folders.items()
+    }
+    conditions = list(next(iter(results.values()))["conditions"])
+    for condition in conditions:
+        lines += [f"`{condition}`:", ""] if len(conditions) > 1 else []
+        lines += [
+            f"| setting | after SFT | after GRPO, each seed | GRPO minus SFT | minus the first row | p (Holm, {len(folders) - 1} rows) |",
+            "|---" * 6 + "|",
+        ]
+        compared = _compared(folders, condition)
+        for name, each in results.items():
+            cells = _figures(each["conditions"][condition], compared.get(name))
+            lines.append("| " + " | ".join([name, *cells]) + " |")
+        lines.append("")
     table = TABLES[given.table]
     commands = [_command(given, name, settings, seeds=None) for name, settings in table.students.items()]
     for name, folder in folders.items():
         commands.append(_command(given, folder.name, [*table.common, *table.rows[name]], seeds=given.seeds))
-    return "\n".join([*lines, "", "```", *commands, "```"])
+    return "\n".join([*lines, "```", *commands, "```"])
 
 
 def _command(given: argparse.Namespace, folder: str, settings: Sequence[str], *, seeds: int | None) -> str:
@@ -216,26 +233,28 @@ def _write(page: Path, table: str, text: str) -> None:
     page.write_text(f"{before}{mark}\n\n{text}\n\n<!-- end -->{after}", encoding="utf-8")
 
 
-def _compared(folders: Mapping[str, Path]) -> dict[str, Any]:
+def _compared(folders: Mapping[str, Path], condition: str) -> dict[str, Any]:
     """Each row's difference to the first, with p corrected over the rows."""
-    from gradus.pipeline.compare import compare_runs
     from gradus.stats import holm
 
     first, *others = folders
-    differences = {
-        name: next(iter(compare_runs({"a": folders[first], "b": folders[name]})["conditions"].values()))["pairs"][
-            "b - a"
-        ]["reward"]
-        for name in others
-    }
+    differences = {name: _difference(folders[first], folders[name])[condition] for name in others}
     corrected = holm([each["p"] for each in differences.values()])
     return {name: {**each, "p": p} for (name, each), p in zip(differences.items(), corrected, strict=True)}
 
 
-def _figures(folder: Path, difference: Mapping[str, Any] | None) -> list[str]:
+@cache
+def _difference(first: Path, other: Path) -> dict[str, Any]:
+    """Other minus first in reward, by condition."""
+    from gradus.pipeline.compare import compare_runs
+
+    conditions = compare_runs({"a": first, "b": other})["conditions"]
+    return {name: each["pairs"]["b - a"]["reward"] for name, each in conditions.items()}
+
+
+def _figures(condition: Mapping[str, Any], difference: Mapping[str, Any] | None) -> list[str]:
     from gradus.stats import format_p
 
-    condition = next(iter(json.loads((folder / "results.json").read_text(encoding="utf-8"))["conditions"].values()))
     grpo = condition["policies"]["grpo"]["reward"]
     before = "sft" if "sft" in condition["policies"] else "base"  # the model that was given
     shown = [
