@@ -190,6 +190,7 @@ def _copy_stages(source: Path, target: Path, names: Sequence[str]) -> None:
             shutil.copytree(source / written.parent, target / written.parent, dirs_exist_ok=True)
         else:
             shutil.copy2(source / written, target / written)
+    target.mkdir(parents=True, exist_ok=True)
     (target / "state.json").write_text(json.dumps({"schema": state["schema"], "stages": stages}), encoding="utf-8")
 
 
