@@ -90,6 +90,15 @@ def test_training_and_evaluation_questions_differ(legs: EnvironmentSpec) -> None
     assert not trained & held
 
 
+def test_a_question_that_comes_again_is_one_unit_of_the_interval(legs: EnvironmentSpec) -> None:
+    episodes = roll_out(legs, legs.policy("gold"), legs.tasks("held-out", 60)).episodes
+    questions = [episode.turns[0].observation for episode in episodes]
+    assert len(set(questions)) < 60
+    cluster = legs.conditions["held-out"].cluster
+    assert cluster is not None
+    assert [cluster(episode) for episode in episodes] == questions
+
+
 def test_what_does_not_exist_is_said() -> None:
     with pytest.raises(ConfigError, match="no data set 'legs'"):
         environments.load("reasoning-gym:legs")

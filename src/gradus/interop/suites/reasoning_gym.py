@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Episode
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
@@ -61,7 +62,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         items = source.examples(_ANSWERS)
     except EnvironmentFault as error:
         raise ConfigError(f"reasoning-gym:{argument} makes no tasks: {error}") from error
-    return one_turn_of(
+    spec = one_turn_of(
         source,
         items=items,
         texts=lambda: source.examples(_TEXTS),
@@ -70,6 +71,13 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         summary=known[name] or f"reasoning-gym's {name}",
         write=lambda _, answer: f"<answer> {answer} </answer>",
     )
+    # Seeds that give way to each other's items meet one question several times: 200 of them about 50.
+    conditions = {name: replace(each, cluster=_question) for name, each in spec.conditions.items()}
+    return replace(spec, conditions=conditions)
+
+
+def _question(episode: Episode) -> str:
+    return episode.turns[0].observation if episode.turns else ""
 
 
 class ReasoningGymTasks:
