@@ -12,11 +12,21 @@ from torch import nn
 from gradus.policies.local.llama_forward import causal_model
 from gradus.training.data.microbatches import MicroBatch
 
+_LONG = 0.01  # seconds of a product that is large enough: one of 1024 in float16 takes a CPU without such arithmetic many seconds
+
 
 @lru_cache(maxsize=4)
 def matmul_peak(device: str, dtype: torch.dtype) -> float:
     """Floating-point operations per second of a large matrix product here, measured once: the best of several tries."""
-    size = 1024 if device == "cpu" else 8192
+    if device != "cpu":
+        return 2.0 * 8192**3 / _product_seconds(8192, device, dtype)
+    size = 128
+    while (seconds := _product_seconds(size, device, dtype)) < _LONG and size < 1024:
+        size *= 2
+    return 2.0 * size**3 / seconds
+
+
+def _product_seconds(size: int, device: str, dtype: torch.dtype) -> float:
     left = torch.ones(size, size, device=device, dtype=dtype)
     best = float("inf")
     for _ in range(6):
@@ -25,7 +35,7 @@ def matmul_peak(device: str, dtype: torch.dtype) -> float:
         if device != "cpu":
             product[0, 0].item()  # waits for the device
         best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
+    return best
 
 
 def training_flops(model: nn.Module, passes: Sequence[MicroBatch]) -> float:
