@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ def hosts_for(host: str) -> Collection[str] | None:
     return LOOPBACK if host in LOOPBACK or host.startswith("127.") else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Guard:
     """ASGI middleware. ``hosts``: names that Host and Origin may have, None for any. ``token``: what `Authorization: Bearer` must carry.
 
@@ -32,6 +32,7 @@ class Guard:
     """
 
     app: ASGIApp
+    _: KW_ONLY
     hosts: Collection[str] | None = LOOPBACK
     token: str | None = None
     largest_body: int = 8 * 2**20

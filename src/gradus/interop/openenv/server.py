@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.interop.guard import Guard
@@ -72,13 +72,9 @@ def create_app(
         Route("/openapi.json", _constant(openapi(spec))),
         Route("/mcp", _mcp, methods=["POST"]),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(_guard, hosts=hosts)])
+    app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
     app.state.places = server.places
     return app
-
-
-def _guard(app: ASGIApp, hosts: Collection[str] | None) -> Guard:
-    return Guard(app=app, hosts=hosts, largest_body=_MAX_MESSAGE)
 
 
 def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:

@@ -9,29 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from gradus.core import ConfigError, ContextLengthError, child_seed
 from gradus.interop.guard import LOOPBACK, Guard
-from gradus.interop.serving.answers import Reply, chat_choice, chunk_choice, completion_choice, usage
+from gradus.interop.serving.answers import Reply, chat_choice, completion_choice, usage
 from gradus.interop.serving.conversation import conversation_ids, renderer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.listening import serve_until_stopped
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
 from gradus.interop.serving.reload import reload_route
+from gradus.interop.serving.transport import all_or_gone, events, guarded, not_found, read_json
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
@@ -56,10 +55,6 @@ class Access:
     def __post_init__(self) -> None:
         if self.weights is not None and not self.token:
             raise ConfigError("clients that may load weights need a token; set one, or leave the folder of weights out")
-
-
-def _guard(app: ASGIApp, access: Access) -> Guard:
-    return Guard(app=app, hosts=access.hosts, token=access.token)
 
 
 def make_app(
@@ -88,19 +83,19 @@ def make_app(
             await asyncio.to_thread(server.batch.close)
 
     routes = [
-        Route("/health", _guarded(server.health)),
-        Route("/v1/models", _guarded(server.models)),
-        Route("/v1/models/{model:path}", _guarded(server.model)),
-        Route("/v1/chat/completions", _guarded(server.chat), methods=["POST"]),
-        Route("/v1/completions", _guarded(server.complete), methods=["POST"]),
+        Route("/health", guarded(server.health)),
+        Route("/v1/models", guarded(server.models)),
+        Route("/v1/models/{model:path}", guarded(server.model)),
+        Route("/v1/chat/completions", guarded(server.chat), methods=["POST"]),
+        Route("/v1/completions", guarded(server.complete), methods=["POST"]),
     ]
     if access.weights is not None:
         routes.append(reload_route(loaded, access.weights))
     app = Starlette(
         routes=routes,
         lifespan=running,
-        middleware=[Middleware(_guard, access=access)],
-        exception_handlers={404: _not_found, 405: _not_found},
+        middleware=[Middleware(Guard, hosts=access.hosts, token=access.token)],
+        exception_handlers={404: not_found, 405: not_found},
     )
     app.state.batch = server.batch
     return app
@@ -132,14 +127,14 @@ class _Server:
         return JSONResponse(self._card())
 
     async def chat(self, request: Request) -> Response:
-        asked = parse_body(ChatRequest, await _json(request))
+        asked = parse_body(ChatRequest, await read_json(request))
         self._check_model(asked.model)
         self._check_size(asked, 1)
         prompt = conversation_ids(self.loaded, asked.messages, asked.offered)
         return await self._respond(request, asked, [prompt], chat=True)
 
     async def complete(self, request: Request) -> Response:
-        asked = parse_body(CompletionRequest, await _json(request))
+        asked = parse_body(CompletionRequest, await read_json(request))
         return await self._respond(request, asked, self._prompts(asked), chat=False)
 
     def _card(self) -> dict[str, Any]:
@@ -149,7 +144,7 @@ class _Server:
     def _check_model(self, name: str) -> None:
         if name != self.name:
             raise ApiError(
-                f"there is no model {name!r}, this server has {self.name!r}", status=404, code="model_not_found"
+                f"there is no model {name!r}, this server has {self.name!r}", status=404, code="modelnot_found"
             )
 
     def _check_size(self, asked: RequestBody, prompts: int) -> None:
@@ -188,8 +183,6 @@ class _Server:
     async def _respond(
         self, request: Request, asked: RequestBody, prompts: Sequence[Sequence[int]], *, chat: bool
     ) -> Response:
-        self._check_model(asked.model)
-        self._check_size(asked, len(prompts))
         number = next(self._numbers)
         seed = child_seed(self.seed, "request", number) if asked.seed is None else asked.seed
         replies = [
@@ -205,8 +198,8 @@ class _Server:
         for reply in replies:
             self.batch.submit(reply.generation)
         if asked.stream:
-            return StreamingResponse(_events(head, asked, replies, chat), media_type="text/event-stream")
-        await _all_or_gone(request, replies)
+            return StreamingResponse(events(head, asked, replies, chat), media_type="text/event-stream")
+        await all_or_gone(request, replies)
         choice = chat_choice if chat else completion_choice
         body = {**head, "choices": [choice(asked, reply, index) for index, reply in enumerate(replies)]}
         if chat and asked.return_token_ids:
@@ -245,111 +238,3 @@ class _Server:
             stops=asked.stops,
             read=renderer_of(self.loaded, tools).read if tools else None,
         )
-
-
-async def _all_or_gone(request: Request, replies: Sequence[Reply]) -> None:
-    """Wait for all replies; if the client leaves meanwhile, let them go."""
-
-    async def gather() -> None:
-        await asyncio.gather(*(reply.finish() for reply in replies))
-
-    async def gone() -> None:
-        while not await request.is_disconnected():
-            await asyncio.sleep(0.1)
-
-    waiting, watching = asyncio.ensure_future(gather()), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise ClientDisconnect
-        await waiting
-    finally:
-        for reply in replies:
-            reply.generation.cancelled = True
-        for task in (waiting, watching):
-            task.cancel()
-
-
-async def _events(head: dict[str, Any], asked: RequestBody, replies: Sequence[Reply], chat: bool) -> AsyncIterator[str]:
-    """Server-sent events: one for each piece of text of any reply, then the usage if asked for, then [DONE]."""
-    head = {**head, "object": "chat.completion.chunk" if chat else "text_completion"}
-    merged: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
-
-    async def pump(index: int, reply: Reply) -> None:
-        try:
-            first = True
-            async for piece in reply.pieces():
-                body: dict[str, Any] = {
-                    **head,
-                    "choices": [chunk_choice(asked, reply, piece, index, chat=chat, first=first)],
-                }
-                if chat and first and asked.return_token_ids:
-                    body["prompt_token_ids"] = list(reply.generation.prompt)
-                first = False
-                await merged.put(body)
-            await merged.put(None)
-        except Exception as error:
-            await merged.put(error)
-
-    tasks = [asyncio.ensure_future(pump(index, reply)) for index, reply in enumerate(replies)]
-    try:
-        left = len(replies)
-        while left:
-            event = await merged.get()
-            if isinstance(event, Exception):
-                yield _event(ApiError(f"{type(event).__name__}: {event}", status=500).body())
-                return
-            if event is None:
-                left -= 1
-            else:
-                yield _event(event)
-        if asked.stream_options and asked.stream_options.include_usage:
-            prompts = [reply.generation.prompt for reply in replies[:: asked.n or 1]]
-            yield _event({**head, "choices": [], "usage": usage(prompts, replies)})
-        yield "data: [DONE]\n\n"
-    finally:
-        for reply in replies:
-            reply.generation.cancelled = True
-        for task in tasks:
-            task.cancel()
-
-
-def _event(body: dict[str, Any]) -> str:
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
-
-
-async def _json(request: Request) -> Any:
-    try:
-        raw = await request.body()
-        value = json.loads(raw, parse_constant=_no_number)
-        if b"\\u" in raw:  # JSON can spell half a character, which no tokenizer takes
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        return value
-    except (ValueError, RecursionError) as error:
-        raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from error
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint whose errors come in OpenAI's form."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ApiError as error:
-            return JSONResponse(error.body(), status_code=error.status)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception as error:
-            return JSONResponse(ApiError(f"{type(error).__name__}: {error}", status=500).body(), status_code=500)
-
-    return answer
-
-
-async def _not_found(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    message = f"{request.method} {request.url.path} is not served here; there are /v1/models, /v1/chat/completions, /v1/completions"
-    return JSONResponse(ApiError(message, status=status).body(), status_code=status)

@@ -1,0 +1,122 @@
+"""How the server reads a request and sends its replies, with errors in OpenAI's form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from gradus.interop.serving.answers import Reply, chunk_choice, usage
+from gradus.interop.serving.openai_schema import ApiError, RequestBody
+
+
+async def all_or_gone(request: Request, replies: Sequence[Reply]) -> None:
+    """Wait for all replies; if the client leaves meanwhile, let them go."""
+
+    async def gather() -> None:
+        await asyncio.gather(*(reply.finish() for reply in replies))
+
+    async def gone() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(0.1)
+
+    waiting, watching = asyncio.ensure_future(gather()), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise ClientDisconnect
+        await waiting
+    finally:
+        for reply in replies:
+            reply.generation.cancelled = True
+        for task in (waiting, watching):
+            task.cancel()
+
+
+async def events(head: dict[str, Any], asked: RequestBody, replies: Sequence[Reply], chat: bool) -> AsyncIterator[str]:
+    """Server-sent events: one for each piece of text of any reply, then the usage if asked for, then [DONE]."""
+    head = {**head, "object": "chat.completion.chunk" if chat else "text_completion"}
+    merged: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
+
+    async def pump(index: int, reply: Reply) -> None:
+        try:
+            first = True
+            async for piece in reply.pieces():
+                body: dict[str, Any] = {
+                    **head,
+                    "choices": [chunk_choice(asked, reply, piece, index, chat=chat, first=first)],
+                }
+                if chat and first and asked.return_token_ids:
+                    body["prompt_token_ids"] = list(reply.generation.prompt)
+                first = False
+                await merged.put(body)
+            await merged.put(None)
+        except Exception as error:
+            await merged.put(error)
+
+    tasks = [asyncio.ensure_future(pump(index, reply)) for index, reply in enumerate(replies)]
+    try:
+        left = len(replies)
+        while left:
+            event = await merged.get()
+            if isinstance(event, Exception):
+                yield _event(ApiError(f"{type(event).__name__}: {event}", status=500).body())
+                return
+            if event is None:
+                left -= 1
+            else:
+                yield _event(event)
+        if asked.stream_options and asked.stream_options.include_usage:
+            prompts = [reply.generation.prompt for reply in replies[:: asked.n or 1]]
+            yield _event({**head, "choices": [], "usage": usage(prompts, replies)})
+        yield "data: [DONE]\n\n"
+    finally:
+        for reply in replies:
+            reply.generation.cancelled = True
+        for task in tasks:
+            task.cancel()
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+
+
+async def read_json(request: Request) -> Any:
+    try:
+        raw = await request.body()
+        value = json.loads(raw, parse_constant=_no_number)
+        if b"\\u" in raw:  # JSON can spell half a character, which no tokenizer takes
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from error
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose errors come in OpenAI's form."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ApiError as error:
+            return JSONResponse(error.body(), status_code=error.status)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            return JSONResponse(ApiError(f"{type(error).__name__}: {error}", status=500).body(), status_code=500)
+
+    return answer
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    message = f"{request.method} {request.url.path} is not served here; there are /v1/models, /v1/chat/completions, /v1/completions"
+    return JSONResponse(ApiError(message, status=status).body(), status_code=status)
