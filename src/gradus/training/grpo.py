@@ -12,6 +12,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Grader, GradusError, Group
 from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
+from gradus.rewards import RewardSchedule
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, penalize_length
 from gradus.training.data.sequences import TrainingSample
@@ -30,7 +31,6 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import FIGURES, Screen
 from gradus.training.run.resolved import ResolvedConfig, resolve
-from gradus.training.run.schedule import Schedule
 from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import step_record
 from gradus.training.run.validation import chosen_reward, validate
@@ -58,7 +58,7 @@ def train_grpo(
     folder: Path | str,
     *,
     grader: str | Grader | None = None,
-    schedule: Schedule | None = None,
+    schedule: RewardSchedule | None = None,
     resume: bool = False,
     monitor: Monitor | None = None,
     on_step: Callable[[Mapping[str, Any]], None] | None = None,
@@ -136,7 +136,7 @@ class GrpoLoop:
         monitor: Monitor | None = None,
         sampler: Policy | None = None,
         push_weights: PushWeights | None = None,
-        schedule: Schedule | None = None,
+        schedule: RewardSchedule | None = None,
     ) -> None:
         self.config = config = resolved.config
         self.loaded, self.spec, self.folder, self.credit_rule = loaded, spec, folder, resolved.credit_rule
