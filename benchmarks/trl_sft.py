@@ -27,7 +27,8 @@ from gradus.policies.nano.model import NanoConfig
 from gradus.rollouts import roll_out
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 BATCH, RATE = 16, 1e-3
 SHAPE = NanoConfig(hidden_size=128, layers=4, heads=4, intermediate_size=384, context=1024)

@@ -32,7 +32,8 @@ from gradus.training.data.sequences import episode_samples
 from gradus.training.engine.forward import score_tokens, tree_attention
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.grpo import train_grpo
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 TOKEN = "a-token-of-the-test"
 SAMPLING = SamplingConfig(temperature=1.3, max_new_tokens=5)

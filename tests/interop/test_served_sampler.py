@@ -29,7 +29,8 @@ from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import LoraConfig, prepare_model
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 attach(app)
 TESTS = Path(__file__).parent.parent

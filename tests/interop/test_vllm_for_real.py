@@ -27,7 +27,8 @@ from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 SAMPLING = SamplingConfig(max_new_tokens=24, temperature=1.3)
 SHAPE = NanoConfig(

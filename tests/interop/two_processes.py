@@ -23,7 +23,8 @@ from gradus.training.distributed.processes import barrier, full_tensor, total, w
 from gradus.training.engine.loss_step import LoraConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.checkpoints import save_model
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 

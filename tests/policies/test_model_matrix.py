@@ -25,7 +25,8 @@ from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import LoraConfig
 from gradus.training.grpo import train_grpo
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -79,7 +79,7 @@ def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:
     from peft.tuners.lora import Linear
 
     from gradus.training.engine.loss_step import LoraConfig, prepare_model
-    from gradus.training.sft import SftConfig
+    from gradus.training.sft_config import SftConfig
 
     folder = make_tiny_qwen2(tmp_path / "model")
     for targets in ("all-linear", ("q_proj", "v_proj")):

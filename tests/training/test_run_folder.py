@@ -22,7 +22,7 @@ from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information
-from gradus.training.sft import SftConfig
+from gradus.training.sft_config import SftConfig
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from gradus.training.data.augmentation import answer_pools, short_turns, with_hi
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.run.folder import RunFolder
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 SPEC = lamps()
 

@@ -39,7 +39,8 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
-from gradus.training.sft import SftConfig, train_sft
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import SftConfig
 
 LEARN = "learn"
 

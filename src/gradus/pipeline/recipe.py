@@ -16,7 +16,7 @@ from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
 from gradus.training.config import GrpoConfig
-from gradus.training.sft import SftConfig
+from gradus.training.sft_config import SftConfig
 
 
 class _Section(BaseModel):

@@ -25,7 +25,7 @@ from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.training.sft import SftConfig
+from gradus.training.sft_config import SftConfig
 
 
 def load_recipe(

@@ -23,7 +23,8 @@ from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.loss_step import TrainerConfig
 from gradus.training.grpo import GrpoResult, train_grpo
-from gradus.training.sft import SftConfig, SftResult, train_sft
+from gradus.training.sft import SftResult, train_sft
+from gradus.training.sft_config import SftConfig
 
 C = TypeVar("C", SftConfig, GrpoConfig)
 

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from gradus.core import ConfigError, Episode, StopReason, child_rng, child_seed
@@ -25,7 +24,7 @@ from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.fsdp import shard
 from gradus.training.distributed.processes import any_of, barrier, from_main, share, total, world
 from gradus.training.engine.forward import score_tokens
-from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, run_update, share_prefixes
+from gradus.training.engine.loss_step import precision, prepare_model, run_update, share_prefixes
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
@@ -33,6 +32,7 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen
 from gradus.training.run.splits import store_splits, task_id
+from gradus.training.sft_config import SftConfig
 
 PLAIN = SamplingConfig()  # SFT maximizes the likelihood under the model's own distribution
 FIGURES = {
@@ -43,53 +43,6 @@ FIGURES = {
     "gradient norm": "grad_norm",
     "tokens/s": "tokens_per_second",
 }
-
-
-class SftConfig(TrainerConfig):
-    """Supervised fine-tuning. Training ends after ``epochs`` or ``max_steps``, whichever comes first."""
-
-    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="cosine", description="How the rate falls from its peak."
-    )
-    warmup: float = Field(
-        default=0.05, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
-    )
-    epochs: int = Field(default=1, ge=1, description="Passes over the episodes.")
-    max_steps: int | None = Field(default=None, ge=1, description="Most optimizer steps; no limit by default.")
-    batch_size: int = Field(default=32, ge=1, description="Episodes of an optimizer step.")
-    validation_share: float = Field(
-        default=0.05,
-        ge=0,
-        lt=1,
-        description="Share of the episodes that is held out, if no validation episodes are given.",
-    )
-    validation_every: int | None = Field(
-        default=None, ge=0, description="Steps between validations; once an epoch by default, 0 for never."
-    )
-    log_every: int = Field(default=1, ge=1, description="Steps between two records of the metrics.")
-    reasoning: bool = Field(default=True, description="Train `<reasoning>` too, or leave it out.")
-    history_noise: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share of the tokens of earlier answers that the model reads as other ones, so that it looks at what it was shown and does not copy. What it learns to say stays the teacher's.",
-    )
-    short_turns: int | None = Field(
-        default=None,
-        ge=1,
-        description="Turns of each episode in the short steps: if most is learned early, they give more updates in the same time.",
-    )
-    short_turns_share: float = Field(default=0.7, gt=0, le=1, description="Share of the steps that are short.")
-    observations: float = Field(
-        default=0.0,
-        ge=0,
-        description="Weight of predicting a token that the environment shows, beside 1 for a token that the teacher says: the model "
-        "learns how the world answers, also where the teacher does not know.",
-    )
-    checkpoint_every: int = Field(
-        default=50, ge=1, description="Steps between checkpoints; the last step is always kept."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

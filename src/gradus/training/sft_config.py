@@ -1,0 +1,56 @@
+"""Settings of supervised fine-tuning."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gradus.training.engine.loss_step import TrainerConfig
+
+
+class SftConfig(TrainerConfig):
+    """Supervised fine-tuning. Training ends after ``epochs`` or ``max_steps``, whichever comes first."""
+
+    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="cosine", description="How the rate falls from its peak."
+    )
+    warmup: float = Field(
+        default=0.05, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
+    )
+    epochs: int = Field(default=1, ge=1, description="Passes over the episodes.")
+    max_steps: int | None = Field(default=None, ge=1, description="Most optimizer steps; no limit by default.")
+    batch_size: int = Field(default=32, ge=1, description="Episodes of an optimizer step.")
+    validation_share: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="Share of the episodes that is held out, if no validation episodes are given.",
+    )
+    validation_every: int | None = Field(
+        default=None, ge=0, description="Steps between validations; once an epoch by default, 0 for never."
+    )
+    log_every: int = Field(default=1, ge=1, description="Steps between two records of the metrics.")
+    reasoning: bool = Field(default=True, description="Train `<reasoning>` too, or leave it out.")
+    history_noise: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the tokens of earlier answers that the model reads as other ones, so that it looks at what it was shown and does not copy. What it learns to say stays the teacher's.",
+    )
+    short_turns: int | None = Field(
+        default=None,
+        ge=1,
+        description="Turns of each episode in the short steps: if most is learned early, they give more updates in the same time.",
+    )
+    short_turns_share: float = Field(default=0.7, gt=0, le=1, description="Share of the steps that are short.")
+    observations: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of predicting a token that the environment shows, beside 1 for a token that the teacher says: the model "
+        "learns how the world answers, also where the teacher does not know.",
+    )
+    checkpoint_every: int = Field(
+        default=50, ge=1, description="Steps between checkpoints; the last step is always kept."
+    )
