@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from gradus.health.finding import Finding
 from gradus.health.history import History, difference, trend
-from gradus.stats import Paired, format_interval, paired_difference
 
 _WINDOW = 10
-_PAIRS = 8  # tasks below which a comparison says nothing
 _ZERO_VARIANCE_WARN, _ZERO_VARIANCE_STOP = 0.5, 0.8
 _SHORT = 20  # steps of a stage below which it is not stopped: a short one ends by itself
 _LEFT = 0.6  # of the spread over episodes at the start, below which tasks count as solved
@@ -25,11 +20,9 @@ _FAILED_WARN, _FAILED_STOP = 0.1, 0.5
 _LONGER = 1.3
 _STUCK = 50
 _NOISE = 2.0  # t within which a slope is noise
-_SURE, _VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are no chance
+SURE, VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are no chance
 _HACK_WINDOW, _HACK_LEAST = 60, 20
-_SAME = ("decoding", "condition")
 _DOMINANT = 0.9
-_OVERFIT = 1.05
 
 
 def zero_variance_groups(history: History) -> Finding | None:
@@ -60,7 +53,7 @@ def _solved(history: History) -> str:
     if now - start < max(spread, 1e-9) / 2:
         aims = history.head("true_reward_mean", _WINDOW), history.column("true_reward_mean", _WINDOW)
         better = difference(*aims)
-        if not history.names("weights") or better is None or better < _VERY_SURE:
+        if not history.names("weights") or better is None or better < VERY_SURE:
             return ""
         rose = f"from {aims[0].mean():.2f} to {np.nanmean(aims[1]):.2f}"
         return f"; the true reward rose {rose} and the reward differs little: the tasks may be solved"
@@ -177,7 +170,7 @@ def reward_stuck(history: History) -> Finding | None:
         return None
     evidence = f"the reward moved by {flat.rise:+.3f} in {_STUCK} steps, within its noise (t = {flat.t:+.1f})"
     risen = difference(first, rewards[-_WINDOW:])
-    if len(history) > _STUCK and risen is not None and risen > _SURE:
+    if len(history) > _STUCK and risen is not None and risen > SURE:
         gained = float(np.nanmean(rewards[-_WINDOW:]) - np.nanmean(first))
         return Finding(
             severity="info", evidence=f"{evidence}; it had risen by {gained:.3f} before, so this is a plateau"
@@ -205,68 +198,14 @@ def hack_suspected(history: History) -> Finding | None:
         return None
     rewards, aims = history.column("reward_mean", window), history.column("true_reward_mean", window)
     up, down = trend(rewards), trend(aims)
-    if up is None or down is None or up.t < _SURE or down.t > -_SURE:
+    if up is None or down is None or up.t < SURE or down.t > -SURE:
         return None
     apart = difference(aims[:_WINDOW], aims[-_WINDOW:])
     if apart is None or apart > -_NOISE:
         return None
     evidence = f"over {window} steps the reward moved by {up.rise:+.3f} (t = {up.t:.1f}) and the true reward by {down.rise:+.3f} (t = {down.t:.1f})"
-    sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
+    sure = up.t > VERY_SURE and down.t < -VERY_SURE
     return Finding(severity="stop" if sure else "warn", evidence=evidence)
-
-
-def hack_on_validation(history: History) -> Finding | None:
-    """Task by task against the first validation: the reward is up and the true reward down, both far beyond noise.
-
-    Training steps meet other tasks each time, and how much tasks differ can hide for long what a pair of rollouts of the same
-    task shows at once.
-    """
-    now = history.records[-1]
-    first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
-    up, down = (_moved(first, now, name) for name in ("rewards", "true_rewards"))
-    if first is now or up is None or down is None or up.t is None or down.t is None:
-        return None
-    if up.t < _SURE or down.t > -_SURE:
-        return None
-    evidence = (
-        f"on the same {up.n} tasks ({now.get('decoding')}) the reward moved by {up.mean:+.3f} since step {first.get('step')} "
-        f"(t = {up.t:.1f}) and the true reward by {down.mean:+.3f} (t = {down.t:.1f})"
-    )
-    sure = up.t > _VERY_SURE and down.t < -_VERY_SURE
-    return Finding(severity="stop" if sure else "warn", evidence=evidence)
-
-
-def worse_on_validation(history: History) -> Finding | None:
-    """Task by task against the first validation the reward, or the true reward, has fallen beyond noise."""
-    now = history.records[-1]
-    first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
-    if first is now:
-        return None
-    for name, word in (("rewards", "reward"), ("true_rewards", "true reward")):
-        moved = _moved(first, now, name)
-        if moved is not None and moved.t is not None and moved.t > _SURE:
-            return None  # the reward rose; if the true reward fell, that is a hack and told as one
-        if moved is not None and moved.mean is not None and moved.t is not None and moved.t < -_SURE:
-            evidence = (
-                f"on the same {moved.n} tasks ({now.get('decoding')}) the {word} fell by {-moved.mean:.3f} "
-                f"since step {first.get('step')} (t = {moved.t:.1f})"
-            )
-            return Finding(severity="warn", evidence=evidence)
-    return None
-
-
-def worse_in_evaluation(history: History) -> Finding | None:
-    """In the evaluation of a run the trained student is below the student before GRPO, by an interval that leaves out 0."""
-    for record in history.records:
-        for name in ("reward", "true_reward"):
-            change = record.get(name) or {}
-            if isinstance(high := change.get("high"), int | float) and high < 0:
-                evidence = (
-                    f"{record['pair']} on {record['condition']}: {name.replace('_', ' ')} "
-                    f"{format_interval(change, signed=True)}"
-                )
-                return Finding(severity="warn", evidence=evidence)
-    return None
 
 
 def short_answers(history: History) -> Finding | None:
@@ -283,24 +222,6 @@ def short_answers(history: History) -> Finding | None:
     tokens = history.mean("action_tokens_mean", _WINDOW)
     evidence = f"episodes have {length:.0%} of the tokens ({tokens:.0f}) and {variety:.0%} of the distinct answers of the first {_WINDOW} steps"
     return Finding(severity="warn", evidence=evidence)
-
-
-def overfitting(history: History) -> Finding | None:
-    """The last three validation losses of SFT all lie 5 % above the best, while the training loss went on falling."""
-    losses = history.known("validation_loss")
-    if len(losses) < 4 or losses[-3:].min() <= _OVERFIT * losses.min():
-        return None
-    evidence = f"validation loss {losses[-1]:.3f} against {losses.min():.3f} at its best, three times in a row"
-    return Finding(severity="warn", evidence=evidence)
-
-
-def _moved(first: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Paired | None:
-    """Now minus then, task by task; None where the lists do not match or fewer than eight pairs are known."""
-    earlier, later = first.get(name), now.get(name)
-    if earlier is None or later is None or len(earlier) != len(later):
-        return None
-    moved = paired_difference(later, earlier)
-    return moved if moved.n >= _PAIRS else None
 
 
 def _against_start(history: History, name: str) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.health import learning_rules, optimizer_rules, tool_rules
+from gradus.health import held_out_rules, learning_rules, optimizer_rules, tool_rules
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
@@ -79,21 +79,21 @@ RULES: tuple[Rule, ...] = (
         name="hack suspected",
         summary="on the same held-out tasks the reward has risen and the true reward fallen",
         remedy=_AUDIT_THE_GRADER,
-        check=learning_rules.hack_on_validation,
+        check=held_out_rules.hack_on_validation,
         kind="validation",
     ),
     Rule(
         name="worse on held-out tasks",
         summary="on the same held-out tasks the student is below where it began",
         remedy="Use the checkpoint from before (`best` is kept), lower the learning rate, and train for more steps than --quick does.",
-        check=learning_rules.worse_on_validation,
+        check=held_out_rules.worse_on_validation,
         kind="validation",
     ),
     Rule(
         name="worse in the evaluation",
         summary="the trained student is below the student before GRPO",
         remedy="Use the model from before GRPO; lower the learning rate, take larger groups, or train for more steps than --quick does.",
-        check=learning_rules.worse_in_evaluation,
+        check=held_out_rules.worse_in_evaluation,
         kind="evaluation",
     ),
     Rule(
@@ -175,7 +175,7 @@ RULES: tuple[Rule, ...] = (
         name="overfitting",
         summary="the loss on held-out examples rises while training goes on",
         remedy="Stop SFT earlier (the best checkpoint is kept), or collect more examples.",
-        check=learning_rules.overfitting,
+        check=held_out_rules.overfitting,
         kind="sft",
     ),
     Rule(
