@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.core import ToolCall
-from gradus.core.calls import FORMS, read_message, write_calls
+from gradus.core.call_forms import FORMS
+from gradus.core.calls import read_message, write_calls
 
 ARGUMENTS = {"item": 'a "b" {c}', "count": 3, "deep": {"list": [1, None, True]}}
 WRITTEN = json.dumps({"name": "add", "arguments": ARGUMENTS})

@@ -1,29 +1,16 @@
-"""Calls of tools in a text: the forms in which the families of models write them, and the plain one.
-
-| form | a call |
-|---|---|
-| ``json`` | ``{"name": "add", "arguments": {"a": 1}}``, the whole answer or its last lines; Llama 3 says ``parameters`` |
-| ``hermes`` | the same between ``<tool_call>`` and ``</tool_call>``: Hermes, Qwen 2.5 and 3 |
-| ``xml`` | ``<tool_call><function=add><parameter=a>1</parameter></function></tool_call>``: Qwen 3.5, Nemotron 3 |
-| ``mistral`` | ``[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]`` or ``[TOOL_CALLS]add[ARGS]{"a": 1}`` |
-| ``gemma`` | ``<|tool_call>call:add{a:1}<tool_call|>``, or ``<start_function_call>...<end_function_call>`` |
-| ``harmony`` | ``to=functions.add<|channel|>commentary json<|message|>{"a": 1}``: gpt-oss |
-
-A call that begins as one and cannot be read is a call with the fault ``malformed``. Nothing in a thought is a call.
-"""
+"""Calls of tools in a text: reading them out of an answer, in any form, and writing them in the plain one. Nothing in a thought is a call."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
+from gradus.core.call_forms import FORMS
 from gradus.core.records import Message, ToolCall
 from gradus.core.thoughts import blank_thoughts
-
-_Reader = Callable[[str], "Iterator[ToolCall]"]
 
 
 def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
@@ -61,142 +48,6 @@ def write_calls(calls: Sequence[ToolCall]) -> str:
     )
 
 
-class _Malformed(Exception):
-    """A call that cannot be read; ``end`` is where reading stopped."""
-
-    def __init__(self, message: str, end: int) -> None:
-        super().__init__(message)
-        self.end = end
-
-
-def _bad(start: int, end: int, message: str) -> ToolCall:
-    return ToolCall(name="", start=start, end=end, fault="malformed", error=message)
-
-
-def _not_json(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_not_json)
-
-
-def _value(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at ``at`` and where it ends."""
-    try:
-        return _DECODER.raw_decode(text, at)
-    except json.JSONDecodeError as error:
-        near = text[max(at, error.pos - 20) : error.pos + 10]
-        raise _Malformed(f"the call is not JSON: {error.msg} near {near!r}", len(text)) from None
-    except (ValueError, RecursionError) as error:
-        raise _Malformed(f"the call is not JSON: {error}", len(text)) from None
-
-
-def _call(value: Any, start: int, end: int) -> ToolCall:
-    """A call out of a JSON object."""
-    if not isinstance(value, dict):
-        raise _Malformed(f"a call is an object with name and arguments, got {json.dumps(value)[:60]}", end)
-    record = cast(dict[str, Any], value)
-    name, arguments = record.get("name"), record.get("arguments", record.get("parameters", {}))
-    if not isinstance(name, str) or not name:
-        raise _Malformed(f"a call has the keys name and arguments, got {', '.join(record) or 'none'}", end)
-    if not isinstance(arguments, dict):
-        raise _Malformed(f"the arguments of {name} should be an object, got {json.dumps(arguments)[:60]}", end)
-    return ToolCall(
-        name=name, arguments=cast(dict[str, Any], arguments), id=str(record.get("id") or ""), start=start, end=end
-    )
-
-
-def _skip(text: str, at: int, characters: str = " \n\r\t") -> int:
-    while at < len(text) and text[at] in characters:
-        at += 1
-    return at
-
-
-_BEGIN = re.compile(r"^[ \t]*(?:<\|python_tag\|>\s*)?\[?\s*(?=\{)", re.MULTILINE)
-
-
-def _read_json(text: str) -> Iterator[ToolCall]:
-    """Objects with a name and arguments at the end of an answer; an object that has neither is no call."""
-    begin = next((match for match in _BEGIN.finditer(text) if _is_call(text[match.end() :])), None)
-    if begin is None:
-        return
-    at = begin.end()
-    first = begin.start() + len(begin[0]) - len(begin[0].lstrip())
-    while at < len(text):
-        try:
-            value, end = _value(text, at)
-            yield _call(value, first, end)
-        except _Malformed as error:
-            yield _bad(first, error.end, str(error))
-            at = _skip(text, error.end, " \n\r\t,;]")
-        else:
-            at = _skip(text, end, " \n\r\t,;]")
-        first = at
-        if at < len(text) and text[at] != "{":
-            yield _bad(at, len(text), f"expected the end of the answer behind a call, got {text[at : at + 30]!r}")
-            return
-
-
-def _is_call(text: str) -> bool:
-    """Whether an object is meant as a call: it has the keys of one, or begins with them and cannot be read."""
-    try:
-        value, _ = _DECODER.raw_decode(text)
-    except (ValueError, RecursionError):
-        return (
-            re.match(r"\{\s*\"?'?name\b", text) is not None
-            or re.search(r"\"(arguments|parameters)\"", text) is not None
-        )
-    return isinstance(value, dict) and bool({"arguments", "parameters"} & set(cast(dict[str, Any], value)))
-
-
-def _tagged(
-    text: str, opening: str, closing: str, read: Callable[[str, int, int], tuple[ToolCall, int]]
-) -> Iterator[ToolCall]:
-    """Calls between two marks. ``read`` gets the text, where the call starts and where its inside does."""
-    at = 0
-    while (start := text.find(opening, at)) >= 0:
-        try:
-            call, end = read(text, start, start + len(opening))
-            end = _skip(text, end)
-            if not text.startswith(closing, end):
-                raise _Malformed(f"expected {closing} behind the call, got {text[end : end + 20]!r}", end)
-            at = end + len(closing)
-            yield ToolCall(name=call.name, arguments=call.arguments, id=call.id, start=start, end=at)
-        except _Malformed as error:
-            close = text.find(closing, start)
-            at = len(text) if close < 0 else close + len(closing)
-            yield _bad(start, at, str(error))
-
-
-def _read_hermes(text: str) -> Iterator[ToolCall]:
-    def read(text: str, start: int, inside: int) -> tuple[ToolCall, int]:
-        value, end = _value(text, _skip(text, inside))
-        return _call(value, start, end), end
-
-    return _tagged(text, "<tool_call>", "</tool_call>", read)
-
-
-_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>")
-_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-
-
-def _read_xml(text: str) -> Iterator[ToolCall]:
-    def read(text: str, start: int, inside: int) -> tuple[ToolCall, int]:
-        function = _FUNCTION.match(text, inside)
-        if function is None:
-            raise _Malformed(f"expected <function=NAME> in the call, got {text[inside : inside + 30]!r}", inside)
-        at, arguments = function.end(), dict[str, Any]()
-        while parameter := _PARAMETER.match(text, at):
-            arguments[parameter[1]] = parameter[2]
-            at = parameter.end()
-        at = _skip(text, at)
-        if not text.startswith("</function>", at):
-            raise _Malformed(f"expected </function> behind the parameters, got {text[at : at + 30]!r}", at)
-        return ToolCall(name=function[1], arguments=arguments), at + len("</function>")
-
-    return _tagged(text, "<tool_call>", "</tool_call>", read)
-
-
 def _typed(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
     """A call whose values came as texts, read by the types of the tool's schema."""
     functions: list[Mapping[str, Any]] = [tool.get("function", tool) for tool in tools]
@@ -217,101 +68,6 @@ def _typed_value(value: str, kind: Any) -> Any:
     except ValueError:
         return value  # the check of arguments says what was expected
 
-
-_ARGS = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\]\s*)?(?=\{)")
-
-
-def _read_mistral(text: str) -> Iterator[ToolCall]:
-    mark = "[TOOL_CALLS]"
-    at = text.find(mark)
-    while at >= 0:
-        start, inside = at, _skip(text, at + len(mark))
-        at = text.find(mark, inside)
-        limit = len(text) if at < 0 else at
-        try:
-            if named := _ARGS.match(text, inside):
-                value, end = _value(text[:limit], named.end())
-                yield _call({"name": named[1], "arguments": value, "id": named[2]}, start, end)
-            else:
-                yield from _read_array(text[:limit], start, inside)
-        except _Malformed as error:
-            yield _bad(start, limit, str(error))
-
-
-def _read_array(text: str, start: int, at: int) -> list[ToolCall]:
-    if not text.startswith("[", at):
-        raise _Malformed(f"expected a list of calls behind [TOOL_CALLS], got {text[at : at + 30]!r}", at)
-    calls: list[ToolCall] = []
-    at = _skip(text, at + 1)
-    while not text.startswith("]", at):
-        value, end = _value(text, at)
-        at = _skip(text, end, " \n\r\t,")
-        calls.append(_call(value, start, at + text.startswith("]", at)))
-        start = at
-    return calls
-
-
-_QUOTES = re.compile(r'(<\|"\|>|<escape>)(.*?)\1', re.DOTALL)
-_KEY = re.compile(r"(?<=[{,])\s*([\w.-]+)\s*:")
-
-
-def _read_gemma(text: str) -> Iterator[ToolCall]:
-    new = "<|tool_call>" in text
-    opening, closing = ("<|tool_call>", "<tool_call|>") if new else ("<start_function_call>", "<end_function_call>")
-
-    def read(text: str, start: int, inside: int) -> tuple[ToolCall, int]:
-        head = re.compile(r"\s*call:([\w.-]+)\s*(?=\{)").match(text, inside)
-        if head is None:
-            raise _Malformed(f"expected call:NAME{{...}}, got {text[inside : inside + 30]!r}", inside)
-        strings: list[str] = []
-
-        def keep(match: re.Match[str]) -> str:
-            strings.append(match[2])
-            return f'"\x01{len(strings) - 1}"'
-
-        end = text.find(closing, head.end())
-        body = _KEY.sub(r'"\1":', _QUOTES.sub(keep, text[head.end() : end if end >= 0 else len(text)]))
-        body = re.sub(r'"\x01(\d+)"', lambda match: json.dumps(strings[int(match[1])], ensure_ascii=False), body)
-        value, stop = _value(body, 0)
-        if body[stop:].strip() or end < 0:
-            raise _Malformed(f"expected {closing} behind the arguments, got {body[stop : stop + 20]!r}", len(text))
-        return _call({"name": head[1], "arguments": value}, start, end), end
-
-    return _tagged(text, opening, closing, read)
-
-
-_HEADER = re.compile(
-    r"(?:<\|start\|>assistant)?\s*(?:to=functions\.(?P<before>[\w.-]+)\s*)?<\|channel\|>commentary"
-    r"(?:\s*to=functions\.(?P<behind>[\w.-]+))?[^<]*(?:<\|constrain\|>\w*)?\s*<\|message\|>"
-)
-
-
-def _read_harmony(text: str) -> Iterator[ToolCall]:
-    for match in _HEADER.finditer(text):
-        name = match["before"] or match["behind"]
-        if name is None:
-            continue  # a preamble for the user
-        close = re.compile(r"<\|(?:call|end|return)\|>|\Z").search(text, match.end())
-        end = close.end() if close else len(text)
-        try:
-            value, stop = _value(text, _skip(text, match.end()))
-            if text[stop : close.start() if close else end].strip():
-                raise _Malformed(
-                    f"expected the end of the call behind its arguments, got {text[stop : stop + 20]!r}", end
-                )
-            yield _call({"name": name, "arguments": value}, match.start(), end)
-        except _Malformed as error:
-            yield _bad(match.start(), end, str(error))
-
-
-FORMS: Mapping[str, _Reader] = {
-    "hermes": _read_hermes,
-    "xml": _read_xml,
-    "mistral": _read_mistral,
-    "gemma": _read_gemma,
-    "harmony": _read_harmony,
-    "json": _read_json,
-}
 
 _MARKS = {
     "gemma": re.compile(r"<\|tool_call>|<start_function_call>"),

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message, ToolCall
-from gradus.core.calls import FORMS, read_message, write_calls
+from gradus.core.call_forms import FORMS
+from gradus.core.calls import read_message, write_calls
 from gradus.policies.local.thinking import close_thought
 
 if TYPE_CHECKING:
