@@ -144,7 +144,7 @@ def test_options_are_checked(query: str) -> None:
 def test_json_answers_are_read_as_fields(address: str) -> None:
     from dataclasses import replace
 
-    from gradus.interop.openenv.client import OpenEnvClient, Server
+    from gradus.interop.openenv.remote_session import OpenEnvClient, Server
 
     server = Server(
         socket=f"ws://{address}/ws",

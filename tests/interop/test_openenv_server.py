@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import ConfigError, EnvironmentSpec, Observation
-from gradus.interop.guard import LOOPBACK
+from gradus.core.addresses import LOOPBACK
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, observation_data

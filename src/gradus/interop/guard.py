@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+from gradus.core.addresses import LOOPBACK
+
 _OPEN = frozenset({"/health"})  # what answers without a token
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.core import ConfigError, GradusError, Group
+from gradus.core.addresses import LOOPBACK
 from gradus.core.documents import read_document
 from gradus.health import diagnose, report
 from gradus.pipeline.stored_episodes import episodes_with, newest_file
@@ -78,9 +79,7 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
         return StreamingResponse(changes(request), media_type="text/event-stream")
 
     routes = {"": page, "data": data, "episode": episode, "search": search, "events": events}
-    allowed = (
-        [host] if host not in ("127.0.0.1", "localhost", "::1") else ["127.0.0.1", "localhost", "[::1]", "testserver"]
-    )
+    allowed = ["127.0.0.1", "localhost", "[::1]", "testserver"] if host in LOOPBACK else [host]
     return Starlette(
         routes=[Route(f"/{part}", each) for part, each in routes.items()],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)],

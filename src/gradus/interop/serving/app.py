@@ -23,7 +23,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gradus.core import ConfigError, ContextLengthError, child_seed
-from gradus.interop.guard import LOOPBACK, Guard
+from gradus.core.addresses import LOOPBACK
+from gradus.interop.guard import Guard
 from gradus.interop.serving.answers import Reply, chat_choice, completion_choice, usage
 from gradus.interop.serving.conversation import conversation_ids, renderer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled

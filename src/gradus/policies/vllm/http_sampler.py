@@ -28,6 +28,7 @@ from gradus.core import (
     Usage,
     child_seed,
 )
+from gradus.core.addresses import is_loopback
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -68,7 +69,7 @@ class HttpSampler:
         self.concurrency = concurrency
         self._name = name or f"http:{model}"
         self._base = base_url.rstrip("/")
-        http = openai.DefaultHttpxClient(trust_env=not _local(self._base))
+        http = openai.DefaultHttpxClient(trust_env=not is_loopback(self._base))
         self._client = openai.OpenAI(
             api_key=api_key or "none", base_url=self._base, max_retries=retries, timeout=timeout, http_client=http
         )
@@ -210,7 +211,7 @@ def _context_of(base_url: str, model: str, api_key: str | None) -> int | None:
 
 def _models(base_url: str, api_key: str | None) -> list[dict[str, Any]]:
     address = f"{base_url.rstrip('/')}/models"
-    answer = httpx.get(address, timeout=10.0, headers=_headers(api_key), trust_env=not _local(base_url))
+    answer = httpx.get(address, timeout=10.0, headers=_headers(api_key), trust_env=not is_loopback(base_url))
     answer.raise_for_status()
     return [{**card, "id": str(card["id"])} for card in answer.json()["data"]]
 
@@ -232,11 +233,6 @@ def served_model(base_url: str, *, api_key: str | None) -> str:
 
 def _headers(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
-
-
-def _local(address: str) -> bool:
-    """Whether it is on this machine, where a proxy has no business."""
-    return httpx.URL(address).host in ("localhost", "127.0.0.1", "::1")
 
 
 def _reason(error: openai.APIStatusError) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 from gradus.audit.leaks import told_at
 from gradus.core import ConfigError
-from gradus.interop.openenv.client import Server, describe
+from gradus.interop.openenv.client import describe
+from gradus.interop.openenv.remote_session import Server
 from gradus.interop.openenv.validation.trajectories import (
     Execute,
     Replayed,

@@ -24,7 +24,8 @@ from gradus.core import (
     Request,
     Task,
 )
-from gradus.interop.openenv.client import OpenEnvClient, Server, load
+from gradus.interop.openenv.client import load
+from gradus.interop.openenv.remote_session import OpenEnvClient, Server
 from gradus.interop.openenv.validation.semantic import Finding, Package, verifier_determinism
 from gradus.interop.openenv.validation.trajectories import Trajectory
 from gradus.interop.openenv.wire import dumps

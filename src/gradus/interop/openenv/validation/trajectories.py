@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation
-from gradus.interop.openenv.client import OpenEnvClient, Server
+from gradus.interop.openenv.remote_session import OpenEnvClient, Server
 
 Json = dict[str, Any]
 Execute = Callable[[Sequence[str]], str]  # runs a command beside the server and returns what it printed
