@@ -1,7 +1,7 @@
 """Advantages: how much better than its group a member, or one of its turns, was.
 
 Rewards go in as float64 if they can; all functions compute in the type they are given. Rows of one group share a task;
-groups are told apart by name, never by position. Where all members are equal the advantage is exactly 0.
+groups are told apart by name, never by position. If all members are equal, the advantage is exactly 0.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
 
 
 def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
-    """(N, ...) minus the group's mean or the mean of the others; exactly 0 where a group is all equal."""
+    """(N, ...) minus the group's mean or the mean of the others; exactly 0 if a group is all equal."""
     if baseline not in ("mean", "leave_one_out"):
         raise ValueError(f"baseline must be mean or leave_one_out, got {baseline!r}")
     size = index.size.to(values.dtype).reshape(-1, *([1] * (values.ndim - 1)))
@@ -253,7 +253,7 @@ def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
 
 
 def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
-    """What to divide ``centered`` (N,) or (N, K) by: broadcastable to it, 1 where there is nothing to scale.
+    """What to divide ``centered`` (N,) or (N, K) by: broadcastable to it, 1 if there is nothing to scale.
 
     ``counted`` (like ``centered``) marks the entries that exist, ``equal`` (n,) the groups that do not count.
     """

@@ -9,7 +9,7 @@ from torch import Tensor
 def entropy(logprobs: Tensor) -> Tensor:
     """(...,) entropy in nats of normalized ``logprobs`` (..., V); tokens that cannot be drawn (``-inf``) count 0.
 
-    Differentiable, also where some log-probs are ``-inf``.
+    Differentiable, also if some log-probs are ``-inf``.
     """
     possible = torch.isfinite(logprobs)
     safe = torch.where(possible, logprobs, 0.0)

@@ -1,6 +1,6 @@
 """What may be answered, seen from outside: places and the words that are legal at each, or a pool of whole answers.
 
-The search knows no environment. It takes the grammar where one is declared, and otherwise a pool: legal answers that the
+The search knows no environment. It takes the grammar if one is declared, and otherwise a pool: legal answers that the
 environment can draw, answers seen in episodes, and forms of both into which the observation is copied.
 """
 
@@ -39,7 +39,7 @@ class AnswerSpace:
         return " ".join(word for word in words if word is not None)
 
     def parse(self, text: str) -> list[str | None]:
-        """The word at each place of somebody's answer, read from the end; None where there is none that is legal."""
+        """The word at each place of somebody's answer, read from the end; None if there is none that is legal."""
         if len(self.places) == 1:
             return [text]
         said = text.split()[-len(self.places) :]

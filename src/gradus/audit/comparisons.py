@@ -201,7 +201,7 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
 
 
 def _matrix(rows: Sequence[Sequence[float | None]]) -> np.ndarray:
-    """(policies, tasks), nan where a value is missing."""
+    """(policies, tasks), nan if a value is missing."""
     return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
 
 

@@ -39,7 +39,7 @@ class Distribution:
         return cls(shape=shape, weights=weights)
 
     def stretched(self, incumbent: Plan) -> list[Table]:
-        """The incumbent's table in this shape, repeated where there are more cells; and with the reflex's words kept."""
+        """The incumbent's table in this shape, repeated if there are more cells; and with the reflex's words kept."""
         old = incumbent.table
         steps = [i * old.shape[1] // self.shape.steps for i in range(self.shape.steps)]
         bins = [i * old.shape[2] // self.shape.bins for i in range(self.shape.bins)]

@@ -97,7 +97,7 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
 
 
 def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: int) -> list[str]:
-    """Where the environment knows the right answers, they must get the full reward."""
+    """If the environment knows the right answers, they must get the full reward."""
     name = spec.audit.gold
     if name is None:
         return []

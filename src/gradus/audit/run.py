@@ -152,7 +152,7 @@ def audit_any(
     attackers: Sequence[Attacker] = (),
     progress: Progress | None = None,
 ) -> AuditResult:
-    """The audit that fits: by answers where tasks have one turn and gold answers, by policies and a search of plans elsewhere."""
+    """The audit that fits: by answers if tasks have one turn and gold answers, by policies and a search of plans elsewhere."""
     text = run_text_audit(
         spec, grader, seed=seed, marks=marks, unsafe=unsafe, limit=limit, elsewhere=elsewhere, attackers=attackers
     )

@@ -13,7 +13,7 @@ def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
     port: int = typer.Option(8000, "--port", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
-    engine: str = typer.Option("gradus", "--engine", help="gradus, or vllm: its own server, where it is installed."),
+    engine: str = typer.Option("gradus", "--engine", help="gradus, or vllm: its own server, if it is installed."),
     rows: int = typer.Option(32, "--rows", min=1, help="Requests that are computed at once; more wait."),
     keep_history: bool | None = KEEP_HISTORY,
     weights: Path | None = typer.Option(
@@ -25,7 +25,7 @@ def command(
         envvar="VLLM_API_KEY",
         help="What clients must send as their API key; better set in the environment.",
     ),
-    seed: int = typer.Option(0, "--seed", help="Seed of sampling where a request names none."),
+    seed: int = typer.Option(0, "--seed", help="Seed of sampling if a request names none."),
 ) -> None:
     """Serve chat completions and completions, streaming or not, with token ids and log-probs."""
     from gradus import api

@@ -1,6 +1,6 @@
 """A clock for limits that come out the same on a busy machine: it stands still while this process waits for a core that others hold.
 
-It also knows the waiting of processes that work for this one, if they are watched. Where the kernel does not tell (other systems than
+It also knows the waiting of processes that work for this one, if they are watched. If the kernel does not tell (other systems than
 Linux), it is a plain clock.
 """
 

@@ -247,7 +247,7 @@ def _checked(result: int, what: str) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Become the command that ``gradus.core.sandbox`` asks for; where it cannot be confined, say why."""
+    """Become the command that ``gradus.core.sandbox`` asks for; if it cannot be confined, say why."""
     folder, memory, report = request["folder"], request["memory"], request["report"]
     try:
         if request["confined"]:

@@ -27,7 +27,7 @@ class Mean(TypedDict):
     mean: float | None
     low: float | None
     high: float | None
-    by_seed: NotRequired[list[float | None]]  # the mean of each training seed, where there are several
+    by_seed: NotRequired[list[float | None]]  # the mean of each training seed, if there are several
 
 
 class PairedMean(Mean):
@@ -64,7 +64,7 @@ class PolicyFigures(TypedDict, extra_items=Mean):
     ungraded: int
     truncated: int
     invalid_actions: float | None
-    actions: NotRequired[dict[str, int]]  # how often each was chosen, where there are few different ones
+    actions: NotRequired[dict[str, int]]  # how often each was chosen, if there are few different ones
     usage: NotRequired[Usage]
 
 

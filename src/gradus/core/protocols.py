@@ -14,7 +14,7 @@ class Environment(Protocol):
     """The text layer of an environment; one instance runs one episode at a time.
 
     The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time. An environment with an attribute
-    ``tools`` (JSON schemas, valid after ``reset``) is told the message with its calls where the policy could read it.
+    ``tools`` (JSON schemas, valid after ``reset``) is told the message with its calls if the policy could read it.
     ``reset``, ``step`` and ``outcome`` may be coroutines.
     """
 

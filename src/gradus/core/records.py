@@ -83,7 +83,7 @@ class Observation:
     ``text`` is what a language model reads; ``messages`` are the same as messages with roles, for environments with tools;
     without any, ``text`` is one message of the user. ``data`` is the same in structured form (JSON values only, public: no hidden
     state), for scripted policies, graders and people. ``reward`` is the environment's own reward for the action just taken,
-    None after a reset or where it has none. ``restart`` says that the policy must not see its earlier turns again: the
+    None after a reset or if it has none. ``restart`` says that the policy must not see its earlier turns again: the
     prompt starts anew with the system prompt and this text.
 
     The last five fields say what became of the action just taken: whether it was valid, what was wrong, its spans, the typed
@@ -118,7 +118,7 @@ class TurnTokens:
     ``action_ids``: what was sampled, the stop token included. ``logprobs``: of each action token, in nats, under the
     distribution it was really drawn from (temperature, top-k, top-p and grammar applied).
     ``restart``: this turn opens a new training sequence; always true for the first turn.
-    ``legal``: where a grammar was in force, the ids that were legal at each action token; None where none was.
+    ``legal``: the ids that a grammar allowed at each action token; None without a grammar.
     """
 
     context_ids: tuple[int, ...]

@@ -55,7 +55,7 @@ def evaluate(
     seed; figures are then means over seeds of the means over samples. ``pass_k``: for each k the figure ``pass@k``.
 
     All randomness of a policy is keyed by (seed, "evaluate", condition, seed's index, sample), the same for every policy.
-    Raises ConfigError for unknown names, GradusError where an environment breaks its contract.
+    Raises ConfigError for unknown names, GradusError if an environment breaks its contract.
     """
     if not policies:
         raise ConfigError("expected at least one policy to evaluate, got none; name some with --policy a,b")

@@ -141,7 +141,7 @@ def _pair_record(a: _SeedFigures, b: _SeedFigures) -> dict[str, Any]:
 
 
 def _shared(figures: Sequence[Figures]) -> tuple[list[int], list[str] | None]:
-    """The tasks that all have, by their seeds, and the hidden unit of each where there are such."""
+    """The tasks that all have, by their seeds, and the hidden unit of each if there are such."""
     sets = [set(each.seeds) for each in figures]
     tasks = [task for task in figures[0].seeds if all(task in each for each in sets)]
     if figures[0].clusters is None:

@@ -96,7 +96,7 @@ def _average(values: Values, places: Sequence[int]) -> float | None:
 
 
 def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: int) -> Values:
-    """pass@k of each task. An episode passes if its true reward is 1, or its reward where there is no true reward."""
+    """pass@k of each task. An episode passes if its true reward is 1, or its reward if there is no true reward."""
     outcomes = [_outcome(episode) for episode in episodes]
     values: Values = []
     for places in samples:

@@ -11,7 +11,7 @@ SEVERITIES = ("info", "warn", "stop")  # from harmless to worst
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """``adjust`` replaces the rule's own where this finding asks for something else."""
+    """``adjust`` replaces the rule's own if this finding asks for something else."""
 
     severity: str
     evidence: str

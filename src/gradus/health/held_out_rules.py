@@ -79,7 +79,7 @@ def overfitting(history: History) -> Finding | None:
 
 
 def _moved(first: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Paired | None:
-    """Now minus then, task by task; None where the lists do not match or fewer than eight pairs are known."""
+    """Now minus then, task by task; None if the lists do not match or fewer than eight pairs are known."""
     earlier, later = first.get(name), now.get(name)
     if earlier is None or later is None or len(earlier) != len(later):
         return None

@@ -1,6 +1,6 @@
 """The rules as records. A new rule is one function and one entry here.
 
-Thresholds are those of the design where it gives one; the others are said in docs/doctor.md with their false-alarm rate.
+Thresholds are those of the design if it gives one; the others are said in docs/doctor.md with their false-alarm rate.
 Means over a few steps are compared, not single steps, unless a single step is the fault.
 """
 

@@ -110,7 +110,7 @@ def _compare_logs(runs: Mapping[str, Path]) -> Results:
 
 
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
-    """Recipe keys whose values are not the same in all runs, each with one value per run; a dash where a run has none."""
+    """Recipe keys whose values are not the same in all runs, each with one value per run; a dash if a run has none."""
     flat: list[dict[str, str]] = []
     for folder in runs.values():
         if is_log(folder):

@@ -133,7 +133,7 @@ class LearningAttacker:
 
 
 class _Wrapped:
-    """An environment that shows its turn alone, unless ``shown``, and puts in the reflex's words where an answer leaves them to it."""
+    """An environment that shows its turn alone, unless ``shown``, and puts in the reflex's words if an answer leaves them to it."""
 
     system_prompt = ""
 
@@ -194,7 +194,7 @@ def _wrapped(target: Target, *, shown: bool) -> EnvironmentSpec:
 
 
 def _kept(spec: EnvironmentSpec) -> Callable[[int], str]:
-    """Random words, of which most are left to the reflex where it has any."""
+    """Random words, of which most are left to the reflex if it has any."""
 
     def answer(seed: int) -> str:
         rng = child_rng(seed, "keep")

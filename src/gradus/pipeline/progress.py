@@ -27,7 +27,7 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
-    """A bar on standard error; the function it gives takes (done, total) and a new title. Silent where nobody watches."""
+    """A bar on standard error; the function it gives takes (done, total) and a new title. Silent if nobody watches."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -39,9 +39,9 @@ class Promise(BaseModel):
 def check_promises(
     promises: Sequence[Promise], results: Mapping[str, Mapping[str, Any]], main: str
 ) -> list[PromiseOutcome]:
-    """Hold promises against results by grader (``main`` where a promise names none).
+    """Hold promises against results by grader (``main`` if a promise names none).
 
-    Each answer has text, value, threshold, direction and met; met is None where the figure is not there.
+    Each answer has text, value, threshold, direction and met; met is None if the figure is not there.
     """
     judged: list[PromiseOutcome] = []
     for promise in promises:

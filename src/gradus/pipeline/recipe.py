@@ -127,7 +127,7 @@ class Recipe(_Section):
     @model_validator(mode="before")
     @classmethod
     def _as_long_as_its_stages(cls, table: Any) -> Any:
-        """Stages that all say how long they are set ``grpo.max_steps``; where both are given they must agree."""
+        """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
         stages: Any = table.get("stage") if isinstance(table, Mapping) else ()
         stages = stages if isinstance(stages, list | tuple) else ()
         lengths = [each["steps"] for each in stages if isinstance(each, Mapping) and isinstance(each.get("steps"), int)]

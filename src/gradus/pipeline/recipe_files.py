@@ -1,7 +1,7 @@
 """From a TOML file, an environment or a name to a recipe, with changes.
 
 Later layers win: the environment's own recipe or the file that was given; with a model, its ``[lm]`` table, whose ``sft`` and
-``grpo`` take the place of those for a nano model, and settings by the model's size where nothing else is said; its ``[quick]`` table
+``grpo`` take the place of those for a nano model, and settings by the model's size if nothing else is said; its ``[quick]`` table
 if asked for; a preset of a machine; then the command line's ``--seed``, ``--grader`` and every ``--set key=value``.
 """
 

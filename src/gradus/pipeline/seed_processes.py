@@ -24,7 +24,7 @@ from gradus.reports import write_report
 
 
 def free_cores() -> int:
-    """Cores that nothing else uses by the load of the last minute, at least 1; 1 where there is a GPU, which seeds would share."""
+    """Cores that nothing else uses by the load of the last minute, at least 1; 1 if there is a GPU, which seeds would share."""
     if torch.cuda.is_available():
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

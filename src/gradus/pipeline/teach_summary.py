@@ -72,7 +72,7 @@ class Tally:
         return self.episodes
 
     def summary(self, policy: Policy, rolled_out: int, grader: Grader, seconds: float) -> TeachSummary:
-        """The cost is None where a single answer's is not known."""
+        """The cost is None if a single answer's is not known."""
         return TeachSummary(
             policy=policy.name,
             episodes=self.episodes,

@@ -47,7 +47,7 @@ class Plan:
 
 
 def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> Plan:
-    """The forecast for a run. Raises ConfigError where the sequence is longer than the model's context."""
+    """The forecast for a run. Raises ConfigError if the sequence is longer than the model's context."""
     if shape.context is not None and lengths.whole > shape.context:
         raise ConfigError(
             f"a sequence of {lengths.turns} turns has up to {lengths.whole} tokens, but the context of {shape.name} holds "

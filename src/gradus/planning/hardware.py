@@ -132,7 +132,7 @@ def this_machine() -> Hardware:
 
 
 def _available_memory() -> float:
-    """Bytes that new programs may use, from the kernel; a control group's limit where it is lower."""
+    """Bytes that new programs may use, from the kernel; a control group's limit if it is lower."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     free = float(lines["MemAvailable"].split()[0]) * 1024
     limit = Path("/sys/fs/cgroup/memory.max")

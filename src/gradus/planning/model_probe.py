@@ -59,7 +59,7 @@ class Probe:
 
 
 def check_model(loaded: LoadedModel) -> Probe:
-    """:func:`probe_model`, raising ConfigError with the reason and the way out where the three differ."""
+    """:func:`probe_model`, raising ConfigError with the reason and the way out if the three differ."""
     name = type(causal_model(loaded.model)).__name__
     try:
         probe = probe_model(loaded)

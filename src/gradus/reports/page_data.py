@@ -76,7 +76,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
 
 
 def training_curves(record: RunRecord) -> tuple[list[Curve], list[Curve]]:
-    """The curves of GRPO and of SFT; over each other where the record holds several runs or training seeds."""
+    """The curves of GRPO and of SFT; over each other if the record holds several runs or training seeds."""
     grpo, sft = grpo_curves(record.grpo, _aim(record)), sft_curves(record.sft)
     grpo += reward_by_minutes(record.sft, record.grpo)
     if record.overlaid:
@@ -212,7 +212,7 @@ def _hack(hack: Json | None) -> str | None:
 
 
 def _with(stored: Json, *keys: str) -> Json:
-    """Just these keys, None where one is missing: stored files may know more or less than this version."""
+    """Just these keys, None if one is missing: stored files may know more or less than this version."""
     return {key: stored.get(key) for key in keys}
 
 

@@ -152,7 +152,7 @@ def _save(path: Path, size: tuple[float, float], draw: Callable[[Figure], None])
 
 
 def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
-    """Write each name beside its point where it hides no point and no other name, honest policies first; else leave it out."""
+    """Write each name beside its point if it hides no point and no other name, honest policies first; else leave it out."""
     scale = 72 / axis.figure.dpi  # pixels to points
     at = [axis.transData.transform((point["x"], point["y"])) * scale for point in points]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]

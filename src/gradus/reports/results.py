@@ -20,7 +20,7 @@ NOT_MEASURES = ("actions", "components", "curves", "failures", "usage")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A mean with its interval; bounds are None where they are undefined. ``p`` and ``n`` are those of a paired difference."""
+    """A mean with its interval; bounds are None if they are undefined. ``p`` and ``n`` are those of a paired difference."""
 
     mean: float
     low: float | None = None
@@ -50,7 +50,7 @@ class Difference:
     figures: Mapping[str, Figure | None]
     wins: int | None = None
     episodes: int | None = None
-    p: float | None = None  # of the reward, Holm-adjusted over conditions where that was stored
+    p: float | None = None  # of the reward, Holm-adjusted over conditions if that was stored
     win_rate: tuple[float, float] | None = None
     episodes_needed: int | None = None
 
@@ -92,7 +92,7 @@ def main_condition(results: Json) -> str | None:
 
 
 def headline_condition(results: Json) -> str | None:
-    """The condition that a headline speaks of: held-out data where there are some, else the main condition."""
+    """The condition that a headline speaks of: held-out data if there are some, else the main condition."""
     names = list(results.get("conditions") or {})
     return next((name for name in names if "held-out" in name or "unseen" in name), main_condition(results))
 

@@ -125,7 +125,7 @@ def _overview(conditions: Mapping[str, Any], grader: str) -> ScoreTable:
 
 
 def seed_tables(results: Mapping[str, Any], condition: str) -> list[ScoreTable]:
-    """The reward of each training seed, and the difference that each made; nothing where there is one seed."""
+    """The reward of each training seed, and the difference that each made; nothing if there is one seed."""
     seeds, stored = results.get("seeds") or [], results["conditions"][condition]
     rows: list[Row] = []
     for kind in ("policies", "pairs"):

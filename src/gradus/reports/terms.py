@@ -41,7 +41,7 @@ def explanations(about: Mapping[str, Any]) -> dict[str, str]:
 
 
 def actions_used(results: Json | None, condition: str | None) -> Json | None:
-    """Shares of the actions that each policy chose under a condition; None where no policy chose among a few."""
+    """Shares of the actions that each policy chose under a condition; None if no policy chose among a few."""
     policies: Json = ((results or {}).get("conditions") or {}).get(condition, {}).get("policies") or {}
     counts = {name: Counter[str](stored["actions"]) for name, stored in policies.items() if stored.get("actions")}
     names = [name for name, _ in sum(counts.values(), Counter[str]()).most_common(MOST_ACTIONS)]

@@ -149,7 +149,7 @@ def _ranking_headline(results: Json, condition: str) -> str:
 
 
 def _claims(results: Json, condition: str) -> list[Claim]:
-    """The student against every other policy; where there is no student, each policy against the next one below."""
+    """The student against every other policy; if there is no student, each policy against the next one below."""
     order = ranked(results["conditions"], condition)
     student = next((name for name in STUDENTS if name in order), None)
     if student is not None:

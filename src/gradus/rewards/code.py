@@ -64,7 +64,7 @@ def find_code(text: str) -> str:
 
 
 def _score(text: str, tests: Any, *, seconds: float, unsafe: bool) -> float | Exception | None:
-    """None for a row without tests; an exception where no sandbox can be made or a test is none."""
+    """None for a row without tests; an exception if no sandbox can be made or a test is none."""
     given = json.loads(tests) if isinstance(tests, str) else tests
     if not given:
         return None

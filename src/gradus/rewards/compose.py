@@ -43,7 +43,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCompletion:
-    """``components`` are unweighted, None where a function does not apply or failed; ``terms`` weighted, only those that apply.
+    """``components`` are unweighted, None if a function does not apply or failed; ``terms`` weighted, only those that apply.
 
     ``value`` is the sum of the terms; None if a function failed or none applied, and ``error`` says which and why.
     """
@@ -226,7 +226,7 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
     failures = [_Outcome(error=f"failed: {value}") if isinstance(value, Exception) else None for value in listed]
     numbers = [None if value is None or isinstance(value, Exception) else float(value) for value in listed]
     if any(number is not None and not math.isfinite(number) for number in numbers):
-        raise ValueError("returned a reward that is not finite; return None where it does not apply")
+        raise ValueError("returned a reward that is not finite; return None if it does not apply")
     return [failure or _Outcome(value=number) for failure, number in zip(failures, numbers, strict=True)]
 
 

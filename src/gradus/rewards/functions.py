@@ -33,7 +33,7 @@ def _named(name: str) -> Callable[[Any], Any]:
 def correctness(
     prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[Any], **columns: Any
 ) -> list[float | None]:
-    """1 if the marked answer states the gold value, else 0; None where the data set has no answer."""
+    """1 if the marked answer states the gold value, else 0; None if the data set has no answer."""
     return [_correct(completion_text(text), gold) for text, gold in zip(completions, answer, strict=True)]
 
 
@@ -76,7 +76,7 @@ def _incremental(text: str) -> float:
 
 
 def length(*, limit: int, margin: int | None = None) -> RewardFunction:
-    """0 up to ``limit - margin`` tokens, falling to -1 at ``limit`` and beyond (words, where no token ids are known).
+    """0 up to ``limit - margin`` tokens, falling to -1 at ``limit`` and beyond (words, if no token ids are known).
 
     ``margin`` is a fifth of the limit unless given. Source: arXiv 2503.14476, soft overlong punishment.
     """

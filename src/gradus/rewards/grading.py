@@ -58,13 +58,13 @@ class _RewardGrader:
 
 def tell_step(grader: Grader, step: int) -> None:
     """Let reward functions see the optimizer step that is about to be taken, as TRL does: ``trainer_state.global_step`` counts
-    the steps that were taken before. Nothing happens where the grader is not made of reward functions."""
+    the steps that were taken before. Nothing happens if the grader is not made of reward functions."""
     if isinstance(grader.compute, _RewardGrader):
         grader.compute.rewards.trainer_state.global_step = step - 1
 
 
 def logged_by(grader: Grader) -> Mapping[str, Sequence[float]]:
-    """What the grader's reward functions gave to ``log_metric`` in the last call, by name; nothing where it is not made of them."""
+    """What the grader's reward functions gave to ``log_metric`` in the last call, by name; nothing if it is not made of them."""
     return grader.compute.rewards.metrics if isinstance(grader.compute, _RewardGrader) else {}
 
 

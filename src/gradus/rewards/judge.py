@@ -35,7 +35,7 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What the judge said once. ``value`` is None where it gave none, and ``error`` says why; ``cost`` in US dollars."""
+    """What the judge said once. ``value`` is None if it gave none, and ``error`` says why; ``cost`` in US dollars."""
 
     value: float | None
     error: str | None = None
@@ -66,7 +66,7 @@ class Judge:
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], log_metric: Any = None, **columns: Any
     ) -> list[Any]:
-        """One score a completion: the mean of the samples; an error where one is missing."""
+        """One score a completion: the mean of the samples; an error if one is missing."""
         import openai
 
         golds = columns.get("answer") or [None] * len(prompts)
@@ -206,7 +206,7 @@ def judge(
     judged; the mean counts. ``recheck``: the share of answers that are judged once more, to measure how far the judge disagrees with
     itself. ``budget``: US dollars after which nothing more is asked, with ``price`` of a million prompt and completion tokens.
     ``cache``: a file that keeps scores. ``base_url``: the server, OPENAI_BASE_URL by default. ``show_answer``: tell the judge the
-    right answer, where the data set has one.
+    right answer, if the data set has one.
     """
     if not model or not rubric:
         raise ConfigError("judge needs settings.model and settings.rubric")

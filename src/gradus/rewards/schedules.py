@@ -68,7 +68,7 @@ class StepPlan:
 
 
 def adapt(weight: float, success: float | None, start: float, config: AdaptiveConfig) -> float:
-    """The weight after a step with this success rate; unchanged where success is not known.
+    """The weight after a step with this success rate; unchanged if success is not known.
 
     >>> adapt(1.0, 0.1, 1.0, AdaptiveConfig()), adapt(1.0, 0.9, 1.0, AdaptiveConfig()), adapt(1.0, 0.5, 1.0, AdaptiveConfig())
     (1.2, 0.8, 1.0)
@@ -103,7 +103,7 @@ class RewardSchedule:
 
     @property
     def steps(self) -> int | None:
-        """Length of all stages together; None where there are none or the last one has no end."""
+        """Length of all stages together; None if there are none or the last one has no end."""
         lengths = [stage.steps for stage in self._stages]
         return None if None in lengths else sum(length or 0 for length in lengths) or None
 

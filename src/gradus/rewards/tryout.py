@@ -30,7 +30,7 @@ class Tryout:
         return fsum(values) / len(values) if values else None
 
     def component_means(self) -> dict[str, float | None]:
-        """Mean unweighted value of each component where it applies."""
+        """Mean unweighted value of each component over the completions that it applies to."""
         by_name: dict[str, list[float]] = {}
         for each in self.scored:
             for name, value in each.components.items():

@@ -23,7 +23,7 @@ def relabel(
 ) -> list[Episode]:
     """The same episodes with ``Turn.expert_action`` set to the teacher's answer at every turn it could answer.
 
-    The teacher sees the observations that the student saw, in order. Where its session remembers its own answers it is told
+    The teacher sees the observations that the student saw, in order. If its session remembers its own answers it is told
     the student's (``Relabelable``). Nothing is rolled out.
     """
     relabeled: list[Episode] = []

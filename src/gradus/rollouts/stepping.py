@@ -20,7 +20,7 @@ _FIRST_PAUSE = 0.1  # seconds before a temporary fault is tried again; doubled e
 
 
 class Stepper:
-    """Takes calls of rows and gives back what came of them, several at once where they take time.
+    """Takes calls of rows and gives back what came of them, several at once if they take time.
 
     A plain call is done at once, one after another, unless ``stepping.threads``. What returns an awaitable is awaited beside the
     others. Nothing here depends on which comes first: :meth:`collect` gives rows in their order.

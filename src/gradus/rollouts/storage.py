@@ -75,7 +75,7 @@ _SCALARS = frozenset({str, int, float, bool, NoneType})
 
 @cache
 def _defaults(kind: type) -> list[tuple[str, Any]] | None:
-    """The fields of a kind of record with their defaults, MISSING where there is none; None for what is no record."""
+    """The fields of a kind of record with their defaults, MISSING if there is none; None for what is no record."""
     if not is_dataclass(kind):
         return None
     made = ((each, each.default_factory) for each in fields(kind))
@@ -173,7 +173,7 @@ def _line(value: Any) -> str:
 class EpisodeWriter:
     """Appends episodes to a file, flushed to disk before :meth:`write` returns, all of a call or none. A context manager.
 
-    Raises StorageError where the file cannot be written; it then holds what it held before the call.
+    Raises StorageError if the file cannot be written; it then holds what it held before the call.
     """
 
     def __init__(self, path: Path | str, *, environment: str, note: str | None = None) -> None:

@@ -34,7 +34,7 @@ def sign_test(wins: int, losses: int) -> float:
 def tango_interval(wins: int, losses: int, n: int, *, level: float = 0.95) -> tuple[float, float]:
     """Score interval of the difference of two paired shares, (wins - losses) / n, over ``n`` pairs.
 
-    It is defined where all pairs agree, and stays within [-1, 1]. Source: Tango, Statistics in Medicine 17, 1998, eqs. 9-12.
+    It is defined if all pairs agree, and stays within [-1, 1]. Source: Tango, Statistics in Medicine 17, 1998, eqs. 9-12.
 
     >>> [round(bound, 3) for bound in tango_interval(2, 0, 2)]
     [-0.315, 1.0]

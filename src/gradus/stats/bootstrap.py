@@ -29,7 +29,7 @@ def bca_interval(
 ) -> Interval:
     """Mean of ``values`` with its BCa bounds; None entries are left out.
 
-    Bounds are None below two values or clusters, and where all values are equal: resampling them says nothing.
+    Bounds are None below two values or clusters, and if all values are equal: resampling them says nothing.
     """
     kept = [i for i, value in enumerate(values) if value is not None]
     x = np.array([values[i] for i in kept], dtype=np.float64)

@@ -10,7 +10,7 @@ MISSING = "–"
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """``0.463``, with a true minus; a dash where there is none."""
+    """``0.463``, with a true minus; a dash if there is none."""
     if value is None:
         return MISSING
     text = f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -26,7 +26,7 @@ def format_signed(value: float | None, digits: int = 3) -> str:
 
 
 def format_interval(interval: Any, *, signed: bool = False, digits: int = 3) -> str:
-    """``0.463 [0.450, 0.476]``, never broken inside the brackets; without them where the bounds are undefined.
+    """``0.463 [0.450, 0.476]``, never broken inside the brackets; without them if the bounds are undefined.
 
     ``interval`` has ``mean``, ``low`` and ``high``, as attributes or as keys; None is a dash.
     """

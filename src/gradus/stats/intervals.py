@@ -14,7 +14,7 @@ from gradus.stats.distributions import Array, normal_quantile, student_quantile
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean with its confidence bounds. ``n`` values were used; bounds are None where nothing is known of the spread."""
+    """A mean with its confidence bounds. ``n`` values were used; bounds are None if nothing is known of the spread."""
 
     mean: float | None
     low: float | None
@@ -35,8 +35,8 @@ class Proportion:
 def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = None, level: float = 0.95) -> Interval:
     """Mean of ``values`` with its interval; None entries are left out.
 
-    Student's t; where all values are 0 or 1, Wilson's score interval of a share. Bounds are None below two values (or clusters),
-    and where all values are one number other than 0 or 1: such a sample says nothing of its own spread.
+    Student's t; if all values are 0 or 1, Wilson's score interval of a share. Bounds are None below two values (or clusters),
+    and if all values are one number other than 0 or 1: such a sample says nothing of its own spread.
 
     ``clusters``: one label per value; bounds are then cluster-robust with one degree of freedom less than clusters;
     a share takes the effective number of values that this error implies, with Student's t for the normal quantile. Source:
@@ -71,7 +71,7 @@ def _share(x: Array, error: tuple[float, int], clustered: bool, level: float) ->
         return wilson(float(x.sum()), x.size, level=level)
     mean = float(x.mean())
     spread, df = error
-    alone = df + 1.0  # where the clusters do not differ, each counts once
+    alone = df + 1.0  # if the clusters do not differ, each counts once
     size = min(float(x.size), mean * (1 - mean) / spread**2) if spread > 0 and 0 < mean < 1 else alone
     return score_interval(mean, size, student_quantile(0.5 + level / 2, df))
 

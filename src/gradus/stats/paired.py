@@ -18,8 +18,8 @@ from gradus.stats.intervals import wilson
 class Paired:
     """The differences a - b over ``n`` pairs.
 
-    ``low``, ``high``: bounds of the mean difference, Student's t, or Tango's score interval where all outcomes are 0 or 1. They
-    are None where all differences are one number: a sample without spread says nothing of its spread. ``bca_low``,
+    ``low``, ``high``: bounds of the mean difference, Student's t, or Tango's score interval if all outcomes are 0 or 1. They
+    are None if all differences are one number: a sample without spread says nothing of its spread. ``bca_low``,
     ``bca_high``: the bootstrap's. ``wins`` pairs have a > b and ``ties`` have a = b; ``win_low``, ``win_high`` are Wilson's
     bounds of the win rate wins / n, None under clusters, where pairs are not independent. ``error`` is the standard error of
     the mean difference. ``p`` is two-sided: of the t test, or of the exact sign test (McNemar's, for outcomes that are 0 or 1)

@@ -80,7 +80,7 @@ def train_sft(
 ) -> SftResult:
     """Train a model on what was said in ``episodes`` and write metrics, checkpoints, ``best`` and ``final`` to ``folder``.
 
-    ``best`` is the model with the lowest validation loss, the final one where nothing is held out. Resuming gives, bit for
+    ``best`` is the model with the lowest validation loss, the final one if nothing is held out. Resuming gives, bit for
     bit, what an unbroken run gives. ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the
     process that writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
@@ -241,7 +241,7 @@ class _Trainer:
         return [short for one in sequences if (short := short_turns(one, config.short_turns)).actions]
 
     def _noisy(self, sequence: TrainingSample, *key: int | str) -> TrainingSample:
-        """The sequence with noise in the answers that are read, where the settings want it."""
+        """The sequence with noise in the answers that are read, if the settings want it."""
         if not self.config.history_noise:
             return sequence
         rng = np.random.default_rng(child_seed(self.config.seed, "sft", "noise", *key))
@@ -281,7 +281,7 @@ class _Trainer:
         self.run = _Run(step=checkpoint.step, best=checkpoint.state["best"], last=dict(checkpoint.state["last"]))
 
     def finish(self) -> None:
-        """Write the final model, and make it the best one where nothing was held out."""
+        """Write the final model, and make it the best one if nothing was held out."""
         self.save("final")
         if self.run.best is None:
             self.save("best")

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 class Flaw:
     """``make`` turns a family's sound grader into a flawed one. ``needs``: traits of families that it can be planted in.
 
-    ``not_in``: traits where it would change nothing. ``prompt``: what is added to the question, with GOLD in it.
+    ``not_in``: traits under which it would change nothing. ``prompt``: what is added to the question, with GOLD in it.
     """
 
     make: Callable[[Family, Random], Judge]

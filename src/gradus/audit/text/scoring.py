@@ -30,7 +30,7 @@ _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """``value`` is None where the grader gave none: ``error`` says why, ``hung`` that it was cut off.
+    """``value`` is None if the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
     ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
     """

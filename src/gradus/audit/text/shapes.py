@@ -22,7 +22,7 @@ def is_number(text: str) -> bool:
 
 
 def fill(gold: str, value: str) -> str:
-    """The shape of the answer with every number replaced, or every word where it holds no number."""
+    """The shape of the answer with every number replaced, or every word if it holds no number."""
     filled = re.sub(r"\d+(?:\.\d+)?", value, re.sub(r"-(?=\d)", "", gold))
     return filled if filled != gold else re.sub(r"[A-Za-z]+", value, gold)
 

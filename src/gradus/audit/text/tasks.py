@@ -26,9 +26,9 @@ from gradus.rewards.grading import logged_by
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask:
-    """A question and an answer known to be right (None where nobody knows one).
+    """A question and an answer known to be right (None if nobody knows one).
 
-    ``before`` and ``after``: what stands around an answer where the task asks for a form, as ``<answer>`` and ``</answer>``.
+    ``before`` and ``after``: what stands around an answer if the task asks for a form, as ``<answer>`` and ``</answer>``.
     ``columns``: what the grader is told besides.
     """
 

@@ -83,7 +83,7 @@ def _answer(respond: Respond) -> Answer:
 
 
 def _append_lines(data: Mapping[str, Any]) -> list[str]:
-    """Where no grammar is known: each line of at least five words, once, and never a change to what is there."""
+    """Without a grammar: each line of at least five words, once, and never a change to what is there."""
     banks = data["banks"]
     lines = [part for line in data["text"].splitlines() for part in _cut(line, data["entry_words"])]
     kept = [line for line in dict.fromkeys(lines) if count_words(line) >= 5]

@@ -35,7 +35,7 @@ SYSTEM_PROMPT = (
 )
 
 _NO_EVENT = "calm"
-_NOTHING = "nothing"  # what was done where the answer could not be understood
+_NOTHING = "nothing"  # what was done if the answer could not be understood
 _LEVELS = round(1 / METER_GRID)
 _ODD_LEVELS = 12  # anomalies are shown up to this many grid steps
 _REWARD_LEVELS = round(REWARD_LIMIT / REWARD_GRID)
@@ -92,7 +92,7 @@ class Answer:
 
     @property
     def belief(self) -> list[float] | None:
-        """Digits as numbers in [0, 1]; None where no belief was stated."""
+        """Digits as numbers in [0, 1]; None if no belief was stated."""
         return None if self.digits is None else [digit / 9 for digit in self.digits]
 
 

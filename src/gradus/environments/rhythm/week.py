@@ -48,7 +48,7 @@ class Week:
 
     @property
     def belief_mae_by_day(self) -> list[float | None]:
-        """Mean absolute error of the belief held at the end of each day, (7,), None where none was stated or played."""
+        """Mean absolute error of the belief held at the end of each day, (7,), None if none was stated or played."""
         errors = np.abs(self.held_belief - self.truth).mean(axis=1)
         ends = [(day + 1) * SLOTS_A_DAY - 1 for day in range(len(DAYS))]
         return [float(errors[end]) if end < len(errors) and np.isfinite(errors[end]) else None for end in ends]
@@ -57,7 +57,7 @@ class Week:
 def read_week(episode: Episode) -> Week:
     """The played steps of an episode. A last turn that the world never answered is left out.
 
-    Raises GradingError where no step was played or the records are not Rhythm's.
+    Raises GradingError if no step was played or the records are not Rhythm's.
     """
     seen: list[Mapping[str, Any]] = [turn.data for turn in episode.turns[1:]]  # what each turn led to
     seen.append(episode.final.data if episode.final is not None else {})

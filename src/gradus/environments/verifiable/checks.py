@@ -27,7 +27,7 @@ def check_source(
 ) -> list[DataProblem]:
     """As :func:`check_tasks`, for an environment's name such as ``jsonl:train.jsonl``; others have nothing to check.
 
-    Raises ConfigError or StorageError where the data set cannot be read at all.
+    Raises ConfigError or StorageError if the data set cannot be read at all.
     """
     kind, _, argument = name.partition(":")
     if not has_data_set(name):
@@ -45,7 +45,7 @@ def check_tasks(
 ) -> list[DataProblem]:
     """All problems of a data set; an empty list means that there is none.
 
-    ``measure(system_prompt, question)`` gives a prompt's length in tokens, words where it is not given; prompts longer than
+    ``measure(system_prompt, question)`` gives a prompt's length in tokens, words if it is not given; prompts longer than
     ``prompt_limit`` are errors.
     """
     everything = {split: tasks.splits[split] for split in ("train", "in-distribution", "held-out")}

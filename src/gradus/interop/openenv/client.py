@@ -132,7 +132,7 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 def _text_field(action: Mapping[str, Any]) -> str | None:
-    """The field that a policy's answer goes to: ``text`` where it is taken, else the only field if that is a string."""
+    """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
     choices = [action, *action.get("anyOf", ())]
     if any("text" in properties(choice) for choice in choices):
         return "text"
@@ -146,7 +146,7 @@ def _grade(episodes: Sequence[Episode]) -> list[Reward]:
 
 
 def _grade_one(episode: Episode) -> Reward:
-    """The sum of the rewards; missing where the server gave none at all, which is not the same as zero."""
+    """The sum of the rewards; missing if the server gave none at all, which is not the same as zero."""
     if episode.env_return is None:
         return Reward(grader="return", value=None, error="the server gave no reward in this episode")
     terms = tuple((RewardTerm(component="return", value=turn.env_reward or 0.0),) for turn in episode.turns)

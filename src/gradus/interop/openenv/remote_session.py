@@ -59,7 +59,7 @@ class OpenEnvClient:
         return observation
 
     def step(self, action: str) -> Observation:
-        """Send an answer. One that is no JSON object where the server wants several fields is an invalid action."""
+        """Send an answer. If the server wants several fields, an answer that is no JSON object is an invalid action."""
         data = self._action(action)
         if data is None:
             return Observation(
@@ -78,7 +78,7 @@ class OpenEnvClient:
         return {}
 
     def probe(self) -> None:
-        """Take a session without beginning an episode. Raises WireError where the server has none left."""
+        """Take a session without beginning an episode. Raises WireError if the server has none left."""
         try:
             self._ask({"type": "state"}, "state")
         except WireError as error:

@@ -69,7 +69,7 @@ def make_app(
 ) -> Starlette:
     """A starlette app that serves ``loaded`` as model ``name``.
 
-    ``sampling`` (None for what the model was trained with) is used where a request names nothing else; ``rows`` requests are
+    ``sampling`` (None for what the model was trained with) is used if a request names nothing else; ``rows`` requests are
     answered at once. Requests without a seed draw from ``seed`` and their number. ``app.state.batch`` is the running :class:`ContinuousBatch`.
     """
     access = access or Access()

@@ -195,7 +195,7 @@ class ContinuousBatch:
             row.length += 1
 
     def _answer_alone(self, row: Generation) -> None:
-        """A whole answer, where there is no cache that rows could share."""
+        """A whole answer, of a model without a cache that rows could share."""
         ended = False
 
         def token(logits: Tensor) -> int:

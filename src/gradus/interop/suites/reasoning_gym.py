@@ -107,7 +107,7 @@ class ReasoningGymTasks:
         raise EnvironmentFault(f"{self.name} has too few different questions for a {split} task; give it other options")
 
     def examples(self, number: int) -> list[Item]:
-        """Training items. Where the first few cost much, a half or a quarter of ``number``: by rough steps, so that noise in times changes nothing."""
+        """Training items. If the first few take long, a half or a quarter of ``number``, so that noise in times changes nothing."""
         few = [self.item("train", TRAIN_SEEDS + index) for index in range(min(_FEW, number))]
         cost = self._seconds / self._numbered.cache_info().misses * number / _CPU_SECONDS
         number = max(len(few), number // (1 if cost < 1 else 2 if cost < 2 else 4))

@@ -12,7 +12,7 @@ from gradus.training.run.trackers import check_trackers
 
 
 def remote(subject: Subject) -> list[Finding]:
-    """Where a remote model teaches, acts or reads, there is a key, or the address of a server that needs none."""
+    """If a remote model teaches, acts or reads, there is a key, or the address of a server that needs none."""
     recipe = subject.recipe
     asked = [name for name in (recipe.teach.policy, *recipe.eval.policies) if name and name.startswith("remote:")]
     if "remote:" in recipe.environment:
@@ -33,7 +33,7 @@ def remote(subject: Subject) -> list[Finding]:
 
 
 def sampling_server(subject: Subject) -> list[Finding]:
-    """Where another server samples for GRPO, it is there."""
+    """If a server samples for GRPO, it answers."""
     config = subject.recipe.grpo
     if config.sampler == "local" or config.sampler_url is None:
         return [passed("this process samples")]

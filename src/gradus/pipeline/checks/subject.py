@@ -17,7 +17,7 @@ from gradus.rollouts import roll_out
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One line of the table. ``skip``: could not be looked at. ``remedy`` is empty where nothing is to be done."""
+    """One line of the table. ``skip``: could not be looked at. ``remedy`` is empty if nothing is to be done."""
 
     check: str = ""
     status: Literal["pass", "warn", "fail", "skip"]
@@ -102,7 +102,7 @@ class Subject:
 
     @cached_property
     def renderer(self) -> ChatRenderer:
-        """The chat template in pieces. Raises ConfigError where it cannot be extended turn by turn."""
+        """The chat template in pieces. Raises ConfigError if it cannot be extended turn by turn."""
         from transformers import AutoTokenizer
 
         tokenizer = self._read(AutoTokenizer, self.model)

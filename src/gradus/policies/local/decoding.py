@@ -47,7 +47,7 @@ class Prompt:
 
 @dataclass
 class Answer:
-    """What was sampled for one prompt; ``legal`` holds the legal ids of each token where a grammar was in force."""
+    """What was sampled for one prompt; ``legal`` holds the legal ids of each token if a grammar was in force."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

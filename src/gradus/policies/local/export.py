@@ -23,7 +23,7 @@ _LARGEST_GAP = 1e-4  # nats, merged against unmerged, both in float32
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """``gap``: largest difference of log-probs between merged and unmerged in float32, nats; None where nothing was merged."""
+    """``gap``: largest difference of log-probs between merged and unmerged in float32, nats; None if nothing was merged."""
 
     path: Path
     merged: bool

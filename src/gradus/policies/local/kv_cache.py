@@ -119,7 +119,7 @@ class RaggedCache(Cache):
     ) -> Tensor:
         """Write a layer's keys and values (KH, rows x S, D), then attend to the past: query (H, rows x S, D) to (rows x S, H, D).
 
-        ``mask`` is additive, (rows, 1, S, width). Where each row asks one question, the heads that share keys ask it together:
+        ``mask`` is additive, (rows, 1, S, width). If each row asks one question, the heads that share keys ask it together:
         they read the past once.
         """
         query, key, value = (part.unflatten(1, (rows, -1)).transpose(0, 1) for part in (query, key, value))

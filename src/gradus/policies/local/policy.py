@@ -220,7 +220,7 @@ class LocalSession:
         return _Reading(row=row, prompt=prompt, context=context, restart=restart)
 
     def _budget(self, length: int) -> int:
-        """Tokens that may be sampled behind a prompt of ``length``: the configured number, less where the context ends."""
+        """Tokens that may be sampled behind a prompt of ``length``: the configured number, or what the context leaves."""
         limit, wanted = self._policy.loaded.context, self._policy.sampling.max_new_tokens
         if limit is None:
             return wanted

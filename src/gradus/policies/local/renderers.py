@@ -318,7 +318,7 @@ def answer_message(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], t
 
 
 def _dated(template: str, day: Date) -> str:
-    """The template with a fixed day where it would ask the clock: a run that is resumed tomorrow reads the same prompts."""
+    """The template with a fixed day in place of the clock's: a run that is resumed tomorrow reads the same prompts."""
     return re.sub(
         r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""", lambda match: match[1] + day.strftime(match[2]) + match[1], template
     )

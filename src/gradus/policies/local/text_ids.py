@@ -49,7 +49,7 @@ class TextIds:
 
 def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
     """Text -> ids without added tokens. A fast tokenizer's core is asked directly: at 3,000 short texts a step the wrapper
-    around it costs more than the encoding. The wrapper is used where its state would change what the core does."""
+    around it costs more than the encoding. The wrapper is used if its state would change what the core does."""
     core = getattr(tokenizer, "backend_tokenizer", None)
 
     def encode(text: str) -> list[int]:

@@ -39,7 +39,7 @@ class Price:
 
 @dataclass(kw_only=True)
 class RemoteUsage:
-    """What a policy's calls have used up so far, failed and repeated ones included where the server said so.
+    """What a policy's calls have used up so far, failed and repeated ones included if the server said so.
 
     ``cost`` is in US dollars and None if no price was given or a reply did not say how many tokens it took.
     """

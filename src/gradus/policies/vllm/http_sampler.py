@@ -136,7 +136,7 @@ class HttpSampler:
             ) from error
 
     def room(self, length: int) -> int:
-        """Tokens to ask for behind a prompt of ``length``: the configured number, less where the server's context ends."""
+        """Tokens to ask for behind a prompt of ``length``: the configured number, or what the server's context leaves."""
         wanted = self.sampling.max_new_tokens
         if self._context is None:
             return wanted
@@ -181,7 +181,7 @@ class HttpSampler:
             ) from error
 
     def _post(self, address: str, body: Mapping[str, Any]) -> object:
-        """Post; the client asks again where that may help. PolicyError if there was no answer, APIStatusError if it was a refusal."""
+        """Post; the client asks again if that may help. PolicyError if there was no answer, APIStatusError if it was a refusal."""
         try:
             return self._client.post(address, body=dict(body), cast_to=object)
         except openai.APIStatusError:

@@ -108,7 +108,7 @@ def _episode_rewards(episodes: Sequence[Episode], names: Tensor, weights: Mappin
 
 
 def _component(reward: Reward, name: str, weight: float) -> float:
-    """A component, unweighted. Where it is undefined, what it added to the reward (mostly nothing), over its weight."""
+    """A component, unweighted. If it is undefined, what it added to the reward (mostly nothing), over its weight."""
     value = reward.components.get(name)
     if value is not None:
         return value

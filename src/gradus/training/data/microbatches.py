@@ -166,7 +166,7 @@ def _area(branches: Sequence[_Branch]) -> int:
 
 
 def _branches(sequences: Sequence[TrainingSample], share: bool) -> list[_Branch]:
-    """Group sequences by key where they share a prefix that no sampled token is part of."""
+    """Group by key the sequences that share a prefix without sampled tokens."""
     alone = [index for index, sequence in enumerate(sequences) if sequence.actions]
     if not share:
         return [_Branch(0, (index,), _reach(sequences[index])) for index in alone]
@@ -201,7 +201,7 @@ def _common_prefix(members: Sequence[TrainingSample]) -> int:
 
 
 def _split(branch: _Branch, sequences: Sequence[TrainingSample], budget: int) -> list[_Branch]:
-    """Cut a branch where it exceeds the budget, or where padding would cost more than computing the prefix again."""
+    """Cut a branch if it exceeds the budget, or if padding would cost more than computing the prefix again."""
     ordered = sorted(branch.members, key=lambda index: (-_reach(sequences[index]), index))
     lengths = [max(1, _reach(sequences[index]) - branch.prefix) for index in ordered]
     parts: list[_Branch] = []
@@ -296,7 +296,7 @@ def _labels(
 
 
 def _legal(chosen: Sequence[TrainingSample], vocabulary: int | None) -> Tensor | None:
-    """(A, V) bool, true where a grammar allowed the token; all true where no grammar was in force."""
+    """(A, V) bool, true where a grammar allowed the token; all true if no grammar was in force."""
     if all(one.legal is None for one in chosen):
         return None
     if vocabulary is None:

@@ -32,7 +32,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         deepspeed = _package("deepspeed")
         self._trained = [parameter for group in inner.param_groups for parameter in group["params"]]
         if any(hasattr(parameter, "_hp_mapping") for parameter in self._trained):
-            raise ConfigError("DeepSpeed cannot begin again: launch without it where a schedule resets the optimizer")
+            raise ConfigError("DeepSpeed cannot begin again: launch without it if a schedule resets the optimizer")
         if any(parameter.dtype != torch.float32 for parameter in self._trained):
             raise ConfigError(
                 "DeepSpeed trains float32 weights here; set dtype = float32, with autocast = true for speed"

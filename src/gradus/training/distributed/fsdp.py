@@ -34,7 +34,7 @@ LAUNCH = "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_a
 
 
 def shard(loaded: LoadedModel, *, samples: bool, beside: bool = False) -> LoadedModel:
-    """Shard the weights of ``loaded``, in place, where the launcher asks for FSDP, and return the inference model.
+    """Shard the weights of ``loaded``, in place, if the launcher asks for FSDP, and return the inference model.
 
     ``samples``: whether this process samples, and needs a full copy for it; :func:`sync_inference_model` copies new weights to it. Without
     FSDP, or without ``samples``, that is ``loaded`` itself; but a copy if it samples ``beside`` the training. Raises ConfigError for

@@ -1,9 +1,9 @@
 """Several processes as one trainer, started by ``accelerate launch``.
 
 Every process rolls out its share of a step's groups; the groups are then gathered, so that credit, figures and decisions are
-the same everywhere. It trains on its share of the sequences with the denominators of the whole step. Where every process holds the
+the same everywhere. It trains on its share of the sequences with the denominators of the whole step. If every process holds the
 whole model, the gradients are added up once, before clipping; so the sum is the gradient of one process, whatever their number, and
-processes need not cut their share into equally many microbatches. Where each holds a shard of it (:mod:`fsdp`), torch adds them up
+processes need not cut their share into equally many microbatches. If each holds a shard of it (:mod:`fsdp`), torch adds them up
 pass by pass. Process 0 alone writes files.
 """
 

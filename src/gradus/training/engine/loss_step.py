@@ -154,7 +154,7 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 
 @contextmanager
 def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
-    """What a training pass runs in: tree attention, autocast where it was asked for, and the backward pass's own dtype."""
+    """What a training pass runs in: tree attention, autocast if it was asked for, and the backward pass's own dtype."""
     bf16_backward = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
     attention = tree_attention(loaded.model, bf16_backward=bf16_backward)
     with attention, bfloat16_backward(loaded.model, enabled=bf16_backward), autocast(loaded, config):
@@ -186,7 +186,7 @@ def run_update(
     before_step: Callable[[], None] | None = None,
     skip_above: float | None = None,
 ) -> tuple[float, float]:
-    """One optimizer update over microbatches whose losses add up, over those of all processes where there are several.
+    """One optimizer update over microbatches whose losses add up, over those of all processes if there are several.
 
     ``loss`` must divide by figures of the whole step, so that the gradient does not depend on the cut. ``before_step`` may
     refuse the update by raising. A gradient whose norm is above ``skip_above`` moves nothing (DeepSpeed, which knows the norm after

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from gradus.policies.local.sampling import SamplingConfig
 
 MAX_LOGITS = 2**24  # tokens x vocabulary that are computed at once: 64 MiB in float32
-_TILES = {"cpu": (512, 1024)}  # tokens and words that are computed at once where nothing but a softmax is asked for
+_TILES = {"cpu": (512, 1024)}  # tokens and words that are computed at once if nothing but a softmax is asked for
 _TILE = (2048, 8192)  # on other devices
 
 TokenFigures = tuple[Tensor, Tensor | None, Tensor | None]  # log-probs, entropy, greedy, each (A,)
@@ -176,7 +176,7 @@ def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right; in place where the dtypes are one."""
+    """total += left @ right; in place if the dtypes are one."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     else:

@@ -1,4 +1,4 @@
-"""The live screen of a training run; plain lines where nobody watches a terminal."""
+"""The live screen of a training run; plain lines if nobody watches a terminal."""
 
 from __future__ import annotations
 

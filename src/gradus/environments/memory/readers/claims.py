@@ -28,7 +28,7 @@ def names_slot(content: str, slot: Slot) -> bool:
 
 
 def claim_of(content: str, slot: Slot) -> Claim | None:
-    """What ``content`` says of ``slot``; None where it does not name entity and attribute.
+    """What ``content`` says of ``slot``; None if it does not name entity and attribute.
 
     A value counts as former behind a word such as *formerly* in its clause, and not at all behind a *not*.
     """

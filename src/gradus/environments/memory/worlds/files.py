@@ -35,7 +35,7 @@ def with_facts(world: World) -> World:
 
 
 def locate_evidence(chunks: Sequence[Chunk], text: str) -> Evidence | None:
-    """The first chunk in which a text stands, None where there is none."""
+    """The first chunk in which a text stands, None if there is none."""
     place = next((i for i, chunk in enumerate(chunks) if text.strip() and text.strip() in chunk.text), None)
     return None if place is None else Evidence(chunk=place, text=text.strip())
 

@@ -23,7 +23,7 @@ Topics = Mapping[str, Sequence[Attribute]]
 
 
 def ask(timeline: Timeline, people: Sequence[str], topics: Topics, number: int, rng: random.Random) -> list[Question]:
-    """Up to ``number`` different questions, kinds drawn by weight where the world allows them."""
+    """Up to ``number`` different questions, of kinds that the world allows, drawn by weight."""
     candidates = {kind: _CANDIDATES[kind](timeline, people, topics) for kind in KINDS}
     for keys in candidates.values():
         rng.shuffle(keys)

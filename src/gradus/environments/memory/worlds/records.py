@@ -10,7 +10,7 @@ from gradus.core import Condition, Vocabulary
 from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 
 UNKNOWN = "unknown"
-NOTHING = "nothing"  # the answer where a list is asked for and is empty
+NOTHING = "nothing"  # the answer if a list is asked for and is empty
 
 
 @dataclass(frozen=True, kw_only=True)

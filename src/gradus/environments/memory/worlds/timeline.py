@@ -60,7 +60,7 @@ class Timeline:
         return self._current.get(key)
 
     def before(self, key: Key) -> Told | None:
-        """What held just before the current value, where that was a change and not a mistake set right."""
+        """What held just before the current value, if that was a change and not a mistake set right."""
         return self._before.get(key)
 
     def set(self, key: Key, told: Told | None, *, former: str | None) -> None:
