@@ -29,7 +29,34 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     Raises ConfigError if a method is missing or a coroutine, ``reset`` takes no seed, the class cannot be made without arguments, or
     ``actions`` is no list of texts.
     """
-    called = name or kind.__name__.lower()
+    _check_methods(kind)
+    actions, turns = _actions(kind), _turns(kind)
+
+    def move(seed: int) -> str:
+        return Random(seed).choice(actions) if actions else str(seed)
+
+    def random_move(_: Observation, script: Script) -> str:
+        return script.rng.choice(actions) if actions else str(script.rng.randrange(10))
+
+    teachers = ("expert",) if hasattr(kind, "expert") else ()
+    spec = game_spec(
+        name or kind.__name__.lower(),
+        summary=(inspect.getdoc(kind) or kind.__name__).partition("\n")[0],
+        make=lambda: ClassEnvironment(kind(), actions),
+        random_move=random_move,
+        moves=move,
+        max_turns=turns,
+        per_turn=True,
+        policies=dict.fromkeys(teachers, _expert),
+        teacher=(*teachers, "random")[0],
+        ladder=(*(() if actions else ("silence",)), "random", *teachers),
+    )
+    if not actions and not teachers:  # random digits teach nobody, and no words of theirs are known
+        spec = replace(spec, teacher=None, language=Language())
+    return spec
+
+
+def _check_methods(kind: type) -> None:
     reset: Callable[..., Any] | None = getattr(kind, "reset", None)
     step: Callable[..., Any] | None = getattr(kind, "step", None)
     if not callable(reset) or not callable(step):
@@ -46,33 +73,6 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
         raise ConfigError(
             f"{kind.__name__}.reset takes no seed; expected reset(self, seed), because the episodes of a group begin alike"
         )
-    actions = _actions(kind)
-    turns = getattr(kind, "max_turns", _TURNS)
-    if not isinstance(turns, int) or turns < 1:
-        raise ConfigError(f"{kind.__name__}.max_turns is {turns!r}; expected a whole number from 1 on")
-
-    def move(seed: int) -> str:
-        return Random(seed).choice(actions) if actions else str(seed)
-
-    def random_move(_: Observation, script: Script) -> str:
-        return script.rng.choice(actions) if actions else str(script.rng.randrange(10))
-
-    teachers = ("expert",) if hasattr(kind, "expert") else ()
-    spec = game_spec(
-        called,
-        summary=(inspect.getdoc(kind) or kind.__name__).partition("\n")[0],
-        make=lambda: ClassEnvironment(kind(), actions),
-        random_move=random_move,
-        moves=move,
-        max_turns=turns,
-        per_turn=True,
-        policies=dict.fromkeys(teachers, _expert),
-        teacher=(*teachers, "random")[0],
-        ladder=(*(() if actions else ("silence",)), "random", *teachers),
-    )
-    if not actions and not teachers:  # random digits teach nobody, and no words of theirs are known
-        spec = replace(spec, teacher=None, language=Language())
-    return spec
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -82,6 +82,13 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _expert(_: Observation, script: Script) -> str:
     environment: Any = script.start.environment
     return str(environment.expert())
+
+
+def _turns(kind: type) -> int:
+    turns = getattr(kind, "max_turns", _TURNS)
+    if not isinstance(turns, int) or turns < 1:
+        raise ConfigError(f"{kind.__name__}.max_turns is {turns!r}; expected a whole number from 1 on")
+    return turns
 
 
 def _actions(kind: type) -> Sequence[str]:

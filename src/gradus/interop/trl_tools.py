@@ -44,18 +44,12 @@ def trl_environment(
         ConfigError: nothing gives a reward, there are neither rows nor a factory, or fewer than two rows.
     """
     listed = [dict(row) for row in rows]
-    owned = environment_factory is not None and hasattr(environment_factory, "get_reward")
-    if not reward_funcs and not owned:
-        raise ConfigError("nothing gives a reward: give reward_funcs, or a factory that is a class with get_reward")
+    functions = _weighted_rewards(reward_funcs, environment_factory)
     if environment_factory is None and not listed:
         raise ConfigError("nothing says what to ask: give rows with a prompt, or an environment_factory")
     if len(listed) == 1:
         raise ConfigError("expected two rows or more, so that one is left for evaluation, got 1")
     kept = max(1, round(len(listed) * _KEPT)) if listed else 0
-    pairs = [each if isinstance(each, tuple) else (each, 1.0) for each in reward_funcs]
-    functions = [(_with_environments(function, environment_factory), weight) for function, weight in pairs]
-    if owned:
-        functions.append((_own_reward(getattr(environment_factory, "__name__", "environment")), 1.0))
 
     def train_task(index: int) -> Task:
         if not listed:
@@ -81,6 +75,19 @@ def trl_environment(
         true_reward_name="reward",
         max_turns=max_tool_calling_iterations + 1,
     )
+
+
+def _weighted_rewards(
+    given: Sequence[RewardFunction | tuple[RewardFunction, float]], factory: Callable[[], Any] | None
+) -> list[tuple[RewardFunction, float]]:
+    """The reward functions with their weights, and the factory's own ``get_reward`` behind them."""
+    pairs = [each if isinstance(each, tuple) else (each, 1.0) for each in given]
+    functions = [(_with_environments(function, factory), weight) for function, weight in pairs]
+    if factory is not None and hasattr(factory, "get_reward"):
+        functions.append((_own_reward(getattr(factory, "__name__", "environment")), 1.0))
+    if not functions:
+        raise ConfigError("nothing gives a reward: give reward_funcs, or a factory that is a class with get_reward")
+    return functions
 
 
 class _Rollout:

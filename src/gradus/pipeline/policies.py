@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.naming import did_you_mean
@@ -47,14 +47,7 @@ def make_policy(
     if head in spec.policies:
         return spec.policy(name)
     if head == "remote":
-        from gradus.policies.remote.policy import RemotePolicy
-
-        if not argument:
-            raise ConfigError(
-                "remote needs a model's name, as in remote:gpt-5-mini; set OPENAI_BASE_URL for another server"
-            )
-        settings = {"temperature": temperature, "max_tokens": max_new_tokens}
-        return RemotePolicy(argument, **{name: value for name, value in settings.items() if value is not None})
+        return _remote_policy(argument, temperature=temperature, max_tokens=max_new_tokens)
     if head in installed_policies():
         return installed_policies()[head].load()(argument or None)
     folder = find_model(name)
@@ -82,6 +75,17 @@ def make_policy(
         return policy(load())
     check_source(path)  # it should fail now, not behind the evaluation of others
     return ShelvedPolicy(shelf, path, load, policy, name=label or name)
+
+
+def _remote_policy(model: str, **settings: float | None) -> Policy:
+    from gradus.policies.remote.policy import RemotePolicy
+
+    if not model:
+        raise ConfigError(
+            "remote needs a model's name, as in remote:gpt-5-mini; set OPENAI_BASE_URL for another server"
+        )
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    return RemotePolicy(model, **given)
 
 
 @cache

@@ -54,6 +54,11 @@ class _ScriptSession:
     def close(self) -> None: ...
 
 
+def constant_policy(text: str) -> Policy:
+    """Always the same answer."""
+    return FunctionPolicy(f"constant:{text}", lambda _, __: text)
+
+
 def policy_factory(name: str, answer: Answer) -> Callable[[str | None], Policy]:
     """An entry for ``EnvironmentSpec.policies``: a policy that takes no argument after a colon."""
 

@@ -21,7 +21,6 @@ from gradus.core import (
     EnvironmentSpec,
     Episode,
     Grader,
-    Policy,
     Reward,
     RewardTerm,
     Stepping,
@@ -30,7 +29,7 @@ from gradus.core import (
 from gradus.core.addresses import is_loopback
 from gradus.interop.openenv.remote_session import TIMEOUT, TURNS, OpenEnvClient, Server, properties
 from gradus.interop.openenv.wire import WireError
-from gradus.policies.scripted import FunctionPolicy
+from gradus.policies.scripted import constant_policy
 
 _SCHEMES = {"ws": ("ws", "http"), "http": ("ws", "http"), "wss": ("wss", "https"), "https": ("wss", "https")}
 _OPTIONS = ("turns", "field", "sessions")
@@ -60,7 +59,7 @@ def load(argument: str | None) -> EnvironmentSpec:
         default_grader="return",
         conditions={"main": Condition(name="main", seeds=range(_EPISODES), summary=f"seeds 0 to {_EPISODES - 1}")},
         train_task=lambda index: Task(environment=name, seed=_TRAINING + index),
-        policies={"constant": _constant},
+        policies={"constant": lambda text: constant_policy(text or "")},
         true_reward=lambda episode: episode.env_return,
         true_reward_name="return",
         max_turns=server.turns,
@@ -152,8 +151,3 @@ def _grade_one(episode: Episode) -> Reward:
     terms = tuple((RewardTerm(component="return", value=turn.env_reward or 0.0),) for turn in episode.turns)
     value = fsum(term.value for (term,) in terms)
     return Reward(grader="return", value=value, components={"return": value}, terms=terms)
-
-
-def _constant(text: str | None) -> Policy:
-    """Always the same answer."""
-    return FunctionPolicy(f"constant:{text or ''}", lambda seen, script: text or "")

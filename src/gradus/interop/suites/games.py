@@ -22,7 +22,7 @@ from gradus.core import (
 )
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item
 from gradus.environments.verifiable.spec import text_vocabulary
-from gradus.policies.scripted import Answer, FunctionPolicy, policy_factory
+from gradus.policies.scripted import Answer, constant_policy, policy_factory
 from gradus.rollouts import roll_out
 
 _EXAMPLES = 24  # games that the vocabulary is made of
@@ -62,7 +62,7 @@ def game_spec(
         max_turns=max_turns,
         policies={
             **{key: policy_factory(key, answer) for key, answer in scripted.items()},
-            "constant": lambda text: FunctionPolicy(f"constant:{text or moves(0)}", lambda _, __: text or moves(0)),
+            "constant": lambda text: constant_policy(text or moves(0)),
         },
         true_reward=_return,
         teacher=teacher,

@@ -33,7 +33,7 @@ from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.tools import Tool, call_vocabulary, check_arguments
 from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks
-from gradus.policies.scripted import FunctionPolicy, Script, policy_factory
+from gradus.policies.scripted import Script, constant_policy, policy_factory
 from gradus.rollouts import roll_out
 
 _EXAMPLES = 24  # episodes that the vocabulary is made of
@@ -182,7 +182,7 @@ def episode_spec(
         max_turns=max_turns,
         policies={
             **{key: policy_factory(key, answer) for key, answer in policies.items()},
-            "constant": lambda text: FunctionPolicy(f"constant:{text or ''}", lambda _, __: text or ""),
+            "constant": lambda text: constant_policy(text or ""),
         },
         true_reward=lambda episode: episode.outcome.get("reward"),
         true_reward_name="reward",
