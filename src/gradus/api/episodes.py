@@ -128,15 +128,17 @@ class Regraded(Shown):
         """The means."""
         from rich.table import Table
 
+        from gradus.stats import format_number
+
         summary, weights = self.to_json(), self.spec.grader(self.grader).weights
         names = sorted({each.reward.grader for each in self.before if each.reward})
         table = Table(title=f"{len(self.episodes)} episodes of {self.spec.name}", box=None)
         table.add_column("reward under")
         table.add_column("mean", justify="right")
-        table.add_row(", ".join(names) or "no grader", _figure(summary["before"]))
-        table.add_row(self.grader, _figure(summary["reward"]), style="bold")
+        table.add_row(", ".join(names) or "no grader", format_number(summary["before"]))
+        table.add_row(self.grader, format_number(summary["reward"]), style="bold")
         for name, value in summary["components"].items():
-            table.add_row(f"  {name} (weight {weights[name]:g})", _figure(value))
+            table.add_row(f"  {name} (weight {weights[name]:g})", format_number(value))
         return [table]
 
     def save(self, path: str | Path) -> Path:
@@ -198,7 +200,3 @@ def play(
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fsum(known) / len(known) if known else None
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -63,6 +63,8 @@ class TriedRewards(Shown):
         from rich.table import Table
         from rich.text import Text
 
+        from gradus.stats import format_number
+
         names = list(self.tryout.component_means())
         table = Table(box=None)
         table.add_column("completion", overflow="ellipsis", no_wrap=True, max_width=28)
@@ -70,12 +72,12 @@ class TriedRewards(Shown):
         for name in [*names, "reward"]:  # long names are folded, so that narrow terminals show the figures whole
             table.add_column(name.replace("_", " "), justify="right", min_width=7, overflow="fold")
         for row in self.rows()[: self.limit]:
-            figures = [_figure(row["components"][name]) for name in names]
+            figures = [format_number(row["components"][name], 2) for name in names]
             text = Text(" ".join(row["completion"].split()) or "(empty)")
-            table.add_row(text, Text(row["read"] or "–"), *figures, _figure(row["value"]))
-        means = [_figure(value) for value in self.tryout.component_means().values()]
+            table.add_row(text, Text(row["read"] or "–"), *figures, format_number(row["value"], 2))
+        means = [format_number(value, 2) for value in self.tryout.component_means().values()]
         scored = len(self.tryout.scored)
-        table.add_row(f"mean of {scored}", "", *means, _figure(self.tryout.mean), style="bold")
+        table.add_row(f"mean of {scored}", "", *means, format_number(self.tryout.mean, 2), style="bold")
         return [table]
 
 
@@ -107,7 +109,3 @@ def try_rewards(
             for each in completions
         ]
     return TriedRewards(score(load_rewards(reward_entries(rewards), messages=messages), rows), limit)
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gradus.stats import format_number
+
 _MET = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "[dim]not measured[/dim]"}
 
 
@@ -26,9 +28,15 @@ def show_promises(
     table.add_column("wanted", justify="right")
     table.add_column("")
     for promise in promises:
-        value = "–" if promise["value"] is None else f"{promise['value']:.3f}"
         wanted = f"{promise['direction']} {promise['threshold']:g}"
-        table.add_row(promise["text"], promise["condition"], promise["figure"], value, wanted, _MET[promise["met"]])
+        table.add_row(
+            promise["text"],
+            promise["condition"],
+            promise["figure"],
+            format_number(promise["value"]),
+            wanted,
+            _MET[promise["met"]],
+        )
     console.print(table)
     missed = [each for each in promises if each["met"] is False]
     if missed and not quick:

@@ -31,6 +31,7 @@ from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.rollouts import read_episodes, write_episodes
+from gradus.stats import format_number
 from gradus.training.data.tasks import reserved_ids
 
 CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
@@ -133,7 +134,9 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
     episodes = read_episodes(run.folder / "teach" / "episodes.jsonl.gz").episodes
     folder = run.folder / "sft"
     result = sft_stage(run.recipe, run.base, episodes, folder, resume=begun(folder))
-    run.console.print(f"loss {_figure(result.loss)}, held out {_figure(result.validation_loss)} nats per action token")
+    run.console.print(
+        f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
+    )
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
@@ -242,10 +245,6 @@ def _tokens(folder: Path) -> int:
     """Tokens that a training stage went through, from its own metrics."""
     records = read_metrics(folder / "metrics.jsonl")
     return sum(int(record.get("tokens") or 0) for record in records if record.get("kind") in ("step", "sft"))
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:

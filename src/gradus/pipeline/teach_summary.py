@@ -8,6 +8,7 @@ from math import fsum
 from pathlib import Path
 
 from gradus.core import Episode, Grader, Policy
+from gradus.stats import format_number
 
 MOST_EPISODES, MOST_WORKERS = 10_000_000, 1024  # a mistyped number should not keep a machine busy for ever
 
@@ -30,13 +31,12 @@ class TeachSummary:
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
-        reward = "–" if self.reward_mean is None else f"{self.reward_mean:.3f}"
         tokens = self.prompt_tokens + self.completion_tokens
         money = (f", {tokens:,} tokens" if tokens else "") + ("" if self.cost is None else f", ${self.cost:.2f}")
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         return (
             f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
-            f"reward {self.grader} {reward}, {self.seconds:.1f} s{money}{reason}"
+            f"reward {self.grader} {format_number(self.reward_mean)}, {self.seconds:.1f} s{money}{reason}"
         )
 
 
