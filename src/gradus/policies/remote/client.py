@@ -10,19 +10,15 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import Usage, child_rng
+from gradus.policies.remote.refusals import CallError, Unanswered, brief, status_problem
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import AsyncOpenAI
 
-LONGEST_WAIT = 120.0  # seconds; a server that asks for more is out of quota, and waiting for it would look like a hang
 LONGEST_BACKOFF = 30.0  # seconds
-OUT_OF_SERVICE = frozenset(
-    {401, 402, 404}
-)  # key, account or address: no other row will fare better; 403 may be one prompt's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +64,6 @@ class Reply:
     usage: Usage
     cut: bool
     calls: tuple[Mapping[str, Any], ...] = ()
-
-
-class CallError(Exception):
-    """A call that finally failed. ``lasting``: the next row would fail in the same way."""
-
-    def __init__(self, message: str, *, kind: str, lasting: bool = False) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.lasting = lasting
-
-
-class _Unanswered(Exception):
-    """One attempt failed and another may succeed; ``wait`` is what the server asked for, in seconds."""
-
-    def __init__(self, message: str, *, kind: str, wait: float | None = None, lasting: bool = False) -> None:
-        super().__init__(message)
-        self.kind, self.wait, self.lasting = kind, wait, lasting
 
 
 @dataclass(frozen=True)
@@ -164,7 +143,7 @@ class ChatClient:
                 raise outage[0]
             try:
                 return await self._attempt(asked, meter)
-            except _Unanswered as problem:
+            except Unanswered as problem:
                 if attempt == self.retries:
                     message = f"{problem}, after {attempt + 1} attempts"
                     raise CallError(message, kind=problem.kind, lasting=problem.lasting) from None
@@ -176,7 +155,7 @@ class ChatClient:
         while (left := self._quiet_until - time.monotonic()) > 0:
             await asyncio.sleep(left)
 
-    async def _wait(self, problem: _Unanswered, attempt: int, key: tuple[int | str, ...]) -> None:
+    async def _wait(self, problem: Unanswered, attempt: int, key: tuple[int | str, ...]) -> None:
         if problem.wait is not None:
             self._quiet_until = max(self._quiet_until, time.monotonic() + problem.wait)
         jitter = child_rng(0, *key, "backoff", attempt).uniform(0.5, 1.0)
@@ -192,15 +171,15 @@ class ChatClient:
             async with asyncio.timeout(self.timeout):
                 raw = await self._create(asked)
         except (TimeoutError, openai.APITimeoutError):
-            raise _Unanswered(f"no answer within {self.timeout:g} s", kind="Timeout") from None
+            raise Unanswered(f"no answer within {self.timeout:g} s", kind="Timeout") from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
             refused = type(cause).__name__ == "ConnectError"  # as against a connection lost during one row's answer
-            raise _Unanswered(f"no connection to the server ({cause})", kind="Connection", lasting=refused) from None
+            raise Unanswered(f"no connection to the server ({cause})", kind="Connection", lasting=refused) from None
         except openai.APIStatusError as error:
-            raise _status_problem(error) from None
+            raise status_problem(error) from None
         except (ValueError, openai.APIResponseValidationError):
-            raise _Unanswered("the reply is not JSON", kind="MalformedReply") from None
+            raise Unanswered("the reply is not JSON", kind="MalformedReply") from None
         return self._read(raw, meter)
 
     async def _create(self, asked: _Asked) -> object:
@@ -228,7 +207,7 @@ class ChatClient:
         self._count(raw, meter)
         choices = getattr(raw, "choices", None)
         if not isinstance(choices, list) or not choices:
-            raise _Unanswered(f"the reply is no chat completion: {_brief(raw)}", kind="MalformedReply")
+            raise Unanswered(f"the reply is no chat completion: {brief(raw)}", kind="MalformedReply")
         message = getattr(choices[0], "message", None)
         reason = getattr(choices[0], "finish_reason", None)
         text = getattr(message, "content", None) or getattr(message, "refusal", None)
@@ -236,7 +215,7 @@ class ChatClient:
         if not isinstance(text, str) and not calls:
             if reason == "length":
                 raise CallError("the answer reached max_tokens before its first word; raise max_tokens", kind="Length")
-            raise _Unanswered(f"the reply has no content (finish_reason {reason!r})", kind="MalformedReply")
+            raise Unanswered(f"the reply has no content (finish_reason {reason!r})", kind="MalformedReply")
         price = self.usage.price
         cost = None if price is None or meter.unmetered else price.cost(meter.prompt, meter.completion)
         usage = Usage(prompt_tokens=meter.prompt, completion_tokens=meter.completion, cost=cost)
@@ -269,51 +248,3 @@ class ChatClient:
         meter.completion += completion
         self.usage.prompt_tokens += prompt
         self.usage.completion_tokens += completion
-
-
-def _status_problem(error: APIStatusError) -> Exception:
-    """What an HTTP error means for this row and for the others."""
-    status, said = error.status_code, _said(error)
-    wait = _retry_after(error.response.headers)
-    if status == 429 and (error.code == "insufficient_quota" or (wait or 0.0) > LONGEST_WAIT):
-        return CallError(f"the account's quota is used up (HTTP 429: {said})", kind="Quota", lasting=True)
-    if status in (408, 409, 425, 429) or status >= 500:
-        return _Unanswered(f"the server answered HTTP {status} ({said})", kind=f"HTTP{status}", wait=wait)
-    if error.code == "context_length_exceeded" or "context length" in said.lower():
-        return CallError(said, kind="ContextLengthError")
-    return CallError(
-        f"the server refused with HTTP {status}: {said}", kind=f"HTTP{status}", lasting=status in OUT_OF_SERVICE
-    )
-
-
-def _said(error: APIStatusError) -> str:
-    """The server's own words, without the client's wrapping."""
-    body = error.body
-    if isinstance(body, dict):
-        words = body.get("message") or body.get("detail") or body.get("error")
-        if words:
-            return _brief(words)
-    return _brief(error.response.text or error.message)
-
-
-def _brief(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= 200 else text[:199] + "…"
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asked for, from ``retry-after-ms`` or ``Retry-After`` (seconds or a date); RFC 9110, 10.2.3."""
-    for name, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
-        try:
-            seconds = float(value) / divisor
-        except ValueError:
-            try:
-                seconds = parsedate_to_datetime(value).timestamp() - time.time()
-            except ValueError:
-                continue
-        if seconds >= 0 and seconds == seconds:
-            return seconds
-    return None

@@ -23,7 +23,8 @@ from gradus.core import (
     child_seed,
 )
 from gradus.core.calls import read_message, write_calls
-from gradus.policies.remote.client import CallError, ChatClient, Price, RemoteUsage, Reply
+from gradus.policies.remote.client import ChatClient, Price, RemoteUsage, Reply
+from gradus.policies.remote.refusals import CallError
 
 T = TypeVar("T")
 Record = dict[str, Any]  # a message as the protocol has it
