@@ -1,10 +1,14 @@
 """Options that mean the same in every command, names that are checked first, and what a command ends with."""
 
+import importlib
+import inspect
 import json
 
 import pytest
 from typer.testing import CliRunner
 
+from gradus import api
+from gradus.audit.text.tasks import CALLS_SECONDS
 from gradus.cli.app import _stopped, app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError, GradusError, Panel
@@ -48,6 +52,39 @@ def test_json_without_a_file_prints_and_with_a_file_writes(words, tmp_path):
     assert json.loads(printed) == json.loads(file.read_text())
     assert shown.strip()
     assert not shown.lstrip().startswith(("{", "["))
+
+
+@pytest.mark.parametrize(
+    ("command", "call"),
+    [
+        ("audit", api.audit),
+        ("chat", api.chat),
+        ("check", api.check),
+        ("evaluate", api.evaluate),
+        ("export", api.export),
+        ("package_env", api.package_environment),
+        ("push", api.push),
+        ("run", api.run),
+        ("serve", api.serve),
+        ("serve_env", api.serve_environment),
+        ("teach", api.teach),
+        ("watch", api.watch),
+    ],
+)
+def test_an_option_has_the_default_of_the_call_that_it_goes_to(command, call):
+    options = inspect.signature(importlib.import_module(f"gradus.cli.{command}").command).parameters
+    given = {name: options[name].default.default for name in options}
+    arguments = {name: each.default for name, each in inspect.signature(call).parameters.items()}
+    shared = [
+        name
+        for name, value in given.items()
+        if value not in (None, ..., []) and arguments.get(name, inspect.Parameter.empty) is not inspect.Parameter.empty
+    ]
+    assert {name: given[name] for name in shared} == {name: arguments[name] for name in shared}
+
+
+def test_the_calls_of_a_grader_have_one_limit():
+    assert inspect.signature(api.audit).parameters["seconds"].default == CALLS_SECONDS
 
 
 def test_json_before_the_argument_is_no_file():

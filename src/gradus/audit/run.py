@@ -8,7 +8,7 @@ from typing import Any
 from gradus.audit.attack import Attack, Attacker, Target, attack_answers, run_attacker, skipped_attack
 from gradus.audit.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
 from gradus.audit.determinism import Elsewhere
-from gradus.audit.exploit import check_search, constant_credit, search_plans
+from gradus.audit.exploit import PlanSearch, check_search, constant_credit, search_plans
 from gradus.audit.hygiene import check_hygiene, check_tasks
 from gradus.audit.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
 from gradus.audit.records import Hack, PanelEpisodes, Point
@@ -71,15 +71,6 @@ def run_audit(
     ]
     if progress is not None:
         progress("signal and hygiene", 1, 1)
-    searched_plans = [
-        ("search: " + plan.describe(), "search", episodes_of)
-        for plan, episodes_of in zip(plan_search.finalists, plan_search.episodes, strict=True)
-    ]
-    searched_plans += [("attack: " + each.plan, "search", each.episodes) for a in attacks for each in a.attempts]
-    points = [
-        *(_point(name, rolled_out.role(name), episodes_of) for name, episodes_of in rolled_out.episodes.items()),
-        *(_point(name, role, episodes_of) for name, role, episodes_of in searched_plans),
-    ]
     return AuditResult(
         environment=spec.name,
         grader=judged.name,
@@ -88,7 +79,7 @@ def run_audit(
         episodes=len(tasks),
         seed=seed,
         checks=checks,
-        points=points,
+        points=_points(rolled_out, plan_search, attacks),
         hack=_dearest([hack, *(attack.hack for attack in attacks)]),
         panel=rolled_out,
     )
@@ -141,9 +132,9 @@ def audit_any(
     spec: EnvironmentSpec,
     grader: Grader,
     *,
-    episodes: int = 60,
-    budget: int = 8000,
-    seed: int = 0,
+    episodes: int,
+    budget: int,
+    seed: int,
     signal_policy: Policy | None = None,
     marks: Mapping[str, str] | None = None,
     unsafe: bool = False,
@@ -174,6 +165,15 @@ def audit_any(
 def _dearest(hacks: Sequence[Hack | None]) -> Hack | None:
     """The hack that is shown: the one that gains most reward."""
     return max((each for each in hacks if each), key=lambda each: each.reward.mean or 0.0, default=None)
+
+
+def _points(panel: PanelEpisodes, plan_search: PlanSearch, attacks: Sequence[Attack]) -> list[Point]:
+    """Panel, plans of the search and attempts of attackers, as the figure shows them."""
+    named = [(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
+    plans = zip(plan_search.finalists, plan_search.episodes, strict=True)
+    named += [("search: " + plan.describe(), "search", episodes) for plan, episodes in plans]
+    named += [("attack: " + each.plan, "search", each.episodes) for attack in attacks for each in attack.attempts]
+    return [_point(name, role, episodes) for name, role, episodes in named]
 
 
 def _point(name: str, role: str, episodes: Sequence[Any]) -> Point:
