@@ -42,7 +42,7 @@ def turns(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("baseline", BASELINES)
 @given(seed=st.integers(0, 10**6), shift=st.floats(-100, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_shifting_all_rewards_changes_nothing(scale, baseline, seed: int, shift: float):
     rewards, groups = batch(seed)
     a = group_advantages(rewards, groups, scale=scale, baseline=baseline)
@@ -52,7 +52,7 @@ def test_shifting_all_rewards_changes_nothing(scale, baseline, seed: int, shift:
 
 @pytest.mark.parametrize("scale", SCALES)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_permuting_rows_permutes_advantages_and_names_do_not_matter(scale, seed: int):
     rewards, groups = batch(seed)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(rewards)))
@@ -65,7 +65,7 @@ def test_permuting_rows_permutes_advantages_and_names_do_not_matter(scale, seed:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_groups_do_not_leak(seed: int):
     """What happens in one group changes no other group's advantages, unless a scale is shared on purpose."""
     rewards, groups = batch(seed)
@@ -109,7 +109,7 @@ def test_sums_in_another_order_are_equal_too():
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_scales_against_loops(seed: int):
     rewards, groups = batch(seed)
     rewards[groups == groups[0]] = 0.3  # one zero-variance group
@@ -133,7 +133,7 @@ def test_scales_against_loops(seed: int):
 
 
 @given(seed=st.integers(0, 10**6), discount=st.sampled_from([1.0, 0.9]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_turn_advantages_against_loops(seed: int, discount: float):
     rewards_by_turn, lengths, groups = turns(seed)
     got = turn_advantages(rewards_by_turn, lengths, groups, scale="none", discount=discount)
@@ -165,7 +165,7 @@ def test_one_turn_is_leave_one_out():
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_span_channels_add_up_to_turn_advantages(seed: int):
     """Where every token stands in every span, span credit is turn credit; where spans part, each gets its own channel."""
     rewards_by_turn, lengths, groups = turns(seed)

@@ -105,7 +105,7 @@ def test_a_missing_feature_falls_into_some_bin_instead_of_failing():
         assert feature.bin({"a": None}) == 0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 3))
 def test_draws_are_legal_and_the_distribution_stays_one(seed, steps, bins):
     feature = Feature(path=("x",), bins=bins) if bins > 1 else None

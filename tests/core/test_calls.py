@@ -98,7 +98,7 @@ values = st.recursive(scalars, lambda each: st.lists(each, max_size=3) | st.dict
 
 
 @given(st.lists(st.tuples(names, st.dictionaries(names, values, max_size=3)), min_size=1, max_size=3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_what_is_written_is_read(calls):
     text = write_calls([ToolCall(name=name, arguments=arguments) for name, arguments in calls])
     assert [(call.name, call.arguments) for call in read_message(text).calls] == calls
@@ -107,7 +107,7 @@ def test_what_is_written_is_read(calls):
 @given(
     st.text(alphabet=st.sampled_from('{}[]"<>|/:,_aetool_callname 1\n'), max_size=60), st.sampled_from(sorted(FORMS))
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_nothing_that_a_model_writes_raises(noise, form):
     for head in ("", "<tool_call>", "[TOOL_CALLS]", "<|tool_call>call:a{", '{"name": '):
         for call in read_message(head + noise, form).calls:

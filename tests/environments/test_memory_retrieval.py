@@ -34,7 +34,7 @@ def fresh_scores(documents: list[list[str]], query: list[str], b: float) -> np.n
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(steps=STEPS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), n=st.integers(1, 6))
 def test_a_memory_that_changes_scores_like_one_fresh_index(on_disk: bool, steps, query, n) -> None:
     with tempfile.TemporaryDirectory() as folder:

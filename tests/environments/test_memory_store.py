@@ -62,7 +62,7 @@ def check_invariants(memory: Memory, ids_seen: set[int]) -> None:
     assert Memory.from_json(json.loads(json.dumps(memory.to_json()))).state() == memory.state()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(CALL, max_size=25))
 def test_any_sequence_of_calls_keeps_the_invariants(calls: list[str]) -> None:
     memory = Memory()
@@ -75,7 +75,7 @@ def test_any_sequence_of_calls_keeps_the_invariants(calls: list[str]) -> None:
         check_invariants(memory, seen)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(max_size=300))
 def test_any_text_is_answered_and_keeps_the_invariants(text: str) -> None:
     memory = Memory()
@@ -85,7 +85,7 @@ def test_any_text_is_answered_and_keeps_the_invariants(text: str) -> None:
     check_invariants(memory, set())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(min_size=1, max_size=80), st.lists(st.integers(0, 400), max_size=3))
 def test_damaged_calls_never_raise(content: str, cuts: list[int]) -> None:
     text = json.dumps([{"name": "memory_insert", "arguments": {"category": "values", "content": content}}] * 2)
@@ -194,7 +194,7 @@ def test_reading_changes_no_file(tmp_path: Path) -> None:
     assert {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir() if file.name != ".lock"} == before
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(CALL, max_size=15), st.text(max_size=40))
 def test_a_memory_on_disk_is_the_memory_in_the_process(calls: list[str], query: str) -> None:
     memory = Memory(clock=lambda: "1 May")

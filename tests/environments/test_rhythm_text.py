@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_never_guessed(text: str, message: str) -> None:
     assert message in (answer.error or "")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=60))
 def test_the_parser_never_raises(text: str) -> None:
     answer = parse_answer(text)

@@ -92,7 +92,7 @@ def test_modifiers_change_signs_and_not_only_sizes() -> None:
         assert ((sums.min(axis=0) < 0) & (sums.max(axis=0) > 0)).any(), MODIFIERS[modifier]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     meters=st.lists(st.floats(0, 1), min_size=5, max_size=5),
     seed=st.integers(0, 2**32),

@@ -21,13 +21,13 @@ SMALL = NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, cont
 
 
 @given(st.text(alphabet=st.sampled_from(list("sleepday 01\n\t.é☃<|>")), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_text_comes_back_exactly(text: str):
     assert TOKENIZER.decode(TOKENIZER.encode(text, add_special_tokens=False)) == text
 
 
 @given(st.text(max_size=20).filter(lambda t: "▁" not in t and "\r" not in t))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bytes_carry_what_no_piece_can(text: str):
     assert TOKENIZER.decode(TOKENIZER.encode(text, add_special_tokens=False)) == text
 

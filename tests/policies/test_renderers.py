@@ -126,7 +126,7 @@ words = st.text(alphabet=st.sampled_from("abc user lo\nt:er12"), min_size=1, max
 @pytest.mark.parametrize("make", [byte_tokenizer, spaced_tokenizer])
 @pytest.mark.parametrize("style", STYLES)
 @given(said=st.tuples(words, words, words, words, words))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_pieces_add_up_to_what_the_template_writes(make: Any, style: str, said: tuple[str, ...]):
     template, stop = STYLES[style]
     tokenizer = make(template)

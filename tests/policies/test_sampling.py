@@ -44,7 +44,7 @@ def slow(logits: list[float], config: SamplingConfig, legal: list[bool]) -> list
     return [x - log_total for x in scores]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 2**32 - 1),
     temperature=st.sampled_from([0.5, 1.0, 1.5]),
@@ -104,7 +104,7 @@ def test_draw_inverts_the_cumulative_distribution():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_draw_never_takes_an_impossible_token(seed: int):
     rng = np.random.default_rng(seed)
     logits = torch.tensor(rng.normal(size=(4, 7)) * 30, dtype=torch.float32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as reference
 
@@ -145,7 +145,6 @@ def test_holm_known_values():
     assert holm([0.04, None, 0.01]) == [0.04, None, 0.02]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_never_helps_never_exceeds_bonferroni_and_keeps_order(p):
     adjusted = holm(p)
@@ -186,7 +185,6 @@ def test_no_episodes_show_no_difference():
     assert episodes_needed(0.1, 0.0) == 2
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(finite, finite), min_size=3, max_size=20))
 def test_spearman_is_scipys(pairs):
     x, y = [a for a, _ in pairs], [b for _, b in pairs]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as reference
 
@@ -75,7 +75,6 @@ def test_wilson_known_values(successes, n, low, high):
     assert (result.low, result.high) == pytest.approx((low, high), abs=1e-5)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_holds_the_share_and_stays_in_range(case):
     result = wilson(*case)

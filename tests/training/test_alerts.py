@@ -128,29 +128,41 @@ def test_a_spike_moves_no_weight_and_three_restore_the_best(
     assert taken[11]["lr"] == pytest.approx(0.5 * taken[10]["lr"])
 
 
-@pytest.mark.parametrize("after", [4, 7, 9, 10])
-def test_a_resumed_run_with_alerts_is_the_unbroken_one(lamps_model: Path, tmp_path: Path, after: int) -> None:
+def adjusting(taken: Records) -> list[dict[str, Any]]:
     """A monitor that asks for everything: a lower rate at step 5, the best weights at step 9 and at step 11."""
+    count = sum(record["kind"] == "step" for record in taken)
+    adjust = {5: {"lr": 0.5}, 9: {"restore": "best"}, 11: {"restore": "best", "lr": 0.5}}.get(count)
+    base = {"rule": f"rule {count}", "severity": "warn", "evidence": "e", "remedy": "r"}
+    return [{**base, "adjust": adjust}] if adjust else []
 
-    def monitor(taken: Records) -> list[dict[str, Any]]:
-        count = sum(record["kind"] == "step" for record in taken)
-        adjust = {5: {"lr": 0.5}, 9: {"restore": "best"}, 11: {"restore": "best", "lr": 0.5}}.get(count)
-        base = {"rule": f"rule {count}", "severity": "warn", "evidence": "e", "remedy": "r"}
-        return [{**base, "adjust": adjust}] if adjust else []
+
+ADJUST = settings(on_alert="adjust", validation_every=2, lr=2e-2)
+
+
+@pytest.fixture(scope="module")
+def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GrpoResult]:
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    return folder, train(lamps_model, folder, ADJUST, adjusting)
+
+
+@pytest.mark.parametrize("after", [4, 7, 9, 10])
+def test_a_resumed_run_with_alerts_is_the_unbroken_one(
+    unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path, after: int
+) -> None:
+    whole, wanted = unbroken
+    broken = tmp_path / "broken"
 
     def press(record: Mapping[str, Any]) -> None:
         if record["step"] == after:
             signal.raise_signal(signal.SIGINT)
 
-    config = settings(on_alert="adjust", validation_every=2, lr=2e-2)
-    unbroken = train(lamps_model, tmp_path / "unbroken", config, monitor)
     with pytest.raises(KeyboardInterrupt):
-        train(lamps_model, tmp_path / "broken", config, monitor, on_step=press)
-    resumed = train(lamps_model, tmp_path / "broken", config, monitor, resume=True)
-    assert (resumed.best_step, resumed.best_reward) == (unbroken.best_step, unbroken.best_reward)
+        train(lamps_model, broken, ADJUST, adjusting, on_step=press)
+    resumed = train(lamps_model, broken, ADJUST, adjusting, resume=True)
+    assert (resumed.best_step, resumed.best_reward) == (wanted.best_step, wanted.best_reward)
     for name in ("best", "final"):
-        left, right = (load_file(tmp_path / run / name / "model.safetensors") for run in ("unbroken", "broken"))
+        left, right = (load_file(run / name / "model.safetensors") for run in (whole, broken))
         assert all(left[key].equal(right[key]) for key in left)
-    alerts = [records(tmp_path / run, "alert") for run in ("unbroken", "broken")]
+    alerts = [records(run, "alert") for run in (whole, broken)]
     assert alerts[0] == alerts[1]
     assert any("restored step" in one["action"] for one in alerts[0])

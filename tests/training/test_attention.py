@@ -33,7 +33,7 @@ def run(parts: list[Tensor], offset: int, *, bf16_backward: bool) -> list[Tensor
     return [out, *torch.autograd.grad((out * weight).sum(), leaves)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.integers(0, 99),
     st.integers(1, 3),

@@ -114,7 +114,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(
     suffix=st.integers(1, 20),
     budget=st.integers(1, 300),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_sampled_token_is_scored_once_with_its_own_number(
     seed: int, groups: int, members: int, prefix: int, suffix: int, budget: int
 ) -> None:
