@@ -1,8 +1,8 @@
 """Hidden values that can be read off what is shown.
 
-That a hidden value stands somewhere is no leak: a label stands in the question, and a right answer may be a word of the text. A leak
-is a *place* that holds it: a path in the structured observation, or a place in the text (after the same words, or the same word of
-the same line), at which task after task shows its own hidden value, and hardly ever another task's. A hidden key by name is a leak at once.
+A hidden value that is shown somewhere is not yet a leak: the question may list all labels, and a right answer may be a word of the
+text. A leak is a *place* at which each task shows its own hidden value, and hardly ever another task's. A place is a path in the
+structured observation, or one in the text: after the same words, or the same word of the same line. A hidden key is a leak by its name.
 """
 
 from __future__ import annotations

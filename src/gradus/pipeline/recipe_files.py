@@ -1,8 +1,12 @@
 """From a TOML file, an environment or a name to a recipe, with changes.
 
-Later layers win: the environment's own recipe or the file that was given; with a model, its ``[lm]`` table, whose ``sft`` and
-``grpo`` take the place of those for a nano model, and settings by the model's size if nothing else is said; its ``[quick]`` table
-if asked for; a preset of a machine; then the command line's ``--seed``, ``--grader`` and every ``--set key=value``.
+A recipe is made in layers, and a later one wins:
+
+1. the environment's own recipe, or the file that was given
+2. with a model: the ``[lm]`` table, whose ``sft`` and ``grpo`` replace those for a nano model; settings by the model's size
+3. the ``[quick]`` table, if asked for
+4. the preset of a machine
+5. the command line: ``--seed``, ``--grader`` and every ``--set key=value``
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A teacher looks over a student's shoulder: what would it have answered where the student was?
+"""What a teacher would have answered in each state that a student reached.
 
-SFT on a teacher's own episodes alone shows the student only places where the teacher goes, with the teacher's answers in
-the history to copy from. Labeling the student's episodes shows it its own mistakes (DAgger, arXiv 1011.0686).
+A teacher's own episodes hold only states that the teacher reaches, with its answers in the history to copy from. Labels on the
+student's episodes show the student its own mistakes (DAgger, arXiv 1011.0686).
 """
 
 from __future__ import annotations

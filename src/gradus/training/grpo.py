@@ -70,17 +70,26 @@ def train_grpo(
 ) -> GrpoResult:
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
-    ``grader``: its name in ``spec`` or a grader; None is the environment's default. ``schedule`` changes its weights, the
-    learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare. ``monitor``
-    looks at all records of steps and validations after each step and returns alerts; ``config.on_alert`` says what they do.
-    ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the process that writes. Resuming
-    gives, bit for bit, the weights of an unbroken run. ``sampler`` samples in place of the model in this process (a server,
-    say); its actions must carry token ids and log-probs, and ``push_weights`` is called with the weights and the step, before
-    the first step and after each ``sync_every``-th one, to bring them there. Validation stays in this process.
-    ``sources``: setting -> where it came from, for ``resolved.json``. Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
+    A resumed run gives, bit for bit, the weights of an unbroken one. Ctrl-C finishes the step, writes a checkpoint and raises
+    KeyboardInterrupt.
 
-    Raises ConfigError for what cannot be used as given, StorageError if a file cannot be written, TrainingError if training
-    cannot go on; the run folder then still holds its last checkpoint.
+    Args:
+        grader: its name in ``spec``, or a grader; None is the environment's default.
+        schedule: changes the grader's weights, the learning rate and the optimizer from step to step. Validation keeps the grader
+            as it is, so that steps compare.
+        monitor: is given all records of steps and validations after each step and returns alerts; ``config.on_alert`` says what
+            they do.
+        on_step: is given every step's record.
+        on_record: is given all that goes to the metrics, in the process that writes.
+        sampler: samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs.
+            Validation stays in this process.
+        push_weights: is called with the weights and the step, before the first step and after each ``sync_every``-th one.
+        sources: setting -> where it came from, for ``resolved.json``.
+
+    Raises:
+        ConfigError: something cannot be used as given.
+        StorageError: a file cannot be written. TrainingError: training cannot go on. The run folder then still holds its last
+            checkpoint.
     """
     config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)

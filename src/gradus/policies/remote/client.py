@@ -1,7 +1,7 @@
 """One chat completion over the OpenAI protocol, asked until it is answered or cannot be.
 
-The official client's own retries are switched off: they cover neither a reply that is no chat completion nor a server that
-keeps a connection alive without ever answering, and they let every caller find out about a rate limit on its own.
+The official client's own retries are switched off. They do not cover a reply that is no chat completion, nor a server that keeps a
+connection alive without answering, and each caller would meet a rate limit on its own.
 """
 
 from __future__ import annotations
