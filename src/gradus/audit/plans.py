@@ -1,4 +1,4 @@
-"""Policies without a mind: an answer looked up by the time and at most one feature of what is shown.
+"""Simple policies for the search: an answer looked up by the time and at most one feature of what is shown.
 
 A plan may also bend a reflex: at the places that it keeps, the reflex's own word stands.
 """
