@@ -213,6 +213,31 @@ def test_the_teacher_solves_babi(task: str) -> None:
             assert all(value == 1.0 for key, value in kinds.items() if not key.endswith("qa3")), kinds
 
 
+@pytest.mark.parametrize("task", ["qa1", "qa2", "qa8"])
+def test_made_stories_are_new_and_the_teacher_solves_them(task: str) -> None:
+    spec = load(f"memory:babi:{next(BABI.glob(f'{task}_*_train.txt'))}")
+    read, made = ([spec.train_task(i) for i in indices] for indices in (range(4), range(100_000, 100_012)))
+    episodes, again = (roll_out(spec, spec.policy("teacher"), made).episodes for _ in range(2))
+    told = ["\n".join(turn.observation for turn in episode.turns) for episode in episodes]
+    assert told == ["\n".join(turn.observation for turn in episode.turns) for episode in again]
+    assert len(set(told)) == len(told)
+    assert [spec.true_reward(episode) for episode in episodes] == [1.0] * len(made)
+    words = {word for text in told for word in text.partition("Memory:")[0].split()}
+    known = {
+        word
+        for episode in roll_out(spec, spec.policy("noop"), read).episodes
+        for turn in episode.turns
+        for word in turn.observation.split()
+    }
+    assert words - known <= {"Memory:", "|", "location", "holder"} | {word for word in words if not word.isalpha()}
+
+
+def test_a_story_that_is_not_understood_is_given_as_it_is() -> None:
+    source = babi_source(str(next(BABI.glob("qa3_*_train.txt"))))
+    index = 100_000
+    assert source.world(index) == source.world(0)
+
+
 def test_babi_finds_siblings_and_says_what_is_missing(tmp_path: Path) -> None:
     one = next(BABI.glob("qa1_*_train.txt"))
     assert len(babi_source(str(one)).conditions) == 1

@@ -1,7 +1,7 @@
 """bAbI (arXiv 1502.05698), tasks of people and things that move: where is Mary? Questions are asked as the story goes.
 
 A path is a file, a folder of files, or several of both, comma-separated. Stories of ``*_train.txt`` are for training, those of
-``*_test.txt`` for testing; a file's sibling is found by itself.
+``*_test.txt`` for testing; a file's sibling is found by itself. Training tasks behind the last story are made ones, of the same shapes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradus.core import Condition, ConfigError, Vocabulary
+from gradus.core import Condition, ConfigError, Vocabulary, child_rng
+from gradus.environments.memory.worlds.babi_made import Line, can_be_made, cast_of, made_story
 from gradus.environments.memory.worlds.babi_story import append_facts, sentence_facts, teach_story
 from gradus.environments.memory.worlds.babi_story import question as read_question
 from gradus.environments.memory.worlds.files import TEST_BASE, common_words
@@ -24,6 +25,8 @@ _LINE = re.compile(r"(\d+) (.*)")
 def babi_source(path: str) -> Source:
     """Worlds from bAbI files; conditions are ``test`` and, with several tasks, one for each."""
     trains, tests = _files(path)
+    shapes = [(file, story) for file in trains for story in _read_lines(file)]
+    casts = {file: cast_of([story for each, story in shapes if each == file]) for file in trains}
     taught = [world for file in trains for world in read_stories(file)]
     tested = [(file.name.partition("_")[0], world) for file in tests for world in read_stories(file)]
     if not taught or not tested:
@@ -36,7 +39,13 @@ def babi_source(path: str) -> Source:
         conditions += [Condition(name=task, seeds=seeds, summary=f"test stories of {task}")] if len(tests) > 1 else []
 
     def world(seed: int, **options: Any) -> World:
-        return tested[seed - TEST_BASE][1] if seed >= TEST_BASE else taught[seed]
+        if seed >= TEST_BASE:
+            return tested[seed - TEST_BASE][1]
+        file, shape = shapes[seed % len(shapes)]
+        if seed < len(taught) or not can_be_made(shape, casts[file]):
+            return taught[seed % len(taught)]
+        story = made_story(shape, casts[file], child_rng(seed, "memory-babi"))
+        return _story(story, f"{file.stem}-made-{seed}", file)
 
     def vocabulary() -> Vocabulary:
         words = common_words([chunk.text for one in taught for chunk in one.chunks])
@@ -47,7 +56,7 @@ def babi_source(path: str) -> Source:
         name=f"memory:babi:{path}",
         summary="bAbI stories of people and things that move",
         world=world,
-        train=lambda index: (index % len(taught), {}),
+        train=lambda index: (index % TEST_BASE, {}),
         conditions={condition.name: condition for condition in conditions},
         max_chunks=max(len(one.chunks) for one in [*taught, *(story for _, story in tested)]),
         vocabulary=vocabulary,
@@ -75,9 +84,13 @@ def _files(path: str) -> tuple[list[Path], list[Path]]:
 
 
 def read_stories(file: Path) -> list[World]:
-    """The stories of a file; a line number 1 begins a new one."""
-    worlds: list[World] = []
-    lines: list[tuple[int, str]] = []
+    """The stories of a file."""
+    return [_story(lines, f"{file.stem}-{number}", file) for number, lines in enumerate(_read_lines(file))]
+
+
+def _read_lines(file: Path) -> list[list[Line]]:
+    """The lines of each story of a file; a line number 1 begins a new one."""
+    stories: list[list[Line]] = []
     for number, raw in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not raw.strip():
             continue
@@ -86,14 +99,13 @@ def read_stories(file: Path) -> list[World]:
             raise ConfigError(
                 f"line {number} of {file} is no bAbI line, expected a number and a sentence, got {raw[:60]!r}"
             )
-        if int(match[1]) == 1 and lines:
-            worlds.append(_story(lines, f"{file.stem}-{len(worlds)}", file))
-            lines = []
-        lines.append((int(match[1]), match[2]))
-    return [*worlds, _story(lines, f"{file.stem}-{len(worlds)}", file)] if lines else worlds
+        if int(match[1]) == 1 or not stories:
+            stories.append([])
+        stories[-1].append((int(match[1]), match[2]))
+    return stories
 
 
-def _story(lines: Sequence[tuple[int, str]], name: str, file: Path) -> World:
+def _story(lines: Sequence[Line], name: str, file: Path) -> World:
     kind = file.name.partition("_")[0]
     chunks: list[list[str]] = []
     where: dict[int, tuple[int, str]] = {}

@@ -17,7 +17,7 @@ _PLACE_CUES = ("location", "went", "travelled", "journeyed", "moved")
 _HOLD_CUES = ("holder", "got", "grabbed", "took", "picked")
 
 
-def _read(sentence: str) -> tuple[str, str, str] | None:
+def read_sentence(sentence: str) -> tuple[str, str, str] | None:
     """(verb, person, place or thing) of a sentence."""
     for verb, pattern in (("move", _MOVE), ("take", _TAKE), ("drop", _DROP)):
         match = pattern.fullmatch(sentence.strip())
@@ -27,7 +27,7 @@ def _read(sentence: str) -> tuple[str, str, str] | None:
 
 
 def _all(told: str, verbs: Sequence[str], which: int) -> tuple[str, ...]:
-    read = [_read(line) for line in told.splitlines()]
+    read = [read_sentence(line) for line in told.splitlines()]
     return tuple(dict.fromkeys(sentence[which] for sentence in read if sentence is not None and sentence[0] in verbs))
 
 
@@ -76,7 +76,7 @@ def sentence_facts(chunks: Sequence[Sequence[str]]) -> list[tuple[Fact, ...]]:
     for chunk in chunks:
         slots: dict[str, Fact] = {}
         for sentence in chunk:
-            read = _read(sentence)
+            read = read_sentence(sentence)
             if read is None:
                 continue
             verb, person, what = read
@@ -98,7 +98,7 @@ def teach_story(data: Mapping[str, Any]) -> list[str]:
     notes = {name: entry["content"] for name, entry in shown.items()}
     changed: dict[str, str] = {}
     for sentence in data["text"].splitlines():
-        read = _read(sentence)
+        read = read_sentence(sentence)
         if read is None:
             continue
         verb, person, what = read
@@ -121,7 +121,7 @@ def append_facts(data: Mapping[str, Any]) -> list[str]:
     """The same notes, never changed: an entry for each sentence that moves somebody or something."""
     calls: list[str] = []
     for sentence in data["text"].splitlines():
-        read = _read(sentence)
+        read = read_sentence(sentence)
         if read is not None and read[0] != "drop":
             verb, person, what = read
             calls.append(
