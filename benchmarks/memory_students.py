@@ -1,6 +1,6 @@
 """A run's students on more worlds than a run evaluates, greedily: strict accuracy, the gain of GRPO over SFT, and which entry updates name.
 
-``python benchmarks/memory_students.py runs/memory --worlds 1024``. The worlds are those of a condition and the seeds behind them, so none
+``python benchmarks/memory_students.py runs/memory --worlds 896``. The worlds are those of a condition and the seeds behind them, so none
 was trained on. ``--shuffled`` shows related entries in any order.
 """
 
@@ -24,11 +24,13 @@ PIECE = 128  # worlds rolled out at a time
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--worlds", type=int, default=1024)
+    parser.add_argument("run", type=Path, nargs="?", default=Path("runs/memory"))
+    parser.add_argument("--worlds", type=int, default=128)
     parser.add_argument("--condition", default="in-distribution")
     parser.add_argument("--shuffled", action="store_true")
     asked = parser.parse_args(argv)
+    if not (asked.run / "grpo").is_dir():
+        parser.exit(2, f"no finished run in {asked.run}; `gradus run memory` makes it, or name another\n")
     condition = SPEC.conditions[asked.condition]
     options = {**condition.options, "shuffled": True} if asked.shuffled else condition.options
     first = condition.seeds[0]
