@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
+from itertools import chain
 from typing import Any
+
+from gradus.policies.nano.model import splits_words
 
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters, around a special token that content spells out
 _MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}|[{_OPEN}{_CLOSE}]", re.DOTALL)
+_KNOWN_WORDS = 2**14  # whose ids are kept
 
 
 class TextIds:
@@ -15,8 +20,10 @@ class TextIds:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.encode: Callable[[str], list[int]] = _encoder(tokenizer)
         self.special = _special_pattern(tokenizer)
+        self.encode: Callable[[str], list[int]] = _encoder(tokenizer)
+        if self.special is not None and splits_words(tokenizer):
+            self.encode = _by_words(self.encode, self.special)
 
     def letters(self, text: str) -> list[int]:
         """Ids where special tokens that the text spells out are ordinary letters."""
@@ -58,6 +65,22 @@ def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
         return core.encode(text, add_special_tokens=False).ids
 
     return encode
+
+
+def _by_words(encode: Callable[[str], list[int]], special: re.Pattern[str]) -> Callable[[str], list[int]]:
+    """The same ids for a nano tokenizer, which encodes each word by itself: its core takes 100 us for a line of 20 words, this takes 5."""
+    known = lru_cache(maxsize=_KNOWN_WORDS)(lambda part: tuple(encode(part)))
+    parts = re.compile(f"({special.pattern})")
+
+    def encode_words(text: str) -> list[int]:
+        ids: list[int] = []
+        for part in filter(None, parts.split(text)):
+            words = part.split(" ")
+            # A line break or a further space is a token of its own, or none: where it stands decides.
+            ids.extend(known(part) if "\n" in part or "" in words else chain.from_iterable(map(known, words)))
+        return ids
+
+    return encode_words
 
 
 def _special_pattern(tokenizer: Any) -> re.Pattern[str] | None:

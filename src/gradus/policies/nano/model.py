@@ -9,6 +9,7 @@ transformers 5 loads Qwen2's own byte-pair tokenizer for every folder that says 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,20 +92,12 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     Raises:
         ConfigError: a word or a piece is empty, holds white space, or is a frame token.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.Unigram(_scores(vocabulary), unk_id=0, byte_fallback=True))
-    # A space is implied at the start of the text and of every line that has any character, so that a word is the same
-    # token there as inside a line. The decoder takes back exactly what was put in.
-    tokenizer.normalizer = normalizers.Sequence(
-        [
-            normalizers.Replace(" ", SPACE),
-            normalizers.Replace(Regex(r"\n(?=[^\n])"), "\n" + SPACE),
-            normalizers.Prepend(SPACE),
-        ]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"\n|{SPACE}?[^{SPACE}\n]+|{SPACE}"), "isolated")
+    tokenizer.normalizer, tokenizer.pre_tokenizer = _splitting()
+    # The decoder takes back exactly what was put in.
     tokenizer.decoder = decoders.Sequence(
         [
             decoders.ByteFallback(),
@@ -121,6 +114,37 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     )
     fast.chat_template = NANO_TEMPLATE
     return fast
+
+
+def splits_words(tokenizer: Any) -> bool:
+    """Whether a tokenizer cuts texts as :func:`build_tokenizer`'s do: frame tokens first, then words, each encoded by itself."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None or core.normalizer is None or core.pre_tokenizer is None:
+        return False
+    alike = all(
+        repr(own) == repr(nano) for own, nano in zip((core.normalizer, core.pre_tokenizer), _splitting(), strict=True)
+    )
+    added = core.get_added_tokens_decoder().values()
+    return alike and not any(each.lstrip or each.rstrip or each.single_word or each.normalized for each in added)
+
+
+@cache
+def _splitting() -> tuple[Any, Any]:
+    """What normalizes a text, and what cuts it into words.
+
+    A space is implied at the start of the text and of every line that has any character, so that a word is the same
+    token there as inside a line.
+    """
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(" ", SPACE),
+            normalizers.Replace(Regex(r"\n(?=[^\n])"), "\n" + SPACE),
+            normalizers.Prepend(SPACE),
+        ]
+    )
+    return normalizer, pre_tokenizers.Split(Regex(rf"\n|{SPACE}?[^{SPACE}\n]+|{SPACE}"), "isolated")
 
 
 def _scores(vocabulary: Vocabulary) -> list[tuple[str, float]]:
