@@ -20,6 +20,7 @@ _TELLING = 4  # decimals that make a number too particular to stand somewhere by
 _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this gives little away
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
 _WORD = re.compile(r"\S+")
+_BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a name before a value
 _PUNCTUATION = "()[]{}.,:;=\"'"
 
 
@@ -83,7 +84,7 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after
     candidates: Counter[tuple[str, Any]] = Counter()
     for text, own in zip(texts, values, strict=True):
         words = list(_WORD.finditer(text))
-        hits = {rule for i, _ in enumerate(words) for rule in _rules(text, words, i) if _stands(text, words[i], own)}
+        hits = {rule for i, word in enumerate(words) if _stands(text, word, own) for rule in _rules(text, words, i)}
         candidates.update(hits)
     for (kind, which), count in candidates.most_common(40):
         if count < _LEAST_OWN * len(texts):
@@ -122,14 +123,20 @@ def _located(text: str, kind: str, which: Any) -> re.Match[str] | None:
 
 
 def _stands(text: str, word: re.Match[str], own: Sequence[Any]) -> bool:
-    return any(_begins(text[word.start() :], value) for value in own)
+    bare = _bare(text[word.start() :]) if own else ""
+    return any(_bare_begins(bare, value) for value in own)
 
 
 def _begins(shown: Any, value: Any) -> bool:
     """Whether a text begins with the value, punctuation and a name before it left out; a number as precisely as it is shown."""
-    if not isinstance(shown, str):
-        return False
-    text = re.sub(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*", "", shown)
+    return isinstance(shown, str) and _bare_begins(_bare(shown), value)
+
+
+def _bare(shown: str) -> str:
+    return _BEFORE.sub("", shown)
+
+
+def _bare_begins(text: str, value: Any) -> bool:
     if isinstance(value, str):
         rest = text[len(value) :]
         return text.startswith(value.strip(_PUNCTUATION)) and not (rest[:1].isalnum())
@@ -150,6 +157,8 @@ def _shows(column: Sequence[Any], values: Sequence[Sequence[Any]], same: Callabl
     """Whether the column holds its own task's value, and hardly ever the next tasks'."""
     n = len(column)
     own = sum(any(same(shown, value) for value in each) for shown, each in zip(column, values, strict=True))
+    if own <= _LEAST_OWN * n:  # as most places: no lower bound of a share lies above it
+        return False
     others = [
         any(same(shown, value) for value in values[(i + step) % n])
         for i, shown in enumerate(column)
