@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from gradus.core import ConfigError, StorageError, Vocabulary
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.renderers import ChatRenderer
-from gradus.policies.nano.model import FRAME_TOKENS, NanoConfig, build_tokenizer, make_nano
+from gradus.policies.local.text_ids import TextIds
+from gradus.policies.nano.model import FRAME_TOKENS, NanoConfig, build_tokenizer, make_nano, splits_words
 
 VOCABULARY = Vocabulary(words=["sleep", "day", "mood", "0.45", "12", "day:"], pieces=list("abcdefghij0123456789.,-"))
 TOKENIZER = build_tokenizer(VOCABULARY)
@@ -38,6 +39,18 @@ def test_a_word_is_one_token_wherever_it_stands(words: list[str], between: str):
     separators = (len(words) - 1) * (between == "\n")
     assert len(ids) == len(words) + separators
     assert ids[:: 1 + (between == "\n")] == [TOKENIZER.convert_tokens_to_ids(f"▁{word}") for word in words]
+
+
+@given(
+    st.lists(
+        st.sampled_from([*VOCABULARY.words, *FRAME_TOKENS, " ", "  ", "\n", "▁", "é", "\t", "head", "<|en"]), max_size=9
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_words_encoded_one_by_one_are_the_ids_of_the_whole_text(parts: list[str]):
+    text = "".join(parts)
+    assert splits_words(TOKENIZER)
+    assert TextIds(TOKENIZER).encode(text) == TOKENIZER.encode(text, add_special_tokens=False)
 
 
 def test_unknown_words_are_spelled_by_pieces():

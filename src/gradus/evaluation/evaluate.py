@@ -64,7 +64,7 @@ def evaluate(
             f"pass_k must lie between 1 and samples, got pass_k = {list(pass_k)} with samples = {samples}; ask for more samples"
         )
     names = list(conditions) if conditions is not None else list(spec.conditions)
-    tasks = _tasks(spec, names, episodes)
+    tasks = condition_tasks(spec, names, episodes)
     chosen = chosen_graders(spec, graders)
     rollouts: dict[str, dict[str, list[Episode]]] = {condition: {} for condition in names}
     for name, policy in policies.items():  # one after another: each may hold a model
@@ -72,18 +72,18 @@ def evaluate(
             if policy is None:
                 rollouts[condition][name] = list((stored or {})[condition][name])
                 continue
-            rolled_out = roll_out(
+            rollouts[condition][name] = roll_out_condition(
                 spec,
+                name,
                 policy,
+                condition,
                 tasks[condition],
-                group_size=samples,
+                samples=samples,
                 seed=seed,
-                key=("evaluate", condition),
                 grader=chosen[0],
                 max_concurrent=max_concurrent,
                 progress=_labeled(progress, f"{condition} · {name}"),
             )
-            rollouts[condition][name] = [replace(episode, policy=name) for episode in rolled_out.episodes]
     document = compare(
         spec,
         rollouts,
@@ -98,6 +98,34 @@ def evaluate(
     if samples > 1:
         document["samples"] = samples
     return Evaluation(document=document, episodes=rollouts)
+
+
+def roll_out_condition(
+    spec: EnvironmentSpec,
+    name: str,
+    policy: Policy,
+    condition: str,
+    tasks: Sequence[Task],
+    *,
+    samples: int,
+    seed: int,
+    grader: Grader,
+    max_concurrent: int = MAX_CONCURRENT,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Episode]:
+    """The episodes of one policy, shown as ``name``, under one condition."""
+    rolled_out = roll_out(
+        spec,
+        policy,
+        tasks,
+        group_size=samples,
+        seed=seed,
+        key=("evaluate", condition),
+        grader=grader,
+        max_concurrent=max_concurrent,
+        progress=progress,
+    )
+    return [replace(episode, policy=name) for episode in rolled_out.episodes]
 
 
 def compare(
@@ -188,7 +216,7 @@ def _regraded(spec: EnvironmentSpec, rollouts: Rollouts, grader: Grader) -> Roll
     }
 
 
-def _tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | None) -> dict[str, list[Task]]:
+def condition_tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | None) -> dict[str, list[Task]]:
     """Tasks per condition; ``episodes`` may exceed a condition's seeds only if another condition has as many."""
     for name in conditions:
         if name not in spec.conditions:

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 
-from gradus import environments
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import Costs, read_document
 from gradus.core.files import read_json, write_json
@@ -20,6 +19,7 @@ from gradus.core.locks import FolderLock
 from gradus.core.verbosity import quiet
 from gradus.evaluation import compare_seeds
 from gradus.pipeline.evaluate import evaluate_policies, parse_pair
+from gradus.pipeline.evaluation_processes import known_elsewhere
 from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run import SEEDS, do_stages, finish, run_folder
@@ -66,7 +66,7 @@ def run_seeds(
         members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
         shared = folder / SHARED
         beside = parallel or min(free_cores(), seeds)
-        if beside > 1 and _known_elsewhere(recipe):
+        if beside > 1 and known_elsewhere(recipe):
             train_beside(members, shared, beside, redo=redo, console=run.console)
         else:
             train_here(members, shared, redo=redo, console=run.console)
@@ -99,16 +99,9 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
             "teach": recipe.teach.model_copy(update={"workers": 1}),
             "sft": recipe.sft.model_copy(update={"threads": 1}),
             "grpo": recipe.grpo.model_copy(update={"threads": 1}),
-            "eval": recipe.eval.model_copy(update={"seed": judged}),
+            "eval": recipe.eval.model_copy(update={"seed": judged, "workers": 1}),
         }
     )
-
-
-def _known_elsewhere(recipe: Recipe) -> bool:
-    """Whether another process finds the environment and the rewards by their names."""
-    head = recipe.environment.partition(":")[0]
-    local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
-    return not local and not any(each.function.startswith("python:") for each in recipe.rewards)
 
 
 def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:

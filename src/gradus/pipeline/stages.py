@@ -17,6 +17,7 @@ from gradus.core.metrics import read_metrics
 from gradus.pipeline.audit import audit_stage
 from gradus.pipeline.doctor import diagnose_run
 from gradus.pipeline.evaluate import evaluate_policies, parse_pair
+from gradus.pipeline.evaluation_processes import roll_out_beside, workers_worth
 from gradus.pipeline.policies import make_policy, teacher_name
 from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.promises import check_promises
@@ -157,11 +158,16 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     graders = list(dict.fromkeys([run.grader.name, *section.graders]))
     stored = read_rollouts(run.stored) if run.stored else {}
     there = {name for policies in stored.values() for name in policies}
-    policies = run_policies(run, [name for name in names if name not in there])
+    missing = [name for name in names if name not in there]
+    policies = run_policies(run, missing)
+    if (workers := workers_worth(run, missing)) > 1:
+        beside = roll_out_beside(run, missing, workers)
+        stored = {condition: {**stored.get(condition, {}), **rolled_out} for condition, rolled_out in beside.items()}
+        there |= set(missing)
     pairs = [parse_pair(text, list(names)) for text in section.pairs] or None
     evaluation = evaluate_policies(
         run.spec,
-        {name: policies.get(name) for name in names},
+        {name: None if name in there else policies[name] for name in names},
         stored=stored,
         conditions=list(section.conditions) or None,
         graders=graders,
@@ -251,7 +257,8 @@ def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:
     """The settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: RunContext) -> dict[str, Any]:
-        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"workers"}})  # who rolls out changes no episode
+        exclude = {"teach": {"workers"}, "eval": {"workers"}}  # who rolls out changes no episode
+        dumped = run.recipe.model_dump(mode="json", exclude=exclude)
         # Runs of before there were weights have no such setting.
         return {name: dumped[name] for name in ("environment", "seed", *names) if name != "weights" or dumped[name]}
 

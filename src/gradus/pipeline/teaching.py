@@ -137,7 +137,7 @@ def _by_workers(
 ) -> Chunks:
     """The episodes of each span of tasks, in order, by processes that are fresh: a fork of torch's threads may hang."""
     fresh = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=_follow_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=follow_parent)
     try:
         for (begin, indices), episodes in zip(
             spans,
@@ -162,7 +162,7 @@ def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> boo
     return policy.name.partition(":")[0] in fresh.policies and grader.name in fresh.graders
 
 
-def _follow_parent() -> None:
+def follow_parent() -> None:
     """Leave Ctrl-C to the process that started this one, which keeps what has been done, and end when it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()

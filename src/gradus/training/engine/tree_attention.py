@@ -187,21 +187,22 @@ class _ChunkedAttention(torch.autograd.Function):
         level = (grad.float() * out.float()).sum(-1, keepdim=True)
         grad16 = grad.bfloat16()
         query_grad: list[Tensor] = []
-        keys_grad, values_grad = (torch.zeros(part.shape, dtype=torch.float32) for part in (keys, values))
+        # Gradients of keys and values lie transposed: the products want the attention weights, which are large, as they lie.
+        keys_grad, values_grad = (torch.zeros(part.mT.shape, dtype=torch.float32) for part in (keys, values))
         for (a, b), weights in zip(_chunks(length, len(kept)), kept, strict=True):
             end = ctx.offset + b
             queries, row_grads = _group_heads(query, shared, a, b), _group_heads(grad16, shared, a, b)
             grouped_weights = weights.view(rows * shared, -1, end)
-            values_grad[:, :end] += torch.bmm(grouped_weights.transpose(1, 2), row_grads)
+            values_grad[:, :, :end] += torch.bmm(row_grads.mT.contiguous(), grouped_weights)
             score_grad = torch.bmm(row_grads, values[:, :end].transpose(1, 2)).view(weights.shape)
             for some in _in_cache(weights):
                 score_grad[some] = (score_grad[some] - level[some, :, a:b]).mul_(weights[some])
             score_grad = score_grad.view(grouped_weights.shape)
             query_grad.append(torch.bmm(score_grad, keys[:, :end]).view(rows, heads, b - a, size))
-            keys_grad[:, :end] += torch.bmm(score_grad.transpose(1, 2), queries)
+            keys_grad[:, :, :end] += torch.bmm(queries.mT.contiguous(), score_grad)
         scaled_query_grad = torch.cat(query_grad, dim=2).to(ctx.dtype).mul_(ctx.scaling)
         shape = (rows, shared, -1, size)
-        key_grad, value_grad = keys_grad.mul_(ctx.scaling).view(shape), values_grad.view(shape)
+        key_grad, value_grad = keys_grad.mul_(ctx.scaling).mT.reshape(shape), values_grad.mT.reshape(shape)
         return scaled_query_grad, key_grad.to(ctx.dtype), value_grad.to(ctx.dtype), None, None, None
 
 

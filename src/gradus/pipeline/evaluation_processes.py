@@ -1,0 +1,130 @@
+"""Rolling out the policies of a run's evaluation in processes of one thread each (``eval.workers``).
+
+The matrices of a nano model are so small that a second thread has little to do. The episodes are the same: what is drawn is keyed by
+what it is drawn for, and one thread gives the bits of two.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradus import environments
+from gradus.core import Episode, GradusError, Policy, Task
+from gradus.evaluation.evaluate import chosen_graders, condition_tasks, roll_out_condition
+from gradus.pipeline.progress import progress_bar
+from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.teaching import follow_parent
+
+if TYPE_CHECKING:
+    from gradus.pipeline.stages import RunContext
+
+__all__ = ["known_elsewhere", "roll_out_beside", "workers_worth"]
+
+_WORTH_PROCESSES = 1000  # episodes below which processes take longer to start than they save
+
+Rollouts = dict[str, dict[str, list[Episode]]]
+
+
+def workers_worth(run: RunContext, names: Sequence[str]) -> int:
+    """How many of ``eval.workers`` the policies ``names`` are worth: no more than there are cores, and 1 if other processes would not
+    find them, if the models are no nano models, or if there is little to roll out."""
+    import torch
+
+    recipe, spec = run.recipe, run.spec
+    tasks = condition_tasks(spec, list(recipe.eval.conditions) or list(spec.conditions), recipe.eval.episodes)
+    episodes = len(names) * recipe.eval.samples * sum(map(len, tasks.values()))
+    small = recipe.model.path is None and all(_is_own(run, name) for name in names)
+    whole = known_elsewhere(recipe) and spec.max_sessions is None
+    if not (small and whole) or episodes < _WORTH_PROCESSES or torch.cuda.is_available():
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(recipe.eval.workers, cores)
+
+
+def known_elsewhere(recipe: Recipe) -> bool:
+    """Whether another process finds the environment and the rewards by their names."""
+    head = recipe.environment.partition(":")[0]
+    local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
+    return not local and not any(each.function.startswith("python:") for each in recipe.rewards)
+
+
+def _is_own(run: RunContext, name: str) -> bool:
+    from gradus.pipeline.stages import CHECKPOINTS
+
+    return name in CHECKPOINTS or name.partition(":")[0] in run.spec.policies
+
+
+def roll_out_beside(run: RunContext, names: Sequence[str], workers: int) -> Rollouts:
+    """Condition -> policy -> episodes, graded by the run's grader. Raises GradusError if a process ends before its work does."""
+    section, spec = run.recipe.eval, run.spec
+    tasks = condition_tasks(spec, list(section.conditions) or list(spec.conditions), section.episodes)
+    units = [(name, condition) for name in _longest_first(names) for condition in tasks]
+    recipe = run.recipe.model_dump_json(exclude_unset=True)
+    rollouts: Rollouts = {condition: {} for condition in tasks}
+    total = section.samples * len(names) * sum(map(len, tasks.values()))
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
+    done = 0
+    try:
+        with progress_bar("evaluate", total, "episodes") as advance:
+            futures = {unit: pool.submit(_unit, recipe, str(run.folder), *unit, tasks[unit[1]]) for unit in units}
+            for (name, condition), future in futures.items():
+                rollouts[condition][name] = future.result()
+                done += len(rollouts[condition][name])
+                advance(done, total)
+    except BrokenProcessPool as lost:
+        raise GradusError(
+            f"one of {workers} processes that roll out the evaluation ended before its work was done (killed, or no memory left); "
+            "run the same command again, or with --set eval.workers=1"
+        ) from lost
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return rollouts
+
+
+def _longest_first(names: Sequence[str]) -> list[str]:
+    """Models before scripts, so that no process is left with a model at the end."""
+    from gradus.pipeline.stages import CHECKPOINTS
+
+    return sorted(names, key=lambda name: name not in CHECKPOINTS)
+
+
+def _begin() -> None:
+    import torch
+
+    gc.set_threshold(100_000, 50, 50)  # as the command line does
+    torch.set_num_threads(1)
+    follow_parent()
+
+
+def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[Task]) -> list[Episode]:
+    """One policy under one condition, in a process of its own."""
+    from gradus.pipeline.stages import run_policies
+
+    run, policies = _opened(recipe, folder)
+    section = run.recipe.eval
+    if name not in policies:
+        policies.clear()  # one model at a time
+        policies.update(run_policies(run, [name]))
+    grader = chosen_graders(run.spec, [run.grader.name])[0]
+    seed = run.recipe.seed if section.seed is None else section.seed
+    return roll_out_condition(
+        run.spec, name, policies[name], condition, tasks, samples=section.samples, seed=seed, grader=grader
+    )
+
+
+@cache
+def _opened(recipe: str, folder: str) -> tuple[RunContext, dict[str, Policy]]:
+    """The run, and the policy that was rolled out last."""
+    from rich.console import Console
+
+    from gradus.pipeline.stages import RunContext
+
+    return RunContext(Recipe.model_validate_json(recipe), Path(folder), redo=False, console=Console(quiet=True)), {}
