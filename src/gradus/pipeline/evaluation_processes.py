@@ -26,8 +26,6 @@ from gradus.pipeline.teaching import follow_parent
 if TYPE_CHECKING:
     from gradus.pipeline.stages import RunContext
 
-__all__ = ["known_elsewhere", "roll_out_beside", "workers_worth"]
-
 _WORTH_PROCESSES = 1000  # episodes below which processes take longer to start than they save
 
 Rollouts = dict[str, dict[str, list[Episode]]]
