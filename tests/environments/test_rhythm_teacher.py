@@ -17,7 +17,7 @@ from gradus.environments.rhythm.persons import NEUTRAL, arrays, sample_profile
 from gradus.environments.rhythm.planner import plan
 from gradus.environments.rhythm.posterior import Posterior
 from gradus.environments.rhythm.tables import ACTIONS, MODIFIERS
-from gradus.environments.rhythm.teacher import BayesPolicy, BayesSession, ideal_beliefs
+from gradus.environments.rhythm.teacher import BayesPolicy, BayesSession
 from gradus.environments.rhythm.world import draw_start, effect_tables, transition
 from gradus.rollouts import roll_out
 from gradus.stats import paired_difference
@@ -207,16 +207,6 @@ def test_a_neutral_person_is_recognized() -> None:
         observation = environment.step(session.act([Request(row=0, observation=observation)])[0].text)
     belief = policy.sessions[0].posterior.belief([0])[0]
     np.testing.assert_allclose(belief, 0.5, atol=0.1)
-
-
-def test_the_ideal_reader_of_the_teachers_own_weeks_believes_what_it_believed() -> None:
-    episodes = roll_out(SPEC, SPEC.policy("bayes"), SPEC.tasks("in-distribution")[:10]).episodes
-    ideal = ideal_beliefs(episodes)
-    immediate = np.array([[turn.action_data["belief"] for turn in episode.turns] for episode in episodes])
-    assert ideal.shape == (10, 28, 3)
-    assert np.abs(ideal - immediate).max() < 1 / 9 + 0.05, "digits and jitter are all that may lie between"
-    with pytest.raises(ConfigError, match="one length"):
-        ideal_beliefs([episodes[0], replace(episodes[1], turns=episodes[1].turns[:5])])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradus.core import Action, ConfigError, Episode, EpisodeStart, Observation, Policy, Request, Session
+from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session
 from gradus.environments.rhythm.persons import TARGET_MODIFIERS
 from gradus.environments.rhythm.planner import plan
 from gradus.environments.rhythm.posterior import Evidence, Posterior
@@ -45,29 +45,6 @@ def information_bonus(variance: Array, step: int) -> Array:
     signal = variance[:, :, None] * _SENSITIVITY[:, step % len(SLOTS)] ** 2  # (R, 9, 10)
     resolved = signal / (signal + _RESOLUTION**2) * variance[:, :, None]
     return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
-
-
-def ideal_beliefs(episodes: Sequence[Episode]) -> Array:
-    """What an ideal reader of the same lines would have believed at each turn, (E, T, 3).
-
-    The floor for a policy's belief error: it saw what the policy's own actions made it see. Episodes must be of one length.
-    """
-    lengths = {len(episode.turns) for episode in episodes}
-    if len(lengths) != 1:
-        raise ConfigError(f"ideal_beliefs needs episodes of one length, got lengths {sorted(lengths)}")
-    rows = list(range(len(episodes)))
-    session = BayesSession([("ideal", episode.task.seed, episode.group, episode.member) for episode in episodes])
-    beliefs: list[Array] = []
-    for turn in range(lengths.pop()):
-        shown_now = [episode.turns[turn] for episode in episodes]
-        session.learn(
-            [
-                Request(row=row, observation=Observation(text=t.observation, data=t.data))
-                for row, t in enumerate(shown_now)
-            ]
-        )
-        beliefs.append(session.posterior.belief(rows))
-    return np.stack(beliefs, axis=1)
 
 
 class BayesPolicy:
