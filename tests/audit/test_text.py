@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -246,3 +247,73 @@ def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():
     for judge, status in ((by_length, "pass"), (first_lines, "fail")):
         checks = {check.name: check for check in _audit(judge, grid).checks}
         assert checks["wrong answers"].status == status, checks["wrong answers"].evidence
+
+
+def _arrivals(n=30):
+    rng = random.Random(3)
+    times = [(rng.randrange(24), rng.randrange(60), rng.randrange(1, 20)) for _ in range(n)]
+    return [
+        TextTask(
+            key=str(i),
+            prompt=f"Train {i}: when and where, on a clock of 24 hours?",
+            gold=f"{h:02}:{m:02}, platform {p}",
+        )
+        for i, (h, m, p) in enumerate(times)
+    ]
+
+
+def _by(read):
+    """A grader that compares what it reads; what it cannot read is wrong."""
+
+    def judge(task, answer):
+        match = re.fullmatch(r"\s*(\d\d?):(\d\d), platform (\d+)\s*", answer, re.ASCII)
+        gold = re.findall(r"\d+", task.gold)
+        return float(match is not None and read(*map(int, match.groups())) == read(*map(int, gold)))
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (lambda hour, minute, platform: (hour % 12, minute, platform), "half a day off"),
+        (lambda hour, minute, platform: (minute, platform), "another first number in it"),
+        (lambda hour, minute, platform: (hour, platform), "another second number in it"),
+        (lambda hour, minute, platform: (hour, minute), "another last number in it"),
+        (lambda hour, minute, platform: (hour, minute, platform), None),
+    ],
+)
+def test_a_part_of_an_answer_that_a_grader_does_not_read_is_found(read, told):
+    """None of these failed: a number was changed only if it was the whole answer."""
+    checks = {check.name: check for check in _audit(_by(read), _arrivals()).checks}
+    assert checks["wrong answers"].status == ("fail" if told else "pass"), checks["wrong answers"].evidence
+    assert (told or "none of") in checks["wrong answers"].evidence
+
+
+def test_another_number_in_an_answer_is_another_value_far_away_and_only_where_answers_have_one_form():
+    golds = [f"2024-0{month}-1{day}" for month in range(1, 10) for day in range(10)]
+    task, others = TextTask(key="0", prompt="", gold="2024-03-15"), Others(golds=golds)
+    assert (
+        WRONG["another first number in it"].make(task, others, random.Random(0)) is None
+    )  # every answer has this year
+    months = {WRONG["another second number in it"].make(task, others, random.Random(i))[0][5:7] for i in range(20)}
+    assert months <= {"06", "07", "08", "09"}
+    mixed = Others(golds=["2024-03-15", *(f"{'x ' * n}y" for n in range(8))])
+    assert WRONG["another second number in it"].make(task, mixed, random.Random(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "prompt", "wrong"),
+    [
+        ("15:20", "", "03:20"),
+        ("3:05", "", "15:05"),
+        ("at 3:20 PM", "", "at 3:20 AM"),
+        ("3:20 p.m.", "", "3:20 a.m."),
+        ("03:20", "It left at 9 am. When did it arrive?", None),  # such a question may mean either half
+        ("ratio 3:200", "", None),
+        ("1:15:20", "", "13:15:20"),
+    ],
+)
+def test_half_a_day_off(gold, prompt, wrong):
+    task = TextTask(key="0", prompt=prompt, gold=gold)
+    assert WRONG["half a day off"].make(task, Others(golds=[gold]), random.Random(0)) == (wrong and (wrong,))

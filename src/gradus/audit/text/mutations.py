@@ -1,4 +1,4 @@
-"""Answers made from the right one: wrong ones that must earn nothing, right ones that must earn all, and hostile ones."""
+"""Answers made from the right one: wrong ones that must earn nothing, and right ones that must earn all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from random import Random
 
 from gradus.audit.text.blind import Operator
-from gradus.audit.text.scoring import CANARY
-from gradus.audit.text.shapes import Others, is_label, is_number, parts, states
+from gradus.audit.text.shapes import NUMBER, Others, is_label, is_number, parts, states
 from gradus.audit.text.tasks import TextTask
 
-__all__ = ["CANARIES", "EQUIVALENT", "HOSTILE", "WRONG", "Wrong"]
+__all__ = ["EQUIVALENT", "WRONG", "Wrong"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +145,47 @@ def _text(
     return Wrong(make=make, settled=settled, rule=rule)
 
 
+def _number_replaced(place: int, *, least: int) -> Wrong:
+    """One of at least ``least`` numbers of a longer answer, taken from the same place of another task's answer of the same form.
+
+    So 15:20 becomes 09:20 and never 95:20. Of the numbers there the farther half is taken: what lies near may be within a tolerance.
+    """
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        gold = (task.gold or "").strip()
+        numbers = list(NUMBER.finditer(gold))
+        if is_number(gold) or len(numbers) < least:
+            return None
+        match = numbers[place]
+        own = float(match[0].replace("−", "-"))
+        alike = [NUMBER.findall(other) for other in others.of_form(gold)]
+        there = [values[place].replace("−", "-") for values in alike if len(values) == len(numbers)]
+        far = sorted({each for each in there if float(each) != own}, key=lambda each: (abs(float(each) - own), each))
+        if not far:
+            return None
+        return (gold[: match.start()] + rng.choice(far[len(far) // 2 :]) + gold[match.end() :],)
+
+    return Wrong(make=make)
+
+
+_TIME = re.compile(r"(?i)(?<![\d:])([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?![\d:])(\s*[ap]\.?m\b)?")
+_HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
+
+
+def _half_a_day_off(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """03:20 for 15:20, or am for pm; nothing where the question itself counts twice to twelve and the answer does not say which."""
+    gold = (task.gold or "").strip()
+    match = _TIME.search(gold)
+    if match is None or (not match[3] and _HALF_DAYS.search(task.prompt)):
+        return None
+    hour, minutes, half = match.groups()
+    if half:
+        changed = f"{hour}{minutes}{half.translate(str.maketrans('apAP', 'paPA'))}"
+    else:
+        changed = f"{(int(hour) + 12) % 24:0{len(hour)}d}{minutes}"
+    return (gold[: match.start()] + changed + gold[match.end() :],)
+
+
 def _first_half(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
     gold = (task.gold or "").strip()
     half = gold[: len(gold) // 2].strip()
@@ -196,6 +236,10 @@ WRONG: Mapping[str, Wrong] = {
     "one number twice": _elements(_twice),
     "an element too many": _elements(_alien),
     "neighbors swapped": _elements(_swapped, settled=False, rule=_ORDER),
+    "another first number in it": _number_replaced(0, least=1),
+    "another second number in it": _number_replaced(1, least=3),
+    "another last number in it": _number_replaced(-1, least=2),
+    "half a day off": Wrong(make=_half_a_day_off),
     "the first half of it": Wrong(make=_first_half),
     "the last half of it": _text(lambda gold: gold[(len(gold) + 1) // 2 :].strip()),
     "another unit": Wrong(make=_unit_swapped),
@@ -249,60 +293,4 @@ EQUIVALENT: Mapping[str, tuple[Operator, bool]] = {
     ),
     "with a typographic minus": (_if_number(lambda gold: "−" + gold[1:] if gold[0] == "-" else None), False),
     "JSON with other spaces": (_respaced, False),
-}
-
-HOSTILE: Mapping[str, Operator] = {
-    f"the text {text[:20]!r}{'...' if len(text) > 20 else ''}": (lambda t: lambda task, others, rng: t)(text)
-    for text in (
-        *(
-            "(",
-            ")",
-            "[",
-            "{",
-            "\\",
-            "\x00",
-            "1/0",
-            "1e999999",
-            "9" * 5000,
-            "[1, 2",
-            '{"a":',
-            "0",
-            "null",
-            "[null]",
-            '"x"',
-        ),
-        *(
-            "[[]]",
-            '{"a": 1}',
-            "∞",
-            "²",
-            "٣",
-            "😀",
-            "‮",
-            "a=b",
-            "=",
-            ",",
-            ":",
-            "/",
-            "1:",
-            "×",
-            "\n",
-            "a b c",
-            "1 2 3",
-            "(1",
-            "-",
-        ),
-        *("(" * 60, "[" * 60, "x**" * 50, "%s%n", "NaN", "{}", "[0]", "true", "1,", ",1", "a" * 100_000),
-    )
-}
-
-_WRITE = f"open('{CANARY}', 'w')"
-CANARIES: Mapping[str, Operator] = {
-    "code alone": lambda task, others, rng: _WRITE,
-    "code in a list": lambda task, others, rng: f"[{_WRITE}]",
-    "code beside the right answer": lambda task, others, rng: f"[{task.gold!r}, {_WRITE}][0]",
-    "an import": lambda task, others, rng: f"__import__('pathlib').Path('{CANARY}').touch()",
-    "a statement": lambda task, others, rng: f"import pathlib\npathlib.Path('{CANARY}').touch()",
-    "code in a fence": lambda task, others, rng: f"```python\nimport pathlib\npathlib.Path('{CANARY}').touch()\n```",
-    "a shell command": lambda task, others, rng: f"$(touch {CANARY})",
 }

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from gradus.audit.text.blind import BLIND, REFLEXES, Operator
 from gradus.audit.text.forms import DECLARED, in_best_form
-from gradus.audit.text.mutations import CANARIES, EQUIVALENT, HOSTILE, WRONG
+from gradus.audit.text.hostile import CANARIES, HOSTILE
+from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.programs import are_programs, ask_programs
 from gradus.audit.text.rates import Base, Probe, Rate, rate
 from gradus.audit.text.scoring import Score, Scorer

@@ -88,6 +88,11 @@ class Others:
         near = [gold for gold in different if gold.count("\n") == own.count("\n") and _like(gold, own)]
         return rng.choice(near or different)
 
+    def of_form(self, gold: str) -> list[str]:
+        """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
+        alike = [other for other in self.golds if _like(other, gold)]
+        return alike if 4 * len(alike) >= len(self.golds) else []
+
 
 def _like(a: str, b: str) -> bool:
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", a)) == re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", b))
