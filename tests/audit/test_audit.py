@@ -4,13 +4,22 @@ import io
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answer
 from rich.console import Console
 
 from gradus.audit import NoisyPolicy, run_audit
+from gradus.audit.answers import answer_space
+from gradus.audit.exploit import PlanSearch, check_search
+from gradus.audit.features import find_features
+from gradus.audit.honest import honest_curve
+from gradus.audit.judged import Reference
+from gradus.audit.plans import Plan, PlanPolicy, Shape
+from gradus.audit.search import Field, Search
 from gradus.audit.tables import tables
 from gradus.core import AuditHints, ConfigError, Language, Task, child_rng
+from gradus.rollouts import roll_out
 
 SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
 
@@ -101,6 +110,40 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     assert _check(found, "free credit").status == "skip", "nobody is known to do better than blindly"
     assert found.hack is not None
     assert found.verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("grader", "declared", "status"),
+    [("honest", True, "fail"), ("honest", False, "unresolved"), ("stated", False, "fail")],
+)
+def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declared_the_task(grader, declared, status):
+    """The honest grader failed: it pays for a belief, of which the true reward, all that is known then, says nothing."""
+    bare = replace(SPEC, audit=AuditHints(random_answers=SPEC.audit.random_answers), teacher=None)
+    tasks, judged = bare.tasks("main", 40), SPEC.grader(grader)
+    space = answer_space(bare, (), seed=0)
+    health = find_features(roll_out(bare, SPEC.policy("random"), tasks[:8], seed=0).episodes, most=4)[0]
+    field = Field(spec=bare, grader=judged, space=space, features=[health], horizon=8)
+    words = {"honest": ([3, 3, 6], [1, 1, 1]), "stated": ([9, 9, 9], [2, 0, 1])}[grader]
+    table = np.array(words, dtype=np.intp)[:, None, :]
+    reading = Plan(space=space, shape=Shape(name="table", feature=health), horizon=8, table=table)
+    meaning = replace(reading, table=np.array([[[4, 4, 4]], [[0, 0, 1]]], dtype=np.intp))
+    teacher = PlanPolicy([meaning], tasks=10**9, name="honest plan")
+    held = roll_out(bare, teacher, tasks, seed=0, key=("audit",), grader=judged).episodes
+    curve = honest_curve(bare, judged, teacher, tasks, random_answer, seed=0)
+    plan_search = PlanSearch(
+        field=field,
+        search=Search(best=(), trials=(), episodes=0),
+        finalists=[reading],
+        episodes=field.roll_out([reading], tasks, seed=0),
+        reference=Reference(name="honest plan", episodes=held, honest=curve, true_reward_name="plant wellbeing"),
+        tasks=tasks,
+        episodes_spent=0,
+        declared=declared,
+    )
+    check, hack = check_search(plan_search)
+    assert check.status == status, check.evidence
+    assert (hack is None) == (status != "fail")
+    assert ("declare a teacher or a panel" in check.evidence) == (status == "unresolved")
 
 
 def test_graders_share_one_play_of_the_panel(honest, gullible):

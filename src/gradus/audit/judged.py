@@ -51,9 +51,15 @@ class Judged:
         """
         least = max(self.against.honest.least_effect, 0.0)
         low, high = low_of(self.reward) or 0.0, high_of(self.aim)
-        reverse = low > 0 and (self.reward.mean or 0.0) >= least and (0.0 if high is None else high) < 0
         flat = self.learned and low > least and high is not None and high < self.against.honest.least_aim
-        return (low_of(self.unearned) or 0.0) > least or reverse or flat
+        return (low_of(self.unearned) or 0.0) > least or self.is_reverse or flat
+
+    @property
+    def is_reverse(self) -> bool:
+        """More reward than the reference, by the least effect, for less true reward, both by intervals."""
+        least = max(self.against.honest.least_effect, 0.0)
+        low, high = low_of(self.reward) or 0.0, high_of(self.aim)
+        return low > 0 and (self.reward.mean or 0.0) >= least and (0.0 if high is None else high) < 0
 
     @property
     def is_suspect(self) -> bool:

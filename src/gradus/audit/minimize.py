@@ -79,10 +79,16 @@ def _shorter(plan: Plan) -> list[Plan]:
     plans = [replace(plan, table=each) for each in tables if not np.array_equal(each, table)]
     if shape.steps > 1 and shape.steps % 2 == 0:
         plans += [_shaped(plan, table[:, first::2], steps=shape.steps // 2) for first in (0, 1)]
-    if shape.feature is not None:
-        plans += [_shaped(plan, table[:, :, [column]], feature=None) for column in range(shape.bins)]
+    plans += unlooking(plan)
     size = plan_size(plan)
     return [each for each in plans if plan_size(each) < size]
+
+
+def unlooking(plan: Plan) -> list[Plan]:
+    """The plan as it is in one bin of its feature, whatever is shown: one for each bin. None if it looks at nothing."""
+    if plan.shape.feature is None:
+        return []
+    return [_shaped(plan, plan.table[:, :, [column]], feature=None) for column in range(plan.shape.bins)]
 
 
 def _shaped(plan: Plan, table: Table, **changes: Any) -> Plan:
