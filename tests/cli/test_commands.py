@@ -2,13 +2,16 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from gradus import environments
 from gradus.cli.app import app, main
 from gradus.cli.commands import attach
-from gradus.core import GradusError
+from gradus.core import Failure, GradusError, StopReason
+from gradus.rollouts import roll_out, write_episodes
 
 attach(app)
 runner = CliRunner()
@@ -30,6 +33,36 @@ def test_teach_show_and_regrade(tmp_path):
     regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
     assert regraded["episodes"] == 4
     assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
+    words = ("regrade", file, "--grader", "v3", "--against", "heuristic")
+    (pair,) = json.loads(gradus(*words, "--json"))["compared"]["conditions"]["train"]["pairs"].values()
+    assert pair["reward"]["episodes"] == 4
+    assert pair["reward"]["wins"] + pair["reward"]["ties"] <= 4
+    assert pair["belief_mae"]["mean"] < 0  # the teacher infers
+    assert " of 4" in gradus(*words)  # wins
+
+
+def test_a_failed_episode_is_shown_with_its_reason(tmp_path):
+    """The environment's pictures need a turn, and their error was all that was shown."""
+    spec = environments.load("rhythm")
+    failure = Failure(stage="act", type="ServerError", message="content policy")
+    (whole,) = roll_out(spec, spec.policy("heuristic"), spec.tasks("held-out", 1)).episodes
+    failed = replace(whole, turns=(), reward=None, stop=StopReason.FAILED, failure=failure)
+    write_episodes(tmp_path / "t.jsonl", [failed], environment="rhythm", note="")
+    assert "content policy" in gradus("show", tmp_path / "t.jsonl")
+
+
+def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
+    """typer turned it into the code 130 without a word."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradus.pipeline.teaching.roll_out", interrupted)
+    monkeypatch.setattr("sys.argv", ["gradus", "teach", "rhythm", "-o", str(tmp_path / "t.jsonl")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert "this goes on where it stopped: gradus teach rhythm -o" in capsys.readouterr().err
 
 
 def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):

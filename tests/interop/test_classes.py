@@ -10,6 +10,9 @@ import pytest
 
 import gradus
 from gradus import environments
+from gradus.audit.comparisons import check_separation
+from gradus.audit.hygiene import check_hygiene
+from gradus.audit.panel import regraded_panel, roll_out_panel
 from gradus.audit.signal import check_signal
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
@@ -184,3 +187,34 @@ def test_a_stand_in_that_always_wins_is_made_weaker() -> None:
     check = check_signal(spec, spec.grader(None), None, lambda seed: str(seed % 3 + 1), tasks=8, seed=0)
     assert check.measured
     assert "30%" not in str(check.measured["policy"])
+
+
+class Secret:
+    """A number is hidden, and only a digit asks for it."""
+
+    max_turns = 2
+    ignores_seeds = False
+
+    def reset(self, seed: int) -> str:
+        self.number = 3 if self.ignores_seeds else random.Random(seed).randint(1, 8)
+        return "Which number?"
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        return ("no digit", 0.0, False) if not action.isdigit() else (f"it is {self.number}", 0.0, True)
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_a_hidden_state_that_a_few_blind_answers_do_not_ask_for_is_no_seed_without_effect(ignores: bool) -> None:
+    """It failed as one and the same episode."""
+
+    class Own(Secret):
+        ignores_seeds = ignores
+
+    spec = class_spec(Own)
+    panel = regraded_panel(spec, roll_out_panel(spec, episodes=12, seed=0), spec.grader(None))
+    check = check_hygiene(spec, spec.grader(None), panel, lambda seed: "", seed=0)
+    assert (check.status, "one and the same episode" in check.evidence) == (
+        ("fail", True) if ignores else ("pass", False)
+    )
+    separation = check_separation(panel)  # it passed: "the step raises the reward; the least is 0.000"
+    assert (separation.status, "earn the same reward" in separation.evidence) == ("skip", True)

@@ -75,11 +75,14 @@ def test_vllm_is_started_with_the_same_model(tmp_path, monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match="vllm is not installed here"):
         api.serve(model, engine="vllm", port=9)
     (tmp_path / "vllm").chmod(0o755)
-    subprocess.run([sys.executable, "-m", "gradus", *words], check=True)
+    more = ["--", "--gpu-memory-utilization", "0.5"]
+    subprocess.run([sys.executable, "-m", "gradus", *words, *more], check=True)
     assert told.read_text() == (
         f"key serve {model} --served-model-name=tiny --host=127.0.0.1 --port=9 --max-num-seqs=2 --seed=0 "
-        "--logprobs-mode=processed_logprobs\n"
+        "--logprobs-mode=processed_logprobs --gpu-memory-utilization 0.5\n"
     )
+    with pytest.raises(ConfigError, match=r"--gpu-memory-utilization 0\.5 is for --engine vllm"):
+        api.serve(model, more=more[1:])
 
 
 def test_vllm_keeps_to_the_length_up_to_which_longrope_is_one_function(

@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
 
+import gymnasium
+
 from gradus import environments
 from gradus.core import ConfigError
 from gradus.interop.suites.naming import list_suite
@@ -48,3 +50,32 @@ def test_what_cannot_be_text_is_refused() -> None:
         environments.load("gymnasium:NoSuchThing-v1")
     with pytest.raises(ConfigError, match="takes an id"):
         environments.load("gymnasium")
+
+
+class Line(gymnasium.Env):
+    """Walk to 5."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Discrete(11)
+    max_turns = 6
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(0, 11))
+        return self.place, {}
+
+    def step(self, action):
+        self.place += 1 if action == 1 else -1
+        return self.place, float(self.place == 5), self.place == 5, False, {}
+
+
+def test_a_class_of_ones_own_gets_numbers_and_not_their_text() -> None:
+    """It got the answer's text, so that every answer was the same to it, without a word."""
+    spec = environments.from_class(Line)
+    assert (spec.name, spec.max_turns) == ("line", 6)
+    environment = spec.make()
+    start = int(environment.reset(seed=3).text)
+    assert int(environment.step("I go 1").text) == start + 1
+    assert not environment.step("left").action_valid
+    with pytest.raises(ConfigError, match=r"FILE\.py:CLASS"):
+        environments.load("gymnasium:mine:Line-v0")

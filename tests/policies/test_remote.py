@@ -20,6 +20,9 @@ from starlette.routing import Route
 
 from gradus import environments
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
+from gradus.pipeline.policies import make_policy
+from gradus.pipeline.recipe_files import load_recipe, remote_settings
+from gradus.pipeline.teaching import teach
 from gradus.policies.remote.client import Price
 from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import read_episodes, roll_out, write_episodes
@@ -437,3 +440,32 @@ def test_calls_of_tools_are_answers_and_their_results_go_back(server: Server) ->
     assert episode.turns[1].messages[0].content == "5 coins"
     spoken = server.bodies[-1]["messages"]
     assert (spoken[1]["content"], spoken[1]["tool_calls"][0]["id"]) == ("wait", spoken[2]["tool_call_id"])
+
+
+def test_a_recipe_says_how_a_teacher_is_asked_and_failed_calls_are_counted(server: Server, tmp_path: Path) -> None:
+    """None of these could be set but in Python, and money was never counted."""
+    spec = environments.load("arithmetic")
+    words = [
+        "concurrency=2",
+        "max_tokens=7",
+        "temperature=0.3",
+        "reasoning_effort=low",
+        "price=[2.0, 10.0]",
+        "retries=1",
+    ]
+    recipe = load_recipe("arithmetic", changes=[f"teach.remote.{each}" for each in words])
+    assert recipe.teach.remote.answers() == {"max_tokens": 7, "temperature": 0.3, "reasoning_effort": "low"}
+    teacher = make_policy(spec, "remote:m", remote=recipe.teach.remote.model_dump())
+    server.delay = 0.02
+    empty = JSONResponse(completion(""))  # its tokens are paid for, and it is no answer
+    server.every = lambda attempt: empty if attempt == 1 else None
+    summary = teach(spec, teacher, episodes=4, path=tmp_path / "t.jsonl", grader=spec.grader())
+    sent = server.said()[0]
+    assert (sent["max_tokens"], sent["temperature"], sent["reasoning_effort"]) == (7, 0.3, "low")
+    assert server.most_in_flight == 2
+    assert (summary.failed, summary.cost) == (0, pytest.approx(8 * 0.0021))
+    assert summary.spent == "9,090 tokens, $0.0189"  # four answers, four that were empty, and the probe
+    with pytest.raises(ConfigError, match="'gold' is none"):
+        make_policy(spec, "gold", remote=remote_settings({"price": [1, 2]}))
+    with pytest.raises(ConfigError, match="unknown key"):
+        remote_settings({"prize": [1, 2]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from math import fsum
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gradus import environments
 from gradus.api.environments import load_environment, with_rewards
 from gradus.api.shown import Shown
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Task
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Task
+from gradus.core.documents import Results
 
 if TYPE_CHECKING:
     from gradus.rollouts.storage import EpisodeFile
@@ -47,8 +48,17 @@ class StoredEpisodes(Shown):
         parts: list[Any] = []
         for name, each in self.episodes.items():
             parts += [Rule(f"{name} of {self.path.name}", align="left")] if name else []
-            parts.append(show_episode(each, self.view(each) if self.view else None))
+            parts.append(show_episode(each, self._view(each)))
         return parts
+
+    def _view(self, episode: Episode) -> Any:
+        """The environment's own pictures; None if the episode came to nothing that they show, as one that failed at once."""
+        from gradus.core import GradusError
+
+        try:
+            return self.view(episode) if self.view else None
+        except GradusError:
+            return None
 
 
 def show(
@@ -101,16 +111,20 @@ def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | N
 
 @dataclass(frozen=True, repr=False)
 class Regraded(Shown):
-    """Episodes under another grader, and under the one they were stored with (``before``)."""
+    """Episodes under another grader, and under the one they were stored with (``before``).
+
+    ``compared``: the document of an evaluation, with what each policy has above another on the same tasks; None if nobody was named.
+    """
 
     spec: EnvironmentSpec
     grader: str
     before: Sequence[Episode]
     episodes: Sequence[Episode]
     problems: Sequence[str]
+    compared: Results | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The means before and after, and of each component."""
+        """The means before and after, and of each component; ``compared`` if a policy was named to compare with."""
         rewards = [
             _mean(each.reward.value if each.reward else None for each in several)
             for several in (self.before, self.episodes)
@@ -122,12 +136,14 @@ class Regraded(Shown):
         count = len(self.episodes)
         return {
             "grader": self.grader, "episodes": count, "reward": rewards[1], "before": rewards[0], "components": components,
+            **({} if self.compared is None else {"compared": self.compared}),
         }  # fmt: skip
 
     def tables(self) -> Sequence[Any]:
-        """The means."""
+        """The means, and the pairs."""
         from rich.table import Table
 
+        from gradus.reports.tables import all_tables
         from gradus.stats import format_number
 
         summary, weights = self.to_json(), self.spec.grader(self.grader).weights
@@ -139,7 +155,7 @@ class Regraded(Shown):
         table.add_row(self.grader, format_number(summary["reward"]), style="bold")
         for name, value in summary["components"].items():
             table.add_row(f"  {name} (weight {weights[name]:g})", format_number(value))
-        return [table]
+        return [table, *(all_tables(self.compared) if self.compared else ())]
 
     def save(self, path: str | Path) -> Path:
         """Write the regraded episodes as JSON lines."""
@@ -154,9 +170,14 @@ def regrade(
     grader: str | None = None,
     *,
     rewards: Sequence[Any] = (),
+    against: str | None = None,
     environment: str | EnvironmentSpec | type | None = None,
 ) -> Regraded:
-    """Grade stored episodes again, with another grader of the environment or with reward functions. Nothing is rolled out."""
+    """Grade stored episodes again, with another grader of the environment or with reward functions. Nothing is rolled out.
+
+    ``against``: a policy that every other one is compared with, task by task: wins, reward and the environment's metrics. If the file has
+    no episodes of it, it is rolled out on the same tasks.
+    """
     from gradus.core.stage_files import changed_since
     from gradus.rollouts import read_episodes
     from gradus.rollouts import regrade as grade_again
@@ -168,7 +189,32 @@ def regrade(
     spec = with_rewards(spec, rewards) if rewards else spec
     chosen = spec.grader(grader)
     problems = [*stored.problems, *changed_since(Path(file))]
-    return Regraded(spec, chosen.name, stored.episodes, grade_again(spec, stored.episodes, chosen), problems)
+    graded = grade_again(spec, stored.episodes, chosen)
+    compared = None if against is None else _compared(spec, chosen, graded, against)
+    return Regraded(spec, chosen.name, stored.episodes, graded, problems, compared)
+
+
+def _compared(spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode], against: str) -> Results:
+    from gradus.evaluation import compare
+    from gradus.pipeline.policies import make_policy
+    from gradus.rollouts import roll_out
+
+    by_condition: dict[str, dict[str, list[Episode]]] = {}
+    for each in episodes:
+        by_condition.setdefault(each.task.condition, {}).setdefault(each.policy, []).append(each)
+    for policies in by_condition.values():
+        if against not in policies:
+            tasks = list({each.task.seed: each.task for several in policies.values() for each in several}.values())
+            policies[against] = list(roll_out(spec, make_policy(spec, against), tasks, grader=grader).episodes)
+    names = dict.fromkeys(name for policies in by_condition.values() for name in policies)
+    pairs = [(name, against) for name in names if name != against]
+    return compare(
+        replace(spec, graders={**spec.graders, grader.name: grader}),
+        by_condition,
+        graders=[grader.name],
+        pairs=pairs,
+        graded=True,
+    )
 
 
 def play(

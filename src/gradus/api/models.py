@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +101,11 @@ def serve(
     weights: Path | None = None,
     token: str | None = None,
     seed: int = 0,
+    more: Sequence[str] = (),
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Serve a model until Ctrl-C. ``engine``: ``gradus``, or ``vllm``, whose own server is started with the same model.
+    """Serve a model until Ctrl-C. ``engine``: ``gradus``, or ``vllm``, whose own server is started with the same model and with the options
+    ``more``.
 
     ``tell`` gets the address. ``rows``, ``keep_history`` and ``weights`` are for the engine ``gradus`` alone.
     """
@@ -118,9 +120,13 @@ def serve(
 
         if keep_history is not None or weights is not None:
             raise ConfigError("--keep-history and --weights are for the engine gradus; leave them out with vllm")
-        return serve_with_vllm(_source(model), name=name, host=host, port=port, rows=rows, token=token, seed=seed)
+        return serve_with_vllm(
+            _source(model), name=name, host=host, port=port, rows=rows, token=token, seed=seed, more=more
+        )
     if engine != "gradus":
         raise ConfigError(f"expected the engine gradus or vllm, got {engine!r}")
+    if more:
+        raise ConfigError(f"{' '.join(more)} is for --engine vllm; the engine gradus takes no further options")
     access = Access(hosts=hosts_for(host), token=token, weights=weights)
     with listen(host, port) as listener:
         loaded = _loaded(model, keep_history)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,32 +34,36 @@ def teach(
     rewards: Sequence[Any] = (),
     workers: int = 1,
     seed: int = 0,
+    remote: Mapping[str, Any] | None = None,
     **sampling: Any,
 ) -> TeachSummary:
     """Store a teacher's episodes on training tasks; those that are stored already are not rolled out again.
 
-    ``sampling`` as in :func:`gradus.evaluate`.
+    ``sampling`` as in :func:`gradus.evaluate`. ``remote``: how a teacher behind an API is asked, by the keys of a recipe's ``teach.remote``.
     """
     from gradus.pipeline.policies import make_policy, teacher_name
     from gradus.pipeline.progress import progress_bar
+    from gradus.pipeline.recipe_files import remote_settings
     from gradus.pipeline.recipe_tables import recipe_of
+    from gradus.pipeline.teach_summary import spent
     from gradus.pipeline.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, policy)
+    teacher = make_policy(spec, name, remote=remote_settings(remote or {}), **sampling)
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(
             spec,
-            make_policy(spec, name, **sampling),
+            teacher,
             episodes=episodes,
             seed=seed,
             grader=spec.grader(grader),
             path=Path(out),
             workers=workers,
             reserved=judging,
-            progress=advance,
+            progress=lambda done, total: advance(done, total, note=spent(teacher)),
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradus.audit.bounds import high_of, low_of
 from gradus.audit.panel import best_reflex
-from gradus.audit.records import Check, PanelEpisodes, signed, tasks_to_settle
+from gradus.audit.records import Check, PanelEpisodes, Status, signed, tasks_to_settle
 from gradus.core import Grader, child_seed
 from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
 
@@ -49,7 +49,12 @@ def check_separation(panel: PanelEpisodes) -> Check:
         evidence = (
             f"{which} {' < '.join(panel.ladder)} raises the reward; the least is {lowest} {signed(steps[lowest])}"
         )
-    status = "fail" if flat else "unresolved" if unsure else "pass"
+    status: Status = "fail" if flat else "unresolved" if unsure else "pass"
+    if status == "pass" and not any(map(_above, steps.values())):
+        status, evidence = (
+            "skip",
+            f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same; declare a teacher",
+        )
     measured = {"least_effect": least, "steps": {n: _record(s) for n, s in steps.items()}}
     return Check(name="separation", status=status, evidence=evidence, measured=measured)
 
@@ -167,7 +172,8 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     means = _row_means(aims)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = (
-            f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}; "
+            f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}"
+            f"{', all with the same' if len(names) >= 3 else ''}; "
             "declare a true reward of its own and a teacher"
         )
         return Check(name="alignment", status="unresolved", evidence=evidence)

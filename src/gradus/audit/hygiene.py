@@ -35,7 +35,9 @@ def check_hygiene(
     tasks = every[:_TASKS]
     blind = [e for e in next(iter(panel.episodes.values()), ()) if e.stop is not StopReason.FAILED]
     problems_of = {
-        "determinism": not_deterministic(spec, tasks, draw, seed, elsewhere),
+        "determinism": not_deterministic(
+            spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
+        ),
         "hidden state": [*leaks(spec, every[:_LEAK_TASKS], draw, seed), *given_away(spec, blind)],
         "gold": _gold(spec, grader, tasks, seed),
         "range": _out_of_range(grader, panel),

@@ -17,6 +17,8 @@ from gradus.core import GradusError, strictness
 from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="gradus",
     help="Train language-model agents with GRPO on the machine you have, and prove that they got better.",
@@ -70,9 +72,11 @@ def main() -> None:
         _say_error()
         typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
         sys.exit(3)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ended:  # typer makes the code 130 of Ctrl-C, and says nothing
+        if isinstance(ended, SystemExit) and ended.code != _INTERRUPTED:
+            raise
         typer.echo(_stopped(sys.argv[1:]), err=True)
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
 
 
 def _say_error() -> None:

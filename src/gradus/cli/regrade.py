@@ -16,14 +16,19 @@ def command(
     file: Path = typer.Argument(..., help="A JSONL file of episodes."),
     grader: str | None = typer.Option(None, "--grader", "-g", help="The grader to apply; or give --reward."),
     reward: list[str] = REWARDS,
+    against: str | None = typer.Option(
+        None,
+        "--against",
+        help="Compare every policy of the file with this one on the same tasks: wins, reward, metrics. If the file lacks it, it is rolled out.",
+    ),
     environment: str | None = ENV,
     out: Path | None = typer.Option(None, "--out", "-o", help="Write the regraded episodes here (the input is kept)."),
     json_file: str | None = JSON,
 ) -> None:
-    """Grade stored episodes again with another grader. Nothing is rolled out."""
+    """Grade stored episodes again with another grader. Nothing is rolled out but a policy to compare --against."""
     from gradus import api
 
-    result = api.regrade(file, grader, rewards=reward, environment=environment)
+    result = api.regrade(file, grader, rewards=reward, against=against, environment=environment)
     for problem in result.problems:
         go_around(problem, "the rest is used")
     if out is not None:

@@ -11,6 +11,12 @@ from gradus.cli.options import KEEP_HISTORY
 
 def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),
+    more: list[str] = typer.Argument(
+        None,
+        metavar="[-- OPTION ...]",
+        help="After --: options of vllm serve, as in -- --gpu-memory-utilization 0.5.",
+        show_default=False,
+    ),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
     port: int = typer.Option(8000, "--port", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     engine: str = typer.Option("gradus", "--engine", help="gradus, or vllm: its own server, if it is installed."),
@@ -40,5 +46,6 @@ def command(
         weights=weights,
         token=token,
         seed=seed,
+        more=more or (),
         tell=lambda line: typer.echo(line, err=True),
     )

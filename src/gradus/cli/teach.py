@@ -21,6 +21,16 @@ def command(
     temperature: float | None = TEMPERATURE,
     max_new_tokens: int | None = MAX_NEW_TOKENS,
     keep_history: bool | None = KEEP_HISTORY,
+    concurrency: int | None = typer.Option(
+        None, "--concurrency", min=1, help="Calls of remote:MODEL in flight at once; 8 without it."
+    ),
+    effort: str | None = typer.Option(None, "--reasoning-effort", help="Sent to remote:MODEL as it is, as in low."),
+    price: str | None = typer.Option(
+        None,
+        "--price",
+        metavar="IN,OUT",
+        help="US dollars of remote:MODEL per million prompt and completion tokens, as in 0.25,2.",
+    ),
     out: Path = typer.Option(Path("teacher.jsonl"), "--out", "-o", help="Where the episodes go."),
 ) -> None:
     """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed."""
@@ -28,7 +38,8 @@ def command(
 
     sampling = given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history)
     options = {"episodes": episodes, "grader": grader, "rewards": reward, "workers": workers, "seed": seed}
-    summary = api.teach(environment, policy, out=out, **options, **sampling)
+    remote = given(concurrency=concurrency, reasoning_effort=effort, price=None if price is None else price.split(","))
+    summary = api.teach(environment, policy, out=out, remote=remote, **options, **sampling)
     typer.echo(summary.sentence(out))
     if summary.failed == summary.episodes:
         note(f"every episode failed; gradus show {out} says why")

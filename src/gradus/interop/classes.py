@@ -17,6 +17,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation, child_rng
 from gradus.interop.suites.games import game_spec
+from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script
 
 _TURNS = 20
@@ -30,6 +31,8 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     ``actions`` is no list of texts.
     """
     _check_methods(kind)
+    if _is_gymnasium(kind):  # its actions are numbers, which answers are not
+        return of_class(kind)
     actions, turns = _actions(kind), _turns(kind)
 
     def move(seed: int) -> str:
@@ -73,6 +76,11 @@ def _check_methods(kind: type) -> None:
         raise ConfigError(
             f"{kind.__name__}.reset takes no seed; expected reset(self, seed), because the episodes of a group begin alike"
         )
+
+
+def _is_gymnasium(kind: type) -> bool:
+    """Whether it is a class of Gymnasium's, told by its bases, so that nothing has to be installed for any other."""
+    return any(f"{base.__module__}.{base.__qualname__}" == "gymnasium.core.Env" for base in kind.__mro__)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

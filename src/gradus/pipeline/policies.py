@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -34,20 +35,28 @@ def make_policy(
     temperature: float | None = None,
     max_new_tokens: int | None = None,
     keep_history: bool | None = None,
+    remote: Mapping[str, Any] | None = None,
     label: str | None = None,
     shelf: ModelShelf | None = None,
 ) -> Policy:
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
 
     A model answers as it was trained (sampling, template, history); ``temperature`` (0 is greedy), ``max_new_tokens`` and
-    ``keep_history`` change that. A model that was never trained here samples as the environment's recipe would train it. With a
+    ``keep_history`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``retries``, ``reasoning_effort``,
+    ``price``), refused with any other policy. A model that was never trained here samples as the environment's recipe would train it. With a
     ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
     """
     head, _, argument = name.partition(":")
+    settings = {key: value for key, value in (remote or {}).items() if value is not None}
+    if head == "remote":
+        sampling = {"temperature": temperature, "max_tokens": max_new_tokens}
+        return _remote(argument, {**settings, **{key: each for key, each in sampling.items() if each is not None}})
+    if settings:
+        raise ConfigError(
+            f"{', '.join(settings)} are settings of a teacher behind an API, and {name!r} is none; leave them out, or name remote:MODEL"
+        )
     if head in spec.policies:
         return spec.policy(name)
-    if head == "remote":
-        return _remote_policy(argument, temperature=temperature, max_tokens=max_new_tokens)
     if head in installed_policies():
         return installed_policies()[head].load()(argument or None)
     folder = find_model(name)
@@ -77,15 +86,20 @@ def make_policy(
     return ShelvedPolicy(shelf, path, load, policy, name=label or name)
 
 
-def _remote_policy(model: str, **settings: float | None) -> Policy:
+def _remote(model: str, settings: Mapping[str, Any]) -> Policy:
+    from gradus.policies.remote.client import Price
     from gradus.policies.remote.policy import RemotePolicy
 
     if not model:
         raise ConfigError(
             "remote needs a model's name, as in remote:gpt-5-mini; set OPENAI_BASE_URL for another server"
         )
-    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    return RemotePolicy(model, **given)
+    rest = dict(settings)
+    if (price := rest.pop("price", None)) is not None:
+        rest["price"] = Price(prompt=price[0], completion=price[1])
+    if (effort := rest.pop("reasoning_effort", None)) is not None:
+        rest["options"] = {"reasoning_effort": effort}
+    return RemotePolicy(model, **rest)
 
 
 @cache

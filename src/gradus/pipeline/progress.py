@@ -27,7 +27,7 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
-    """A bar on standard error; the function it gives takes (done, total) and a new title. Silent if nobody watches."""
+    """A bar on standard error; the function it gives takes (done, total), a new title, and a ``note`` behind it. Silent if nobody watches."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -41,11 +41,12 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
 
         current = title
 
-        def advance(done: int, of: int, label: str | None = None) -> None:
+        def advance(done: int, of: int, label: str | None = None, note: str = "") -> None:
             nonlocal current
             if label is not None and label != current:
                 current = label
                 progress.reset(task, total=of, description=label)
-            progress.update(task, completed=done, total=of)
+            shown = f"{current} · {note}" if note else current
+            progress.update(task, completed=done, total=of, description=shown)
 
         yield advance

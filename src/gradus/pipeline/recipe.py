@@ -51,6 +51,28 @@ class AuditSection(_Section):
     )
 
 
+class RemoteSection(_Section):
+    """How a teacher behind an API is asked. What is not set is the policy's default or the server's."""
+
+    max_tokens: int | None = Field(default=None, ge=1, description="Longest answer; 512 by default.")
+    temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
+    concurrency: int | None = Field(default=None, ge=1, le=1024, description="Calls in flight at once; 8 by default.")
+    timeout: float | None = Field(default=None, gt=0.0, description="Seconds for one answer; 120 by default.")
+    retries: int | None = Field(
+        default=None, ge=0, le=100, description="Further attempts at an answer that did not come; 4 by default."
+    )
+    reasoning_effort: str | None = Field(
+        default=None, min_length=1, description="Sent as it is, as in low, to models that think."
+    )
+    price: tuple[float, float] | None = Field(
+        default=None, description="US dollars per million prompt and completion tokens; without it no money is counted."
+    )
+
+    def answers(self) -> dict[str, Any]:
+        """The settings that change what the teacher says, as far as they are set."""
+        return self.model_dump(include={"max_tokens", "temperature", "reasoning_effort"}, exclude_none=True)
+
+
 class TeachSection(_Section):
     """Whose episodes warm-start the model."""
 
@@ -65,6 +87,7 @@ class TeachSection(_Section):
         le=MOST_WORKERS,
         description="Processes that roll out, for an environment's own teachers; they change no episode.",
     )
+    remote: RemoteSection = RemoteSection()
 
 
 class EvalSection(_Section):

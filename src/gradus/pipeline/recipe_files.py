@@ -200,6 +200,11 @@ def _validated(table: Mapping[str, Any], source: str) -> Recipe:
         raise ConfigError(f"{source} cannot be used:\n  " + "\n  ".join(lines)) from error
 
 
+def remote_settings(table: Mapping[str, Any]) -> dict[str, Any]:
+    """How a teacher behind an API is asked, checked as a recipe's ``teach.remote`` is."""
+    return _validated({"environment": "", "teach": {"remote": table}}, "teach.remote").teach.remote.model_dump()
+
+
 def _json_like(value: Any) -> Any:
     """TOML lists become tuples where records want them; pydantic does it from JSON-like values."""
     return json.loads(json.dumps(value, default=str))  # a date or a time is no setting: pydantic refuses its text

@@ -24,6 +24,7 @@ from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.report_episodes import write_report_episodes
 from gradus.pipeline.state import RunState
+from gradus.pipeline.teach_summary import spent
 from gradus.pipeline.teaching import teach
 from gradus.pipeline.training_stages import base_model, begun, grpo_stage, make_nano_model, sft_stage
 from gradus.planning.model_probe import check_model
@@ -116,16 +117,17 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
     name = teacher_name(run.spec, section.policy)
     path = stored_file(run.folder / "teach" / "episodes.jsonl.gz")
     with progress_bar(f"teach · {name}", section.episodes, "episodes") as advance:
+        policy = make_policy(run.spec, name, remote=section.remote.model_dump())
         summary = teach(
             run.spec,
-            make_policy(run.spec, name),
+            policy,
             episodes=section.episodes,
             path=path,
             grader=run.grader,
             seed=run.recipe.seed,
             workers=section.workers,
             reserved=reserved_ids(run.spec, run.recipe.grpo),
-            progress=advance,
+            progress=lambda done, total: advance(done, total, note=spent(policy)),
         )
     run.console.print(summary.sentence(path), highlight=False)
     cost.update({key: value for key, value in asdict(summary).items() if key not in ("seconds", "grader", "policy")})
@@ -257,8 +259,10 @@ def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:
     """The settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: RunContext) -> dict[str, Any]:
-        exclude = {"teach": {"workers"}, "eval": {"workers"}}  # who rolls out changes no episode
-        dumped = run.recipe.model_dump(mode="json", exclude=exclude)
+        # Who rolls out, and how many calls are made at once, changes no episode.
+        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"workers", "remote"}, "eval": {"workers"}})
+        if answers := run.recipe.teach.remote.answers():
+            dumped["teach"]["remote"] = answers
         # Runs of before there were weights have no such setting.
         return {name: dumped[name] for name in ("environment", "seed", *names) if name != "weights" or dumped[name]}
 

@@ -6,16 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradus.core import Episode, Grader, Policy
 from gradus.stats import format_number
+
+if TYPE_CHECKING:
+    from gradus.policies.remote.client import RemoteUsage
 
 MOST_EPISODES, MOST_WORKERS = 10_000_000, 1024  # a mistyped number should not keep a machine busy for ever
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeachSummary:
-    """What a teacher did and what it cost. ``reward_mean`` is None if nothing could be graded."""
+    """What a teacher did and what it cost. ``reward_mean`` is None if nothing could be graded.
+
+    Tokens and ``cost`` are those of the stored episodes; ``spent`` is what this call used, in words, failed and repeated calls too.
+    """
 
     policy: str
     episodes: int
@@ -28,11 +35,13 @@ class TeachSummary:
     completion_tokens: int
     cost: float | None
     reason: str | None = None  # of the first failure
+    spent: str = ""
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
         tokens = self.prompt_tokens + self.completion_tokens
         money = (f", {tokens:,} tokens" if tokens else "") + ("" if self.cost is None else f", ${self.cost:.2f}")
+        money += f"; spent now, failed calls too: {self.spent}" if self.spent else ""
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         return (
             f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
@@ -85,4 +94,15 @@ class Tally:
             completion_tokens=self.completion_tokens,
             cost=fsum(self.costs) if self.costs and self.priced else None,
             reason=self.reason,
+            spent=spent(policy),
         )
+
+
+def spent(policy: Policy) -> str:
+    """What a policy behind an API has used so far, failed and repeated calls too, in words; empty for any other."""
+    usage: RemoteUsage | None = getattr(policy, "usage", None)
+    if usage is None:
+        return ""
+    unknown = f" and {usage.unmetered} replies without a count" if usage.unmetered else ""
+    dollars = "" if usage.cost is None else f", ${usage.cost:.4f}"
+    return f"{usage.prompt_tokens + usage.completion_tokens:,} tokens{unknown}{dollars}"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gradus.core import ConfigError
 from gradus.policies.local.folders import model_kind
 
 
-def serve_with_vllm(model: str, *, name: str, host: str, port: int, rows: int, token: str | None, seed: int) -> None:
-    """Become ``vllm serve``; Ctrl-C ends it. The token goes by the environment, where other users cannot read it.
+def serve_with_vllm(
+    model: str, *, name: str, host: str, port: int, rows: int, token: str | None, seed: int, more: Sequence[str] = ()
+) -> None:
+    """Become ``vllm serve``; Ctrl-C ends it. ``more``: further options of it; they win over ours. The token goes by the environment, where other users cannot read it.
 
     Raises ConfigError if vLLM is not installed, or if the model is an adapter without its base.
     """
@@ -31,7 +34,7 @@ def serve_with_vllm(model: str, *, name: str, host: str, port: int, rows: int, t
         options["max-model-len"] = (
             limit  # with a longer one vLLM turns all positions at the long rate, short prompts too
         )
-    words = [program, "serve", model, *(f"--{key}={value}" for key, value in options.items())]
+    words = [program, "serve", model, *(f"--{key}={value}" for key, value in options.items()), *more]
     sys.stdout.flush()
     os.execve(program, words, {**os.environ, **({} if token is None else {"VLLM_API_KEY": token})})
 

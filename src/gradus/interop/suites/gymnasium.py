@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -34,14 +34,34 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         raise ConfigError("gymnasium takes an id, as in gymnasium:FrozenLake-v1; gradus envs gymnasium: lists them")
     name, _, query = argument.partition("?")
     options = {key: _value(text) for key, text in parse_qsl(query, strict_parsing=bool(query))}
-    first = GymnasiumText(name, options)
+    return _spec(f"gymnasium:{argument}", name, f"Gymnasium's {name} as text", lambda: _made(name, options))
+
+
+def of_class(kind: type) -> EnvironmentSpec:
+    """The environment that a class of Gymnasium's is: its actions are numbers, and what it draws as text is shown."""
+    modes = getattr(kind, "metadata", {}).get("render_modes", ())
+    options = {"render_mode": "ansi"} if "ansi" in modes else {}
+    name = kind.__name__
+    return _spec(
+        name.lower(),
+        name,
+        f"Gymnasium's {name} as text",
+        lambda: kind(**options),
+        turns=getattr(kind, "max_turns", None),
+    )
+
+
+def _spec(
+    called: str, name: str, summary: str, make: Callable[[], Any], *, turns: int | None = None
+) -> EnvironmentSpec:
+    first = GymnasiumText(name, make)
     actions = first.actions
-    limit = first.max_steps or _TURNS
+    limit = turns or first.max_steps or _TURNS
     first.close()
     return game_spec(
-        f"gymnasium:{argument}",
-        summary=f"Gymnasium's {name} as text, {actions} actions",
-        make=lambda: GymnasiumText(name, options),
+        called,
+        summary=f"{summary}, {actions} actions",
+        make=lambda: GymnasiumText(name, make),
         random_move=lambda _, script: _random_action(script, actions),
         moves=lambda seed: str(seed % actions),
         max_turns=limit,
@@ -53,15 +73,15 @@ def load(argument: str | None = None) -> EnvironmentSpec:
 class GymnasiumText:
     """One environment; an action is the number of a choice, the last number in the answer."""
 
-    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
-        self._env = _made(name, options)
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self._env = make()
         self._name = name
         space: Any = self._env.action_space
         if type(space).__name__ != "Discrete":
             self._env.close()
-            raise ConfigError(f"gymnasium:{name} has actions of kind {type(space).__name__}; expected Discrete")
+            raise ConfigError(f"{name} has actions of kind {type(space).__name__}; expected Discrete")
         self.actions, self._first = int(space.n), int(space.start)
-        self.max_steps: int | None = self._env.spec.max_episode_steps
+        self.max_steps: int | None = self._env.spec.max_episode_steps if self._env.spec else None
         self._steps = 0
         self._episode_id = ""
         self._over = True
@@ -140,7 +160,8 @@ def _made(name: str, options: Mapping[str, Any]) -> Any:
         ansi = {"render_mode": "ansi"} if "ansi" in modes.get("render_modes", ()) else {}
         return gymnasium.make(name, **ansi, **options)
     except Exception as error:  # an unknown id, a missing package, an option that is refused: all say so
-        raise ConfigError(f"gymnasium:{name} cannot be made: {error}") from error
+        own = "; your own class is FILE.py:CLASS" if ":" in name else ""
+        raise ConfigError(f"gymnasium:{name} cannot be made: {error}{own}") from error
 
 
 def _random_action(script: Script, actions: int) -> str:
