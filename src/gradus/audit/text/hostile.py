@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from gradus.audit.text.blind import Operator
 from gradus.audit.text.scoring import CANARY
 
-__all__ = ["CANARIES", "HOSTILE"]
-
 HOSTILE: Mapping[str, Operator] = {
     f"the text {text[:20]!r}{'...' if len(text) > 20 else ''}": (lambda t: lambda task, others, rng: t)(text)
     for text in (

@@ -12,8 +12,6 @@ from gradus.audit.text.blind import Operator
 from gradus.audit.text.shapes import NUMBER, Others, is_label, is_number, parts, states
 from gradus.audit.text.tasks import TextTask
 
-__all__ = ["EQUIVALENT", "WRONG", "Wrong"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
