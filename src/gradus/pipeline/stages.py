@@ -130,7 +130,8 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             progress=lambda done, total: advance(done, total, note=spent(policy)),
         )
     run.console.print(summary.sentence(path), highlight=False)
-    cost.update({key: value for key, value in asdict(summary).items() if key not in ("seconds", "grader", "policy")})
+    left_out = {"seconds", "grader", "policy", *(() if summary.spent else ("spent",))}
+    cost.update({key: value for key, value in asdict(summary).items() if key not in left_out})
 
 
 def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
