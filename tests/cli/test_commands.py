@@ -39,7 +39,8 @@ def test_teach_show_and_regrade(tmp_path):
     assert pair["reward"]["episodes"] == 4
     assert pair["reward"]["wins"] + pair["reward"]["ties"] <= 4
     assert compared["policies"]["bayes"]["belief_mae"]["mean"] > 0  # the heuristic states no belief
-    assert " of 4" in gradus(*words)  # wins
+    assert "bayes - heuristic" in (said := gradus(*words))
+    assert " of 4" in said  # wins
 
 
 def test_a_failed_episode_is_shown_with_its_reason(tmp_path):

@@ -200,7 +200,7 @@ class Secret:
         return "Which number?"
 
     def step(self, action: str) -> tuple[str, float, bool]:
-        return ("no digit", 0.0, False) if not action.isdigit() else (f"it is {self.number}", 0.0, True)
+        return ("no digit", 0.25, False) if not action.isdigit() else (f"it is {self.number}", 0.5, True)
 
 
 @pytest.mark.parametrize("ignores", [False, True])

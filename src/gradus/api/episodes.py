@@ -143,7 +143,6 @@ class Regraded(Shown):
         """The means, and the pairs."""
         from rich.table import Table
 
-        from gradus.reports.tables import all_tables
         from gradus.stats import format_number
 
         summary, weights = self.to_json(), self.spec.grader(self.grader).weights
@@ -155,7 +154,8 @@ class Regraded(Shown):
         table.add_row(self.grader, format_number(summary["reward"]), style="bold")
         for name, value in summary["components"].items():
             table.add_row(f"  {name} (weight {weights[name]:g})", format_number(value))
-        return [table, *(all_tables(self.compared) if self.compared else ())]
+        conditions = self.compared["conditions"] if self.compared else {}
+        return [table, *(_compared_table(name, stored) for name, stored in conditions.items())]
 
     def save(self, path: str | Path) -> Path:
         """Write the regraded episodes as JSON lines."""
@@ -163,6 +163,22 @@ class Regraded(Shown):
 
         write_episodes(Path(path), self.episodes, environment=self.spec.name, note=f"regraded with {self.grader}")
         return Path(path)
+
+
+def _compared_table(condition: str, stored: Mapping[str, Any]) -> Any:
+    """Each policy's figures and each difference, a line for a figure, so that it fits 80 columns."""
+    from rich.table import Table
+
+    from gradus.stats import format_interval
+
+    table = Table("", "figure", "mean", "wins", title=f"same tasks, {condition}", box=None)
+    for kind in ("policies", "pairs"):
+        for name, figures in stored[kind].items():
+            for figure, each in figures.items():
+                if isinstance(each, Mapping) and isinstance(each.get("mean"), float):
+                    wins = f"{each['wins']} of {each['episodes']}" if kind == "pairs" else ""
+                    table.add_row(name, figure, format_interval(each, signed=kind == "pairs"), wins)
+    return table
 
 
 def regrade(
