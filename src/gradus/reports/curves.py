@@ -127,9 +127,10 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
 
 def reward_by_minutes(sft: Sequence[Json], grpo: Sequence[Json]) -> list[Curve]:
     """The reward against the minutes of training, SFT and GRPO without validations; empty if no step says how long it took."""
-    logged = {record.get("step"): _finite(record.get("seconds")) or 0.0 for record in sft}  # perhaps not every step
-    passed = fsum(logged.values()) / len(logged) * max(map(float, logged)) if logged else 0.0
-    took = {r.get("step"): _finite((r.get("seconds") or {}).get("total")) for r in grpo if r.get("kind") == "step"}
+    logged = {int(record["step"]): _finite(record.get("seconds")) or 0.0 for record in sft if "step" in record}
+    passed = fsum(logged.values()) / len(logged) * max(logged) if logged else 0.0  # not every step is written down
+    own = [record for record in grpo if record.get("kind") == "step" and "step" in record]
+    took = {int(record["step"]): _finite((record.get("seconds") or {}).get("total")) for record in own}
     minutes = {0: passed / 60}
     for step, seconds in sorted(took.items()):
         passed += seconds or 0.0
