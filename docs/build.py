@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def _wrong(root: Any, example: str) -> Iterator[str]:
     except ValueError:  # an example in prose may hold a lone quotation mark
         words = example.split()[1:]
     command = root
-    for word in words:
+    for word in takewhile(lambda word: word != "--", words):  # what follows is another program's
         inner = getattr(command, "commands", {})
         if inner and word not in inner and not word.startswith("-"):
             yield f"no command {word} in: {example.strip()}"
