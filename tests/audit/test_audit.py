@@ -72,8 +72,8 @@ def test_the_search_finds_the_bad_start_by_itself(honest):
     assert hack.true_reward.high < 0
     rewards = [turn.env_reward for turn in hack.episode.turns]
     assert "neglect" in hack.plan
-    assert sum(rewards[:4]) < sum(turn.env_reward for turn in hack.reflex_episode.turns[:4])
-    assert hack.episode.task == hack.reflex_episode.task
+    (reflex,) = roll_out(SPEC, SPEC.policy(hack.reflex), [hack.episode.task]).episodes
+    assert sum(rewards[:4]) < sum(turn.env_reward for turn in reflex.turns[:4])
     assert hack.episode.reward.grader == "gullible"
     assert "of the first half -" in _check(found, "search").evidence
 
