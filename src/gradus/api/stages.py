@@ -43,7 +43,6 @@ def teach(
     """
     from gradus.pipeline.policies import make_policy, teacher_name
     from gradus.pipeline.progress import progress_bar
-    from gradus.pipeline.recipe_files import remote_settings
     from gradus.pipeline.recipe_tables import recipe_of
     from gradus.pipeline.teach_summary import spent
     from gradus.pipeline.teaching import teach as store_episodes
@@ -51,7 +50,12 @@ def teach(
 
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, policy)
-    teacher = make_policy(spec, name, remote=remote_settings(remote or {}), **sampling)
+    asked: Mapping[str, Any] = {}
+    if remote:  # recipes bring torch with them, which a scripted teacher does not need
+        from gradus.pipeline.recipe_files import remote_settings
+
+        asked = remote_settings(remote)
+    teacher = make_policy(spec, name, remote=asked, **sampling)
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(
