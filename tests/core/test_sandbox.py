@@ -25,7 +25,7 @@ def test_the_folder_keeps_what_was_written_and_nothing_else_can_be(tmp_path):
     (inside / "given.txt").write_text("seven")
     code = (
         "print(open('given.txt').read()); open('made.txt', 'w').write('x')\n"
-        f"for path in ({str(outside)!r}, '/tmp/out', '/etc/out'):\n"
+        f"for path in ({str(outside)!r}, '/tmp/{tmp_path.name}-out', '/etc/out'):\n"
         "    try: open(path, 'w')\n    except OSError as error: print('refused', error.errno)\n"
     )
     result = _run(code, inside)

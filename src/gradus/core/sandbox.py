@@ -70,14 +70,14 @@ def sandbox_works() -> bool:
 def run_python(
     code: str,
     *,
+    files: Mapping[str, str] | None = None,
     stdin: str = "",
     seconds: float = 10.0,
     unsafe: bool = False,
 ) -> Finished:
     """Run Python code as :func:`run_sandboxed` does, with this interpreter and the packages that are installed beside it."""
-    return run_sandboxed(
-        [sys.executable, "main.py"], files={"main.py": code}, stdin=stdin, seconds=seconds, unsafe=unsafe
-    )
+    given = {**(files or {}), "main.py": code}
+    return run_sandboxed([sys.executable, "main.py"], files=given, stdin=stdin, seconds=seconds, unsafe=unsafe)
 
 
 def run_sandboxed(
