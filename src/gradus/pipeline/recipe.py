@@ -87,7 +87,7 @@ class TeachSection(_Section):
         le=MOST_WORKERS,
         description="Processes that roll out, for an environment's own teachers; they change no episode.",
     )
-    remote: RemoteSection = RemoteSection()
+    remote: RemoteSection = Field(default=RemoteSection(), description="How a teacher behind an API is asked.")
 
 
 class EvalSection(_Section):
