@@ -14,6 +14,8 @@ from gradus.pipeline.run import run_recipe
 SMALL = [
     "audit.enabled=false",
     "teach.episodes=24",
+    "sft.threads=1",  # beside another test two threads wait for each other
+    "grpo.threads=1",
     "sft.max_steps=6",
     "sft.batch_size=4",
     "sft.validation_every=6",
