@@ -178,6 +178,12 @@ def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str,
 
 
 @pytest.mark.parametrize("name", own_recipes())
+def test_every_recipe_has_a_quick_form(name: str) -> None:
+    """A stage of 110 steps left none of the three that the quick form takes."""
+    assert load_recipe(None, path=Path(name), quick=True).quick
+
+
+@pytest.mark.parametrize("name", own_recipes())
 def test_no_recipe_gives_a_trained_model_the_settings_of_a_nano_model(name: str) -> None:
     recipe = load_recipe(None, path=Path(name), model="somebody/some-model")
     assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
