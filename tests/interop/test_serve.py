@@ -247,8 +247,9 @@ def test_an_overlong_prompt_names_both_lengths(client: openai.OpenAI) -> None:
 
 
 def test_unknown_models_and_paths(client: openai.OpenAI, url: str) -> None:
-    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'") as refused:
         client.chat.completions.create(model="gpt", messages=HELLO)
+    assert refused.value.code == "model_not_found"
     reply = httpx.post(f"{url}/v1/embeddings", json={})
     assert reply.status_code == 404
     assert "not served here" in reply.json()["error"]["message"]

@@ -73,7 +73,7 @@ def test_observations_are_learned_beside_answers_and_no_noise_reaches_them(
     assert not torch.equal(noisy.ids, sequence.ids)
     first = len(loaded.renderer.following(taught[0].turns[1].observation))
     for one, count in ((sequence, len(following)), (noisy, len(following)), (short_turns(sequence, 2), first)):
-        (batch,) = microbatches([one], budget=4096, read=True)
+        (batch,) = microbatches([one], budget=4096)
         assert batch.labels.read_target.tolist() == following[:count]
 
 
@@ -96,6 +96,12 @@ def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list
     assert both.loss is not None
     assert plain.loss is not None
     assert both.loss < 2 * plain.loss  # the figure is that of answers alone
+
+
+def test_observations_of_one_turn_are_refused(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
+    short = [replace(episode, turns=episode.turns[:1]) for episode in taught]
+    with pytest.raises(ConfigError, match="have nothing after one"):
+        train_sft(lamps_model, short, settings(observations=0.5), tmp_path / "run", live=False)
 
 
 def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel) -> None:

@@ -134,6 +134,19 @@ def test_what_is_shown_is_learned_beside_the_reward(lamps_model: Path, restart: 
     assert (both - without).abs().max() > 0.01 * expected.abs().max()
 
 
+def test_a_minibatch_whose_episodes_ended_at_once_was_shown_nothing(loaded: LoadedModel) -> None:
+    settings = config(minibatches=4, observations=0.1)
+    nothing = torch.empty(0, dtype=torch.int64)
+    credited = [replace(one, read=nothing) if one.key[0] == 0 else one for one in played(loaded, settings)]
+    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 0.0)
+    assert result.figures["observation_loss"] > 0
+    unseen = [replace(one, read=nothing) for one in credited]
+    assert (
+        "observation_loss"
+        not in policy_update(loaded, make_optimizer(loaded.model, settings), unseen, settings, 0.0).figures
+    )
+
+
 def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
     settings = config()
     credited = played(loaded, settings)

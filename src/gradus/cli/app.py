@@ -6,7 +6,6 @@ Exit codes: 0 done (or healthy, or pass), 1 a verdict of fail or warnings, 2 wro
 
 from __future__ import annotations
 
-import gc
 import os
 import shlex
 import sys
@@ -14,6 +13,7 @@ import sys
 import typer
 
 from gradus.core import GradusError, strictness
+from gradus.core.collector import collect_rarely
 from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
@@ -58,8 +58,7 @@ def main() -> None:
     """Entry point of the `gradus` command."""
     from gradus.cli import commands
 
-    # Records hold no cycles, and looking for some at every 700th object costs a fifth of a rollout's time.
-    gc.set_threshold(100_000, 50, 50)
+    collect_rarely()
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
     try:

@@ -6,8 +6,6 @@ what it is drawn for, and one thread gives the bits of two.
 
 from __future__ import annotations
 
-import gc
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,7 +19,8 @@ from gradus.core import Episode, GradusError, Policy, Task
 from gradus.evaluation.evaluate import chosen_graders, condition_tasks, roll_out_condition
 from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.teaching import follow_parent
+from gradus.pipeline.teaching import begin_worker
+from gradus.planning.hardware import usable_cores
 
 if TYPE_CHECKING:
     from gradus.pipeline.stages import RunContext
@@ -43,8 +42,7 @@ def workers_worth(run: RunContext, names: Sequence[str]) -> int:
     whole = known_elsewhere(recipe) and spec.max_sessions is None
     if not (small and whole) or episodes < _WORTH_PROCESSES or torch.cuda.is_available():
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(recipe.eval.workers, cores)
+    return min(recipe.eval.workers, usable_cores())
 
 
 def known_elsewhere(recipe: Recipe) -> bool:
@@ -97,9 +95,8 @@ def _longest_first(names: Sequence[str]) -> list[str]:
 def _begin() -> None:
     import torch
 
-    gc.set_threshold(100_000, 50, 50)  # as the command line does
     torch.set_num_threads(1)
-    follow_parent()
+    begin_worker()
 
 
 def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[Task]) -> list[Episode]:

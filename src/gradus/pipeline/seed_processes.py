@@ -16,10 +16,12 @@ import torch
 from rich.console import Console
 
 from gradus.core import GradusError
+from gradus.core.collector import collect_rarely
 from gradus.core.locks import FolderLock
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run import do_stages, store_costs
 from gradus.pipeline.stages import RunContext
+from gradus.planning.hardware import usable_cores
 from gradus.reports import write_report
 
 
@@ -27,8 +29,7 @@ def free_cores() -> int:
     """Cores that nothing else uses by the load of the last minute, at least 1; 1 if there is a GPU, which seeds would share."""
     if torch.cuda.is_available():
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, round(cores - os.getloadavg()[0]))
+    return max(1, round(usable_cores() - os.getloadavg()[0]))
 
 
 def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, console: Console) -> None:
@@ -114,6 +115,7 @@ def _main() -> None:
     told: Mapping[str, Any] = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+    collect_rarely()
     recipe = Recipe.model_validate(told["recipe"])
     try:
         _train(recipe, Path(told["folder"]), Path(told["shared"]), redo=told["redo"], console=Console(width=72))

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
+from gradus.core.collector import collect_rarely
 from gradus.core.strictness import go_around
 from gradus.environments import is_registered_by_name, load_registered
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
@@ -137,7 +138,7 @@ def _by_workers(
 ) -> Chunks:
     """The episodes of each span of tasks, in order, by processes that are fresh: a fork of torch's threads may hang."""
     fresh = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=follow_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=begin_worker)
     try:
         for (begin, indices), episodes in zip(
             spans,
@@ -162,8 +163,9 @@ def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> boo
     return policy.name.partition(":")[0] in fresh.policies and grader.name in fresh.graders
 
 
-def follow_parent() -> None:
+def begin_worker() -> None:
     """Leave Ctrl-C to the process that started this one, which keeps what has been done, and end when it is killed."""
+    collect_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 

@@ -88,6 +88,10 @@ def train_sft(
     loaded = prepare_model(model, config)
     training, validation = _hold_out(episodes, config)
     sequences = text_sequences(loaded, training, reasoning=config.reasoning)
+    if config.observations and not any(len(one.read) for one in sequences if one.read is not None):
+        raise ConfigError(
+            "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
+        )
     checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
@@ -154,8 +158,7 @@ class _Trainer:
 
     def _cut(self, sequences: Sequence[TrainingSample]) -> list[MicroBatch]:
         share = share_prefixes(self.loaded.model)
-        read = self.config.observations > 0
-        return microbatches(sequences, budget=self.budget.tokens, share=share, read=read) if sequences else []
+        return microbatches(sequences, budget=self.budget.tokens, share=share) if sequences else []
 
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
         """Take the remaining steps; yields one metrics record a logged step. Raises KeyboardInterrupt behind a checkpoint."""
@@ -187,7 +190,7 @@ class _Trainer:
         totals = {"loss": 0.0, "right": 0.0}
 
         def loss(microbatch: MicroBatch) -> Tensor:
-            scores = score_tokens(self.loaded.model, microbatch, PLAIN, greedy=True)
+            scores = score_tokens(self.loaded.model, microbatch, PLAIN, greedy=True, read=self.config.observations > 0)
             assert scores.greedy is not None
             part = -scores.logprobs.sum() / n_tokens
             totals["loss"] += float(part.detach())

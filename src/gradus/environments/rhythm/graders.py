@@ -78,9 +78,9 @@ def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> 
     if "belief_accuracy" in weights and np.isnan(week.truth).any():
         raise GradingError("the outcome holds no true beliefs; expected outcome['beliefs'] from the environment")
     components = {component: _EPISODE_COMPONENTS[component](week) for component in weights}
-    payments = tuple(RewardTerm(component=c, value=weights[c] * value) for c, value in components.items())
-    terms = ((),) * (len(episode.turns) - 1) + (payments,)
-    return Reward(grader=name, value=sum(term.value for term in payments), components=components, terms=terms)
+    earned = tuple(RewardTerm(component=c, value=weights[c] * value) for c, value in components.items())
+    terms = ((),) * (len(episode.turns) - 1) + (earned,)
+    return Reward(grader=name, value=sum(term.value for term in earned), components=components, terms=terms)
 
 
 def _v3_acts(week: Week) -> dict[str, Array]:

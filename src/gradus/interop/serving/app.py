@@ -145,7 +145,7 @@ class _Server:
     def _check_model(self, name: str) -> None:
         if name != self.name:
             raise ApiError(
-                f"there is no model {name!r}, this server has {self.name!r}", status=404, code="modelnot_found"
+                f"there is no model {name!r}, this server has {self.name!r}", status=404, code="model_not_found"
             )
 
     def _check_size(self, asked: RequestBody, prompts: int) -> None:

@@ -62,7 +62,7 @@ class Labels:
 
     ``source`` position in the row whose hidden state predicts the token; ``target`` its id; ``row`` index of its sequence
     in the microbatch, whose tokens follow each other; ``legal`` (A, V) bool or None. ``read_source`` and ``read_target`` (R,):
-    the same of the tokens that the environment showed, empty unless they are learned too.
+    the same of the tokens that the environment showed before the last sampled one.
     """
 
     source: Tensor
@@ -127,13 +127,11 @@ def microbatches(
     budget: int,
     share: bool = True,
     vocabulary: int | None = None,
-    read: bool = False,
 ) -> list[MicroBatch]:
     """Cut sequences into microbatches of at most ``budget`` tokens each, padding and shared prefixes counted as computed.
 
     Sequences of like length go together. A single sequence longer than the budget is a microbatch of its own. ``share``
-    False computes every row alone. ``vocabulary`` is needed if sequences carry legal tokens. ``read`` asks for labels of what the
-    environment showed. The cut depends on lengths
+    False computes every row alone. ``vocabulary`` is needed if sequences carry legal tokens. The cut depends on lengths
     and order only, and no result may depend on the cut.
     """
     if budget < 1:
@@ -146,7 +144,7 @@ def microbatches(
             batches[-1].append(branch)
         else:
             batches.append([branch])
-    return [_layout(batch, sequences, vocabulary, read) for batch in batches]
+    return [_layout(batch, sequences, vocabulary) for batch in batches]
 
 
 def _together(batch: Sequence[_Branch], branch: _Branch) -> bool:
@@ -217,9 +215,7 @@ def _split(branch: _Branch, sequences: Sequence[TrainingSample], budget: int) ->
     return parts
 
 
-def _layout(
-    branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vocabulary: int | None, read: bool
-) -> MicroBatch:
+def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vocabulary: int | None) -> MicroBatch:
     shared = branches[0].prefix > 0
     prefixes = len(branches) if shared else 0
     longest_prefix = max(branch.prefix for branch in branches)
@@ -243,7 +239,7 @@ def _layout(
         input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
         positions=torch.cat([torch.arange(longest_prefix).repeat(prefixes), places.ravel()])[None],
         tree=_tree(branches, prefixes, longest_prefix, len(rows), longest),
-        labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary, read),
+        labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary),
         sequences=tuple(index for _, index in rows),
         tokens=tokens,
         pairs=pairs,
@@ -270,7 +266,6 @@ def _labels(
     sequences: Sequence[TrainingSample],
     shape: tuple[int, int, int],
     vocabulary: int | None,
-    read: bool,
 ) -> Labels:
     """Where each sampled token is predicted from: the first one often from the last position of a shared prefix."""
     prefixes, longest_prefix, longest = shape
@@ -282,7 +277,7 @@ def _labels(
 
     chosen = [sequences[index] for _, index in rows]
     nothing = torch.empty(0, dtype=torch.int64)
-    shown = [one.read[one.read < _reach(one)] if read and one.read is not None else nothing for one in chosen]
+    shown = [one.read[one.read < _reach(one)] if one.read is not None else nothing for one in chosen]
     return Labels(
         source=torch.cat(
             [sources(row, number, sequences[index].positions) for row, (number, index) in enumerate(rows)]

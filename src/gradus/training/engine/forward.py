@@ -35,13 +35,14 @@ class TokenScores:
     """``logprobs`` (A,) of the sampled tokens under the sampling distribution, nats, with gradient.
 
     ``entropy`` (A,) of that distribution, nats, with gradient if ``differentiate`` was set. ``greedy`` (A,) bool, true where the token
-    is the most likely one. ``read`` (R,): log-probs of what the environment showed, under the model itself, with gradient.
+    is the most likely one. ``read`` (R,): log-probs of what the environment showed, under the model itself, with gradient; None unless
+    asked for.
     """
 
     logprobs: Tensor
     entropy: Tensor | None
     greedy: Tensor | None
-    read: Tensor | None = None
+    read: Tensor | None
 
 
 def score_tokens(
@@ -52,6 +53,7 @@ def score_tokens(
     entropy: bool = False,
     differentiate: bool = False,
     greedy: bool = False,
+    read: bool = False,
 ) -> TokenScores:
     """Log-probs of the sampled tokens of a microbatch. Call inside ``tree_attention(model)``.
 
@@ -59,7 +61,7 @@ def score_tokens(
     that the sampler draws with (temperature, top-k, top-p and grammar).
     """
     causal, labels = causal_model(model), batch.labels
-    wanted = torch.cat([labels.source, labels.read_source])
+    wanted = torch.cat([labels.source, labels.read_source]) if read else labels.source
     source, place = torch.unique(wanted, return_inverse=True)
     in_order = torch.equal(source, wanted)  # else repeated, or in another order: unique sorts
     many = len(source) * vocabulary_size(model) > MAX_LOGITS
@@ -68,11 +70,13 @@ def score_tokens(
     else:
         states, score = _logits(causal, batch, source), _score_logits
     states = states if in_order else states.index_select(0, place)
-    said, shown = states.split([len(labels.source), len(labels.read_source)])
+    said = states[: len(labels.source)] if read else states
     scores = score(said, labels.target, labels.legal, sampling, _Asked(entropy, differentiate, greedy))
-    read = score(shown, labels.read_target, None, SamplingConfig(), _Asked())[0] if len(shown) else None
     return TokenScores(
-        logprobs=scores[0], entropy=scores[1] if entropy else None, greedy=scores[2] if greedy else None, read=read
+        logprobs=scores[0],
+        entropy=scores[1] if entropy else None,
+        greedy=scores[2] if greedy else None,
+        read=score(states[len(said) :], labels.read_target, None, SamplingConfig(), _Asked())[0] if read else None,
     )
 
 

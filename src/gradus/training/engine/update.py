@@ -162,7 +162,8 @@ class _Update:
         everything = reference is not None or self.bonus or config.observations > 0
         self.trained = {index: one for index, one in credited.items() if everything or one.live}
         self.scored = max(1, sum(one.actions for one in self.trained.values()))
-        self.shown = sum(len(one.read) for one in self.trained.values() if one.read is not None)
+        read = [one.read for one in self.trained.values() if one.read is not None and config.observations > 0]
+        self.shown = sum(map(len, read))
         indexes = list(self.trained)
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
@@ -175,7 +176,6 @@ class _Update:
             budget=tokens,
             share=share_prefixes(self.loaded.model),
             vocabulary=vocabulary_size(self.loaded.model),
-            read=self.config.observations > 0,
         )
         self.sums = UpdateSums(scored=self.scored, shown=self.shown, measured=self.reference is not None)
 
@@ -236,7 +236,14 @@ class _Update:
     def loss(self, batch: MicroBatch) -> Tensor:
         """The part of this update's loss that a microbatch carries."""
         config = self.config
-        scores = score_tokens(self.loaded.model, batch, config.sampling, entropy=True, differentiate=self.bonus)
+        scores = score_tokens(
+            self.loaded.model,
+            batch,
+            config.sampling,
+            entropy=True,
+            differentiate=self.bonus,
+            read=config.observations > 0,
+        )
         assert scores.entropy is not None
         indexes = [self.own[row] for row in batch.sequences]
         samples = [self.trained[index] for index in indexes]

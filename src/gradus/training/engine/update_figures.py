@@ -22,7 +22,7 @@ class UpdateSums:
     differences: list[np.ndarray] = field(default_factory=list[np.ndarray])
     metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
     scored: int = 1  # tokens whose entropies were added up
-    shown: int = 0  # tokens whose losses ``read`` adds up
+    shown: int = 0  # tokens whose losses ``read`` adds up, 0 if none are learned
     measured: bool = False  # whether kl is that to a reference
 
 
@@ -36,7 +36,7 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, float | None]:
     if not updates:
         return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
     metrics = [combine_metrics(update.metrics) for update in updates]
-    count = len(updates)
+    count, shown = len(updates), sum(update.shown for update in updates)
     return {
         "loss": sum(update.loss for update in updates) / count,
         "kl": sum(
@@ -46,10 +46,6 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, float | None]:
         "entropy": sum(update.entropy / update.scored for update in updates) / count,
         "clip_fraction": sum(one["clip_fraction"] for one in metrics) / count,
         "ratio_max": max(one["ratio_max"] for one in metrics),
-        **(
-            {"observation_loss": sum(update.read / update.shown for update in updates) / count}
-            if updates[0].read
-            else {}
-        ),
+        **({"observation_loss": sum(update.read for update in updates) / shown} if shown else {}),
         **{name: metrics[-1][name] for name in metrics[-1] if name.startswith("mismatch_")},
     }

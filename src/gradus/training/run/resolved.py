@@ -73,6 +73,10 @@ def resolve(config: GrpoConfig, grader: Grader, sources: Mapping[str, str] | Non
             f"informing is about terms of spans and has no effect with credit by {resolved.credit}; leave it out, or set "
             "credit = 'span'"
         )
+    if resolved.observations and resolved.max_turns == 1:
+        raise ConfigError(
+            "observations is about what the environment shows after an answer, and has no effect in episodes of one turn; leave it out"
+        )
     given = {name: (sources or {}).get(name, "set") for name in config.model_fields_set}
     sources_of_all = {**dict.fromkeys(type(config).model_fields, "default"), **given, **origin}
     return ResolvedConfig(config=resolved, sources=sources_of_all)
