@@ -36,7 +36,7 @@ def test_credit_follows_the_grader_unless_the_algorithm_says_otherwise() -> None
         resolve(GrpoConfig(informing=False, credit="turn"), AT_END)
     with pytest.raises(ConfigError, match="discount is per turn and has no effect here: grader 'at-end'"):
         resolve(GrpoConfig(discount=0.9), AT_END)
-    with pytest.raises(ConfigError, match="observations is about what .* has no effect in episodes of one turn"):
+    with pytest.raises(ConfigError, match=r"observations is about what .* has no effect in episodes of one turn"):
         resolve(GrpoConfig(observations=0.1, max_turns=1), AT_END)
 
 
