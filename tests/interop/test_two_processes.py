@@ -61,6 +61,7 @@ def run(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str])
             os.killpg(running.pid, signal.SIGKILL)  # the launcher and what it launched
             raise
     assert running.returncode == 0, said[-3000:]
+    assert "was not left" not in said, said[-3000:]
     by_process: dict[str, dict[str, Any]] = {}
     for kind in kinds:
         path = folder / kind

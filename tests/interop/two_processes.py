@@ -4,6 +4,7 @@
 trains in FOLDER/KIND; a run that is there already goes on from its last checkpoint.
 """
 
+import atexit
 import sys
 import time
 from collections.abc import Callable
@@ -136,7 +137,13 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
     return {**seen, "idle": total([sum(idle)])[0], "size": world().size, "seconds": time.perf_counter() - started}
 
 
+def say_if_joined() -> None:
+    if torch.distributed.is_initialized():
+        print("the process group was not left", flush=True)
+
+
 def main() -> None:
+    atexit.register(say_if_joined)  # the first to be registered is the last to be called
     model, folder, steps = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     for kind in sys.argv[4:]:
         seen = watched(kind, model, folder / kind, steps)

@@ -9,6 +9,7 @@ pass by pass. Process 0 alone writes files.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ def world() -> World:
     state = PartialState(cpu=use_cpu)
     if state.distributed_type == DistributedType.NO:
         return World()
+    # A group that is still joined when Python ends may abort the process: gloo's threads then hold tensors of an interpreter that is gone.
+    # https://github.com/pytorch/pytorch/pull/179291
+    atexit.register(state.destroy_process_group)
     device = None if use_cpu else state.device
     return World(rank=state.process_index, size=state.num_processes, device=device)
 
