@@ -20,8 +20,9 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sft_sequences import text_sequences
+from gradus.training.data.sft_sequences import text_only, text_sequences
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.splits import task_id
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 
@@ -119,6 +120,18 @@ def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel)
 
 def _whole(episode: Episode) -> bool:
     return all(turn.valid and not turn.cut for turn in episode.turns)
+
+
+def test_the_text_alone_gives_the_same_sequences(loaded: LoadedModel, taught: list[Episode]) -> None:
+    corrected = replace(taught[1], turns=(replace(taught[1].turns[0], expert_action="7 red"), *taught[1].turns[1:]))
+    wrong = replace(taught[2], turns=(replace(taught[2].turns[0], valid=False, restart=True), *taught[2].turns[1:]))
+    episodes = [taught[0], corrected, wrong]
+    slim = [text_only(episode) for episode in episodes]
+    assert [task_id(episode) for episode in slim] == [task_id(episode) for episode in episodes]
+    assert not any(turn.data or turn.spans for episode in slim for turn in episode.turns)
+    for one, other in zip(text_sequences(loaded, slim), text_sequences(loaded, episodes), strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.positions.tolist() == other.positions.tolist()
 
 
 def test_reasoning_is_kept_or_stripped(loaded: LoadedModel, taught: list[Episode]) -> None:

@@ -34,6 +34,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.stats import format_number
+from gradus.training.data.sft_sequences import text_only
 from gradus.training.data.tasks import reserved_ids
 
 CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
@@ -135,7 +136,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 
 
 def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
-    episodes = read_episodes(run.folder / "teach" / "episodes.jsonl.gz").episodes
+    episodes = read_episodes(run.folder / "teach" / "episodes.jsonl.gz", keep=text_only).episodes
     folder = run.folder / "sft"
     result = sft_stage(run.recipe, run.base, episodes, folder, resume=begun(folder))
     run.console.print(

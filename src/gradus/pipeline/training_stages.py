@@ -20,6 +20,7 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.nano.model import make_nano
 from gradus.rollouts import read_episodes
 from gradus.training.config import GrpoConfig
+from gradus.training.data.sft_sequences import text_only
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.loss_step import TrainerConfig
 from gradus.training.grpo import GrpoResult, train_grpo
@@ -34,7 +35,7 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
     spec = recipe.spec()
     episodes = []
     for path in data:
-        stored = read_episodes(path)
+        stored = read_episodes(path, keep=text_only)
         if stored.environment != spec.name:
             raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}")
         for problem in (*stored.problems, *changed_since(path)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -235,8 +235,11 @@ def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment
     write_lines(Path(path), chain((_header(environment, note),), lines))
 
 
-def read_episodes(path: Path | str) -> EpisodeFile:
-    """Read a file of episodes. What cannot be read is named in ``problems``; the other episodes are returned."""
+def read_episodes(path: Path | str, *, keep: Callable[[Episode], Episode] | None = None) -> EpisodeFile:
+    """Read a file of episodes. What cannot be read is named in ``problems``; the other episodes are returned.
+
+    ``keep`` is given each episode as it is read and returns what to keep of it, for files that are larger than memory.
+    """
     path = stored_file(path)
     if not path.exists():
         raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --save` writes one")
@@ -249,7 +252,8 @@ def read_episodes(path: Path | str) -> EpisodeFile:
             if not line.strip():
                 continue
             try:
-                episodes.append(decode(json.loads(line)))
+                episode: Episode = decode(json.loads(line))
+                episodes.append(episode if keep is None else keep(episode))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 cut = not line.endswith("\n")
                 kind = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -22,6 +23,14 @@ def strip_reasoning(action: str) -> str:
     '4 5 6 sleep'
     """
     return _REASONING.sub("", without_thoughts(action)).strip()
+
+
+def text_only(episode: Episode) -> Episode:
+    """The episode with what ``text_sequences`` and the splits read: a sixth of the memory, or less."""
+    turns = [
+        replace(turn, data={}, spans=(), action_data={}, tokens=None, usage=None, error=None) for turn in episode.turns
+    ]
+    return replace(episode, turns=tuple(turns), outcome={}, final=None, reward=None, metrics={})
 
 
 def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True) -> list[TrainingSample]:
