@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -35,3 +37,54 @@ def test_a_server_collects_the_cycles_that_requests_leave() -> None:
         gc.set_threshold(*thresholds)
         signal.signal(signal.SIGTERM, handler)
     assert seen[0] >= 1
+
+
+ENDING = """
+import asyncio, os, signal, socket, sys, threading, time
+import anyio.to_thread, uvicorn
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+from gradus.interop.serving import listening
+
+async def stream(request):
+    async def pieces():
+        yield "begun"
+        await (anyio.to_thread.run_sync(time.sleep, 60) if how == "thread" else asyncio.sleep(60))
+    return StreamingResponse(pieces())
+
+def ask():
+    client = socket.create_connection(listener.getsockname())
+    client.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+    while b"begun" not in client.recv(1000):
+        pass
+    for sign in map(int, signs):
+        os.kill(os.getpid(), sign)
+        time.sleep(0.2)
+    time.sleep(60)
+
+how, *signs = sys.argv[1:]
+listening.GRACE = listening.LAST = 0.5
+try:
+    with listening.listen("127.0.0.1", 0) as listener:
+        listener.listen()
+        threading.Thread(target=ask, daemon=True).start()
+        listening.serve_until_stopped(uvicorn.Config(Starlette(routes=[Route("/", stream)]), log_level="warning"), listener)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "signs", "code"),
+    [("loop", [signal.SIGTERM], 0), ("thread", [signal.SIGTERM], 0), ("loop", [signal.SIGINT, signal.SIGINT], 130)],
+    ids=["SIGTERM", "SIGTERM in a call that cannot be cancelled", "Ctrl-C twice"],
+)
+def test_a_server_ends_cleanly_if_an_answer_takes_longer_than_it_may(
+    how: str, signs: list[signal.Signals], code: int
+) -> None:
+    words = [sys.executable, "-c", ENDING, how, *(str(int(sign)) for sign in signs)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=40)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Cancelled" not in ended.stderr

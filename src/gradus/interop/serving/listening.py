@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import logging
+import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+import threading
+from types import FrameType
+
+import uvicorn
 
 from gradus.core import ConfigError
 
-if TYPE_CHECKING:
-    import uvicorn
-
-GRACE = 5  # seconds that requests under way have when a server is told to end
+GRACE = 5.0  # seconds that requests under way have when a server is told to end
+LAST = 1.0  # seconds that a cancelled request has to let go
 # The command line's thresholds are for records without cycles. Each request leaves cycles behind, which took 10 MB and more.
 COLLECTED = 10_000, 10, 10
 
@@ -37,13 +41,32 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve_until_stopped(config: uvicorn.Config, listener: socket.socket) -> None:
-    """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have :data:`GRACE` seconds."""
-    import uvicorn
-
+    """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have :data:`GRACE` seconds and are cancelled after them."""
     gc.set_threshold(*COLLECTED)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it has ended
-    config.timeout_graceful_shutdown = GRACE
-    uvicorn.Server(config).run(sockets=[listener])
+    config.timeout_graceful_shutdown = GRACE  # type: ignore[assignment]  # asyncio.wait_for takes parts of a second
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    _Server(config).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which SIGTERM ends even if a call that cannot be cancelled, such as an environment's step, takes longer."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if sig == signal.SIGTERM:
+            end = threading.Timer(GRACE + LAST, os._exit, [0])
+            end.daemon = True
+            end.start()
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """False for what the end of the server cancels: uvicorn logs each request as an error of the application, with a traceback.
+
+    After the second Ctrl-C it logs the traceback of the application's end as a text.
+    """
+    cancelled = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not cancelled and not str(record.msg).rstrip().endswith("CancelledError")
 
 
 def url(listener: socket.socket, host: str, *, scheme: str = "http", path: str = "") -> str:
