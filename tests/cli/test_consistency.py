@@ -54,6 +54,28 @@ def test_json_without_a_file_prints_and_with_a_file_writes(words, tmp_path):
     assert not shown.lstrip().startswith(("{", "["))
 
 
+def test_what_takes_several_values_takes_them_one_by_one():
+    read = [
+        json.loads(gradus("eval", "arithmetic", *words, "-n", 6, "--json").stdout)
+        for words in (("-p", "gold", "-p", "random", "--pass-k", "1"), ("-p", "gold,random", "--pass-k", "1,"))
+    ]
+    assert read[0] == read[1]
+    assert {"gold", "random"} <= set(next(iter(read[0]["conditions"].values()))["policies"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("eval", "arithmetic", "-p", "gold", "--seed", 1, "--seed", 2),
+        ("run", "arithmetic", "--out", "a", "--out", "b"),
+        ("memory", "search", "one", "two", "--entries", 1, "--entries", 2),
+        ("rewards", "try", "--limit", 1, "--limit", 2),
+    ],
+)
+def test_what_takes_one_value_refuses_two(words):
+    assert "more than once" in gradus(*words, expect=2).stderr
+
+
 @pytest.mark.parametrize(
     ("command", "call"),
     [

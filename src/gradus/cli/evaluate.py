@@ -13,23 +13,25 @@ from gradus.cli.output import next_command, note, show
 
 def command(
     environment: str = ENVIRONMENT,
-    policy: str = typer.Option(
-        ..., "--policy", "-p", help="Policies, separated by commas; `all` for the scripted ones."
+    policy: list[str] = typer.Option(
+        ..., "--policy", "-p", help="Policies, separated by commas; `all` for the scripted ones (repeatable)."
     ),
-    condition: str = typer.Option(
-        "main", "--condition", "-c", help="Conditions, by commas; `all`; the first by default."
+    condition: list[str] = typer.Option(
+        ["main"], "--condition", "-c", help="Conditions, by commas; `all`; the first by default (repeatable)."
     ),
-    grader: str | None = typer.Option(None, "--grader", "-g", help="Graders, by commas; the first is the main one."),
+    grader: list[str] = typer.Option(
+        [], "--grader", "-g", help="Graders, by commas; the first is the main one (repeatable)."
+    ),
     reward: list[str] = REWARDS,
     episodes: int | None = typer.Option(None, "--episodes", "-n", help="At most so many per condition."),
     seed: int = typer.Option(0, "--seed", help="Seed of the policies' own randomness."),
-    pairs: str | None = typer.Option(
-        None, "--pairs", help="Pairs to compare, as a-b, by commas; every pair otherwise."
+    pairs: list[str] = typer.Option(
+        [], "--pairs", help="Pairs to compare, as a-b, by commas; every pair otherwise (repeatable)."
     ),
     power: float | None = typer.Option(None, "--power", help="Say how many episodes a difference of this size needs."),
     samples: int = typer.Option(1, "--samples", help="Episodes of each task."),
-    pass_k: str | None = typer.Option(
-        None, "--pass-k", help="Show the chance that one of K samples passes; several K by commas."
+    pass_k: list[str] = typer.Option(
+        [], "--pass-k", help="Show the chance that one of K samples passes; several K by commas (repeatable)."
     ),
     temperature: float | None = TEMPERATURE,
     max_new_tokens: int | None = MAX_NEW_TOKENS,
@@ -45,19 +47,20 @@ def command(
     import gradus
 
     spec = gradus.load_environment(environment, rewards=reward)
-    first = [next(iter(spec.conditions))]
-    conditions = first if condition == "main" and "main" not in spec.conditions else _split(condition)
+    policies, conditions = _split(policy), _split(condition)
+    if conditions == ["main"] and "main" not in spec.conditions:
+        conditions = [next(iter(spec.conditions))]
     result = gradus.evaluate(
-        "all" if policy == "all" else _split(policy),
+        "all" if policies == ["all"] else policies,
         env=spec,
-        conditions=list(spec.conditions) if condition == "all" else conditions,
-        graders=_split(grader) if grader else None,
+        conditions=list(spec.conditions) if conditions == ["all"] else conditions,
+        graders=_split(grader) or None,
         episodes=episodes,
         seed=seed,
-        pairs=_split(pairs) if pairs else None,
+        pairs=_split(pairs) or None,
         power=power,
         samples=samples,
-        pass_k=_numbers(pass_k) if pass_k else (),
+        pass_k=_numbers(pass_k),
         **given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history),
     )
     show(replace(result, wide=wide), json_file)
@@ -71,16 +74,18 @@ def command(
     if save is not None:
         next_command("show", save)
     else:
-        next_command("eval", environment, "--policy", policy, "--save", "episodes.jsonl", "--report", "report.html")
+        next_command(
+            "eval", environment, "--policy", ",".join(policies), "--save", "episodes.jsonl", "--report", "report.html"
+        )
 
 
-def _split(text: str) -> list[str]:
-    """Names separated by commas, in order, without repeats."""
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+def _split(texts: list[str]) -> list[str]:
+    """Names separated by commas or given one by one, in order, without repeats."""
+    return list(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(texts: list[str]) -> list[int]:
     try:
-        return [int(part) for part in _split(text)]
+        return [int(part) for part in _split(texts)]
     except ValueError:
-        raise typer.BadParameter(f"--pass-k takes whole numbers, as in 1,8; got {text!r}") from None
+        raise typer.BadParameter(f"--pass-k takes whole numbers, as in 1,8; got {','.join(texts)!r}") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gradus.cli.options import TEMPERATURE
+from gradus.cli.options import TEMPERATURE, Command
 from gradus.cli.output import next_command, note
 from gradus.core import EnvironmentFault
 
@@ -38,7 +38,7 @@ def _open(folder: Path, schema: str | None = None, *, create: bool = False) -> D
     return DurableMemory(folder, find_schema(schema) if schema else None, create=create)
 
 
-@app.command()
+@app.command(cls=Command)
 def learn(
     agent: str = _AGENT,
     file: Path = typer.Argument(..., help="Your text (.txt, .md), or .jsonl with a chunk {text, timestamp?} a line."),
@@ -76,7 +76,7 @@ def _tell(read: int, chunks: int, results: Sequence[CallResult]) -> None:
         typer.echo(f"chunk {read} of {chunks}: {said.strip()}")
 
 
-@app.command()
+@app.command(cls=Command)
 def ask(
     agent: str = _AGENT,
     question: str = typer.Argument(..., help="Your question."),
@@ -101,7 +101,7 @@ def ask(
         )
 
 
-@app.command()
+@app.command(cls=Command)
 def insert(
     folder: Path = _FOLDER,
     category: str = _CATEGORY,
@@ -115,7 +115,7 @@ def insert(
         typer.echo(memory.insert(category, content, timestamp=timestamp, importance=importance).id)
 
 
-@app.command()
+@app.command(cls=Command)
 def update(
     folder: Path = _FOLDER,
     category: str = _CATEGORY,
@@ -127,14 +127,14 @@ def update(
         typer.echo(memory.update(category, entry_id, content).content)
 
 
-@app.command()
+@app.command(cls=Command)
 def delete(folder: Path = _FOLDER, category: str = _CATEGORY, entry_id: int = _ID) -> None:
     """Forget an entry; its id is never used again."""
     with _open(folder) as memory:
         typer.echo(f"deleted: {memory.delete(category, entry_id).content}")
 
 
-@app.command()
+@app.command(cls=Command)
 def core(
     folder: Path = _FOLDER,
     content: str | None = typer.Argument(None, help="The new core, at most 512 tokens; print it if left out."),
@@ -145,7 +145,7 @@ def core(
         typer.echo(memory.core if content is None else memory.set_core(content))
 
 
-@app.command()
+@app.command(cls=Command)
 def call(
     folder: Path = _FOLDER,
     text: str = typer.Argument("-", help="Tool calls as a model writes them; - reads them from standard input."),
@@ -162,7 +162,7 @@ def call(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def search(
     folder: Path = _FOLDER,
     query: str = typer.Argument(..., help="What to look for."),
@@ -187,7 +187,7 @@ def search(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def show(folder: Path = _FOLDER, as_json: bool = _JSON) -> None:
     """Show the core and all entries."""
     with _open(folder) as memory:
@@ -201,7 +201,7 @@ def show(folder: Path = _FOLDER, as_json: bool = _JSON) -> None:
     _table(("id", "category", "content", "since"), rows)
 
 
-@app.command()
+@app.command(cls=Command)
 def log(
     folder: Path = _FOLDER,
     last: int = typer.Option(0, min=0, help="Only the last so many; 0 for all."),
@@ -227,7 +227,7 @@ def log(
     _table(("operation", "at", "kind", "id", "content"), rows)
 
 
-@app.command("import")
+@app.command("import", cls=Command)
 def import_(
     folder: Path = _FOLDER,
     file: Path = typer.Argument(
@@ -249,7 +249,7 @@ def import_(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def export(
     folder: Path = _FOLDER, file: Path | None = typer.Argument(None, help="Where to; standard output if left out.")
 ) -> None:
@@ -261,7 +261,7 @@ def export(
             memory.save(file)
 
 
-@app.command()
+@app.command(cls=Command)
 def banks(schema: str = typer.Option("nine-banks", "--schema", help="nine-banks or paper.")) -> None:
     """List the banks of a schema."""
     from gradus.api.memory import find_schema

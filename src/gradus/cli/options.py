@@ -66,10 +66,28 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 class Command(TyperCommand):
-    """``--json`` takes a file or none: a word after it is the file, unless the command then lacks an argument."""
+    """``--json`` takes a file or none: a word after it is the file, unless the command then lacks an argument.
+
+    An option that takes one value is refused if it is given twice: the first would be dropped in silence.
+    """
+
+    def make_parser(self, ctx: Any) -> Any:
+        parser = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            options, rest, order = parse(args)
+            for parameter in order:
+                several = parameter.multiple or getattr(parameter, "is_flag", False)
+                if parameter.param_type_name == "option" and not several and order.count(parameter) > 1:
+                    raise typer.BadParameter(f"{parameter.opts[0]} is given more than once, and takes one value")
+            return options, rest, order
+
+        parser.parse_args = parse_once
+        return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--json" not in args:
+        if "--json" not in args or all(parameter.name != "json_file" for parameter in self.params):
             return super().parse_args(ctx, args)
         after = args.index("--json") + 1
         bare = [*args[:after], "-", *args[after:]]

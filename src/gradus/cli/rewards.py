@@ -6,10 +6,12 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.options import Command
+
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_rewards() -> None:
     """The built-in reward functions and what they pay for."""
     from gradus import api
@@ -17,7 +19,7 @@ def list_rewards() -> None:
     api.list_rewards().show()
 
 
-@app.command("try")
+@app.command("try", cls=Command)
 def try_(
     file: Path | None = typer.Argument(
         None, help="JSONL of {prompt, completion, answer, ...}, or stored episodes; - reads standard input."
