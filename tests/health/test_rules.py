@@ -105,7 +105,7 @@ OF_THE_MONITOR = ("worse on held-out tasks", "worse in the evaluation", "one sho
 
 
 def test_every_rule_has_a_test():
-    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero", *OF_THE_MONITOR}
+    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero", "slow training", *OF_THE_MONITOR}
     assert covered == {rule.name for rule in RULES}
 
 
@@ -280,3 +280,78 @@ def test_an_expected_logp_diff_is_no_bug():
         rounded = {"logp_diff_limits": limits, "logp_diff_mean": mean, "logp_diff_p99": 0.2, "logp_diff_max": 0.6}
         result = {each.rule: each.severity for each in diagnose(spoiled(0, lambda r, i, rounded=rounded: rounded))}
         assert result.get("logp diff") == verdict
+
+
+def timed(rates, *, tokens=5000, sampled=1000, seconds=None):
+    """Steps of GRPO that process so many tokens a second, ``rates`` one for each."""
+    return [
+        {
+            "kind": "step",
+            "step": i + 1,
+            "tokens": tokens,
+            "action_tokens": sampled,
+            "seconds": {"policy": 0.6 * total, "reward": 0.01 * total, "train": 0.39 * total, "total": total},
+        }
+        for i, total in enumerate(seconds if seconds is not None else (tokens / rate for rate in rates))
+    ]
+
+
+def slow(records):
+    return next((each for each in diagnose(records) if each.rule == "slow training"), None)
+
+
+def test_training_that_became_slow_is_told_with_the_part_that_is_slow():
+    rng = np.random.default_rng(0)
+    rates = [1000 * rng.uniform(0.7, 1.3) for _ in range(40)] + [200 * rng.uniform(0.7, 1.3) for _ in range(20)]
+    told = slow(timed(rates))
+    assert (told.severity, told.ongoing) == ("warn", True)
+    assert 40 < told.first_step <= 45, "a minute of slow steps"
+    assert "policy" in told.evidence
+    assert "train" in told.evidence
+    assert "reward" not in told.evidence, "a hundredth of the time"
+    assert 800 < float(told.evidence.split(" steps, ")[1].split(" in ")[0].replace(",", "")) < 1200
+    judged = timed([1000.0] * 40) + [
+        {**each, "step": 41 + i, "seconds": {"policy": 3.0, "reward": 20.0, "train": 2.0, "total": 25.0}}
+        for i, each in enumerate(timed([1000.0] * 10))
+    ]
+    assert "reward 400.0 x" in slow(judged).evidence
+    assert "policy 1.0 x" in slow(judged).evidence
+    assert {each["rule"] for each in Monitor()(timed(rates))} == {"slow training"}
+
+
+def test_training_that_became_slow_in_sft():
+    def lines(rates, first=1):
+        return [
+            {"kind": "sft", "step": first + i, "tokens": 4000 + 3000 * (i % 2), "seconds": (4000 + 3000 * (i % 2)) / rate}
+            for i, rate in enumerate(rates)
+        ]
+
+    records = lines([10000] * 300) + lines([3000] * 150, 301)
+    assert slow(records).evidence.startswith("step 450: 3,000 tokens per second over the last")
+    assert slow(lines([10000] * 300) + lines([4000] * 150, 301)) is None
+
+
+QUICK = {
+    "a first step that compiles, and warms up": timed([5, 40, 300] + [1000] * 60),
+    "a burst of other work": timed([1000] * 40 + [150] * 1 + [1000] * 40),
+    "one step that stands still": timed(None, seconds=[5.0] * 40 + [900.0] + [5.0] * 40),
+    "a run that goes on, and warms up again": timed([5, 1000] + [1000] * 40 + [5, 300] + [1000] * 30),
+    "noise of the size that is seen": timed(1000 * np.random.default_rng(1).lognormal(0, 0.5, 200)),
+    "answers twenty times as long": timed([1000] * 40)
+    + [{**each, "step": 41 + i} for i, each in enumerate(timed([200] * 40, tokens=24000, sampled=20000))],
+    "answers that shrink": timed([200] * 40, tokens=24000, sampled=20000)
+    + [{**each, "step": 41 + i} for i, each in enumerate(timed([1000] * 90))],
+    "too short to tell": timed([1000] * 5 + [100] * 3),
+    "figures that are missing": [{**each, "tokens": None, "action_tokens": None} for each in timed([9000] * 90 + [90] * 9)],
+}
+
+
+@pytest.mark.parametrize("what", QUICK)
+def test_what_is_no_slow_training(what):
+    assert slow(QUICK[what]) is None
+
+
+def test_evaluation_between_steps_takes_no_time_of_theirs():
+    steps = timed([1000] * 40 + [990] * 40)
+    between = [{"kind": "validation", "step": 10 * i, "decoding": "greedy", "seconds": 500.0} for i in range(8)]
+    assert slow([*steps[:40], *between, *steps[40:]]) is None

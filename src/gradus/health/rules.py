@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.health import held_out_rules, learning_rules, optimizer_rules, tool_rules
+from gradus.health import held_out_rules, learning_rules, optimizer_rules, speed_rules, tool_rules
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
@@ -32,6 +32,10 @@ class Rule:
 
 _AUDIT_THE_GRADER = (
     "Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the highest rewards."
+)
+_SLOW = (
+    "See what else works on this machine (`top`, `nvidia-smi`) and whether it swaps (`free`): end it, or leave it a core "
+    "(OMP_NUM_THREADS), or take less memory (`--memory`). If one part alone is slow, look at what it waits for: a server, a tool, a judge."
 )
 
 RULES: tuple[Rule, ...] = (
@@ -177,6 +181,16 @@ RULES: tuple[Rule, ...] = (
         remedy="Stop SFT earlier (the best checkpoint is kept), or collect more examples.",
         check=held_out_rules.overfitting,
         kind="sft",
+    ),
+    *(
+        Rule(
+            name="slow training",
+            summary="far fewer tokens per second than the run had before",
+            remedy=_SLOW,
+            check=speed_rules.slow_training,
+            kind=kind,
+        )
+        for kind in ("step", "sft")
     ),
     Rule(
         name="loss near zero",

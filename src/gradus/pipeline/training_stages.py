@@ -59,7 +59,7 @@ def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: P
     config = _seeded(recipe.sft, recipe)
     with track(recipe.trackers, folder, config) as trackers:
         loaded = _model_to_train(recipe, model, config)
-        return train_sft(loaded, episodes, config, folder, resume=resume, on_record=trackers)
+        return train_sft(loaded, episodes, config, folder, resume=resume, monitor=Monitor(), on_record=trackers)
 
 
 def make_nano_model(recipe: Recipe, folder: Path) -> None:

@@ -25,7 +25,7 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
-from gradus.training.run.alerts import AlertHandler, Monitor
+from gradus.training.run.alerts import AlertHandler, Monitor, alert_line
 from gradus.training.run.bookkeeping import GrpoState, RunBook
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
@@ -329,9 +329,7 @@ class GrpoLoop:
         """Let the monitor look at the run and do what ``on_alert`` says."""
         for alert in self.alerts.handle(self.state.step, self.records):
             self.folder.append(alert)
-            screen.note(
-                f"{alert['severity']}: {alert['rule']}: {alert['evidence']} -> {alert['remedy']} ({alert['action']})"
-            )
+            screen.note(alert_line(alert))
 
     def restore_best(self) -> int | None:
         """Go back to the best weights with a fresh optimizer; returns their step, None if nothing was validated yet."""

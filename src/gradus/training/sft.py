@@ -27,6 +27,7 @@ from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import precision, prepare_model, run_update, share_prefixes
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
+from gradus.training.run.alerts import AlertNotes, Monitor
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
@@ -74,6 +75,7 @@ def train_sft(
     folder: Path | str,
     *,
     resume: bool = False,
+    monitor: Monitor | None = None,
     on_step: Callable[[Mapping[str, Any]], None] | None = None,
     on_record: Callable[[Mapping[str, Any]], None] | None = None,
     live: bool = True,
@@ -82,7 +84,7 @@ def train_sft(
 
     ``best`` is the model with the lowest validation loss, the final one if nothing is held out. Resuming gives, bit for
     bit, what an unbroken run gives. ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the
-    process that writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
+    process that writes. What ``monitor`` says is shown. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     loaded = prepare_model(model, config)
@@ -101,9 +103,12 @@ def train_sft(
         trainer.restore()
     started = time.perf_counter()
     screen = Screen("sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=live and world().main)
+    notes = AlertNotes(monitor)
     with screen, Interrupt() as interrupt:
         for record in trainer.train(interrupt):
             screen.step(record)
+            for line in notes.of(record):
+                screen.note(line)
             if on_step is not None:
                 on_step(record)
     trainer.finish()

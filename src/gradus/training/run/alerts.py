@@ -12,6 +12,7 @@ from gradus.training.config import OnAlert
 Monitor = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 LOWEST_LR_SCALE = 1 / 64  # adjusting never lowers the learning rate below this share of what was asked for
 SPIKE, SPIKE_WINDOW, SPIKE_LEAST = 10.0, 50, 5  # those of the rule "gradient spike"
+_TOGETHER = 20  # steps of SFT between two looks, which cost more than they may cost at each
 
 
 def spike_limit(records: Sequence[Mapping[str, Any]]) -> float | None:
@@ -22,6 +23,11 @@ def spike_limit(records: Sequence[Mapping[str, Any]]) -> float | None:
     norms = [record.get("grad_norm") for record in records if record["kind"] == "step"][-SPIKE_WINDOW:]
     known = [norm for norm in norms if norm is not None]
     return SPIKE * max(median(known), 1e-12) if len(known) >= SPIKE_LEAST else None
+
+
+def alert_line(alert: AlertRecord) -> str:
+    """An alert on the screen."""
+    return f"{alert['severity']}: {alert['rule']}: {alert['evidence']} -> {alert['remedy']} ({alert['action']})"
 
 
 class AlertHandler:
@@ -89,3 +95,19 @@ class AlertHandler:
         self._known = {(rule, severity) for rule, severity in state.get("known", [])}
         self.lr_scale = float(state.get("lr_scale", 1.0))
         self.stopped = state.get("stopped")
+
+
+class AlertNotes:
+    """What a monitor says of steps that are too short to ask it at each; nothing is stored or changed."""
+
+    def __init__(self, monitor: Monitor | None) -> None:
+        self._handler = AlertHandler(monitor, "warn", restore_best=lambda: None)
+        self._records: list[Mapping[str, Any]] = []
+
+    def of(self, record: Mapping[str, Any]) -> list[str]:
+        """New alerts as lines, after every 20 records."""
+        self._records.append(record)
+        if len(self._records) < _TOGETHER:
+            return []
+        seen, self._records = self._records, []
+        return [alert_line(alert) for alert in self._handler.handle(record["step"], seen)]
