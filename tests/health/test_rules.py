@@ -322,7 +322,12 @@ def test_training_that_became_slow_is_told_with_the_part_that_is_slow():
 def test_training_that_became_slow_in_sft():
     def lines(rates, first=1):
         return [
-            {"kind": "sft", "step": first + i, "tokens": 4000 + 3000 * (i % 2), "seconds": (4000 + 3000 * (i % 2)) / rate}
+            {
+                "kind": "sft",
+                "step": first + i,
+                "tokens": 4000 + 3000 * (i % 2),
+                "seconds": (4000 + 3000 * (i % 2)) / rate,
+            }
             for i, rate in enumerate(rates)
         ]
 
@@ -342,7 +347,9 @@ QUICK = {
     "answers that shrink": timed([200] * 40, tokens=24000, sampled=20000)
     + [{**each, "step": 41 + i} for i, each in enumerate(timed([1000] * 90))],
     "too short to tell": timed([1000] * 5 + [100] * 3),
-    "figures that are missing": [{**each, "tokens": None, "action_tokens": None} for each in timed([9000] * 90 + [90] * 9)],
+    "figures that are missing": [
+        {**each, "tokens": None, "action_tokens": None} for each in timed([9000] * 90 + [90] * 9)
+    ],
 }
 
 

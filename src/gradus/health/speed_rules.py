@@ -26,7 +26,9 @@ def slow_training(history: History) -> Finding | None:
     if len(stretches) < 2:
         return None
     work = [history.column(name, _LOOK) / seconds for name in ("tokens", "action_tokens")]
-    speeds = np.array([[np.median(speed[each]) for speed in work] for each in stretches])  # (stretches, 2), newest first
+    speeds = np.array(
+        [[np.median(speed[each]) for speed in work] for each in stretches]
+    )  # (stretches, 2), newest first
     known = ~np.isnan(speeds[0])
     if not known.any():
         return None
