@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -49,7 +50,10 @@ def test_json_without_a_file_prints_and_with_a_file_writes(words, tmp_path):
     printed = gradus(*words, "--json", expect=expect).stdout
     file = tmp_path / "out.json"
     shown = gradus(*words, "--json", file, expect=expect).stdout
-    assert json.loads(printed) == json.loads(file.read_text())
+    texts = printed, file.read_text()
+    if words[0] == "check":  # the machine is measured anew: free memory and minutes differ
+        texts = tuple(re.sub(r"[\d.]+", "0", text) for text in texts)
+    assert json.loads(texts[0]) == json.loads(texts[1])
     assert shown.strip()
     assert not shown.lstrip().startswith(("{", "["))
 

@@ -13,9 +13,13 @@ from typer.testing import CliRunner
 
 from gradus.cli.app import app
 from gradus.cli.commands import attach
+from gradus.api.training import make_recipe
 from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
+from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.recipe_tables import own_recipes
+from gradus.policies.local.folders import is_nano
+from gradus.policies.nano.model import NanoConfig, make_nano
 
 NANO = ["model.nano.hidden_size=16", "model.nano.layers=1", "model.nano.heads=2", "model.nano.intermediate_size=32"]
 
@@ -209,6 +213,51 @@ def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path)
     assert (fitted.grpo.groups, fitted.grpo.token_budget, fitted.grpo.dtype) == (3, 2048, "bfloat16")
     assert fitted.sft.lora == fitted.grpo.lora
     assert load_recipe(environment, model=str(qwen), quick=True).quick
+
+
+@pytest.mark.parametrize("run", [False, True], ids=["a model's folder", "a run's folder"])
+def test_a_nano_model_keeps_the_settings_for_nano_models(
+    run: bool, qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gradus grpo rhythm --model STUDENT` gave the student of `gradus sft` a language model's rate, and answers without a grammar."""
+    folder = tmp_path / "run"
+    spec = load_recipe("rhythm").spec()
+    assert spec.language.vocabulary is not None
+    shape = NanoConfig(hidden_size=16, layers=1, heads=2, intermediate_size=32)
+    made = make_nano(folder / "best" if run else folder, spec.language.vocabulary(), shape)
+    own, given = load_recipe("rhythm"), make_recipe("rhythm", model=folder)
+    assert capsys.readouterr().err == f"settings: the recipe's for a nano model, which {folder} is\n"
+    for section in ("sft", "grpo", "teach", "eval"):
+        assert getattr(given, section) == getattr(own, section)
+    assert not given.promises, "they are about the nano model that the recipe makes"
+    assert not Subject(given, folder=None, scratch=tmp_path, online=False).trained
+    make_recipe("rhythm", model=qwen)
+    said = capsys.readouterr().err
+    assert said.startswith("settings: the recipe's for a language model ([lm]), with rates and adapters by its 0.")
+    make_recipe("rhythm")
+    assert capsys.readouterr().err == "", "there is no choice"
+    stored = json.loads((made / "config.json").read_text())
+    (tmp_path / "adapters").mkdir()
+    adapters = {"base_model_name_or_path": str(made), "peft_type": "LORA"}
+    (tmp_path / "adapters" / "adapter_config.json").write_text(json.dumps(adapters))
+    assert stored["model_type"] == "llama"
+    assert is_nano(tmp_path / "adapters")
+    assert not is_nano(qwen)
+    assert not is_nano("somebody/some-model")
+
+
+def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: Path) -> None:
+    """A run without SFT trained to its end, and then failed because there was no student of SFT to compare with."""
+    recipe = load_recipe("rhythm", changes=["teach.enabled=false"])
+    assert [name for name in recipe.eval.policies if "sft" in name] == []
+    assert {"base", "base-greedy", "grpo"} < set(recipe.eval.policies)
+    assert {"grpo-base", "grpo-greedy-base-greedy", "base-heuristic"} < set(recipe.eval.pairs)
+    assert recipe.promises
+    assert not [each for each in recipe.promises if "sft" in f"{each.pair}"]
+    lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO)
+    assert [line[0] for line in lines["names"]] == ["pass"]
+    lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO, 'eval.policies=["sft", "grpo"]', "eval.pairs=[]")
+    assert ("fail", "policy 'sft' is SFT's student, and teach.enabled = false leaves SFT out", "name base instead") in lines["names"]
 
 
 AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}

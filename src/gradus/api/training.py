@@ -13,6 +13,7 @@ from gradus.api.environments import as_name, reward_entries
 from gradus.api.shown import Shown
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
+from gradus.core.verbosity import quiet
 
 if TYPE_CHECKING:
     from gradus.pipeline.recipe import Recipe
@@ -196,6 +197,8 @@ def make_recipe(
         **options,
     )
     chosen = load(changes=settings)
+    if chosen.chosen and not quiet():
+        print(chosen.chosen, file=sys.stderr)
     if memory is None:
         return chosen
     from gradus.pipeline.checks.plan import fitted_plan

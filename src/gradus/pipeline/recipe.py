@@ -123,6 +123,7 @@ class Recipe(_Section):
     """A whole run. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length."""
 
     _edited: frozenset[str] = PrivateAttr(default=frozenset())  # dotted keys that were set on the command line
+    _chosen: str = PrivateAttr(default="")
 
     environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
     grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
@@ -190,6 +191,11 @@ class Recipe(_Section):
                 f"{self.grpo.max_steps} for {self.stage[-1].name!r}; raise max_steps"
             )
         return self
+
+    @property
+    def chosen(self) -> str:
+        """Which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
+        return self._chosen
 
     def grpo_sources(self) -> dict[str, str]:
         """GRPO's settings that were given -> where they came from."""

@@ -3,7 +3,8 @@
 A recipe is made in layers, and a later one wins:
 
 1. the environment's own recipe, or the file that was given
-2. with a model: the ``[lm]`` table, whose ``sft`` and ``grpo`` replace those for a nano model; settings by the model's size
+2. with a model that is no nano model: the ``[lm]`` table, whose ``sft`` and ``grpo`` replace those for a nano model; settings by the
+   model's size
 3. the ``[quick]`` table, if asked for
 4. the preset of a machine
 5. the command line: ``--seed``, ``--grader`` and every ``--set key=value``
@@ -12,8 +13,9 @@ A recipe is made in layers, and a later one wins:
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -27,9 +29,11 @@ from gradus.pipeline.recipe_tables import raw_recipe
 from gradus.planning.defaults import by_size
 from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
-from gradus.policies.local.folders import find_model
+from gradus.policies.local.folders import find_model, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.sft_config import SftConfig
+
+_SFT = re.compile(r"(?<![^\s-])sft(?![^\s-])")  # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
 
 
 def load_recipe(
@@ -54,7 +58,7 @@ def load_recipe(
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = raw_recipe(environment, path)
     edits = parse_changes(changes)
-    _for_language_model(table, _named_model(model, edits, table))
+    chosen = _for_given_model(table, _named_model(model, edits, table))
     small = table.pop("quick", {})
     if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
         table["quick"], small = small, {}
@@ -77,7 +81,10 @@ def load_recipe(
     if edits.get("teach.enabled") is True and not edits.keys() & {"eval.policies", "eval.pairs"}:
         _compare_with_sft(table)
     recipe = _validated(table, source)
+    if edits.get("teach.enabled") is False:
+        recipe = _compared_with_base(recipe, edits.keys())
     recipe._edited = frozenset(edits)
+    recipe._chosen = chosen
     return recipe
 
 
@@ -97,16 +104,38 @@ def _named_model(model: str | None, edits: Mapping[str, Any], table: Mapping[str
     return named if isinstance(named, str) else None
 
 
-def _for_language_model(table: dict[str, Any], model: str | None) -> None:
-    """Put the ``[lm]`` table in force if there is a model; without the table nothing of the recipe is for a nano model."""
+def _compared_with_base(recipe: Recipe, given: Collection[str]) -> Recipe:
+    """A recipe without SFT: the model before GRPO takes the place of SFT's student, and promises about that student go."""
+    section = recipe.eval
+    named = {
+        key: tuple(dict.fromkeys(_SFT.sub("base", name) for name in getattr(section, key)))
+        for key in ("policies", "pairs")
+        if getattr(section, key) and f"eval.{key}" not in given
+    }
+    promises = tuple(each for each in recipe.promises if not _SFT.search(f"{each.policy} {each.pair}"))
+    kept = {"promises": promises} if recipe.promises else {}
+    return recipe.model_copy(update={"eval": section.model_copy(update=named), **kept})
+
+
+def _for_given_model(table: dict[str, Any], model: str | None) -> str:
+    """Put the ``[lm]`` table in force if there is a model that is no nano model; returns which settings were chosen, if there was a choice.
+
+    Without the table nothing of the recipe is for a nano model.
+    """
     layer = table.pop("lm", None)
     if model is None or (layer is None and table.keys() & {"sft", "grpo"}):
-        return
+        return ""
+    table.pop("promises", None)  # they are about the nano model that the recipe makes
+    if layer is not None and is_nano(model):
+        return f"settings: the recipe's for a nano model, which {model} is"
     for key, value in (layer or {}).items():
         table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
-    for stage, settings in by_size(_parameters(model)).items():
+    parameters = _parameters(model)
+    for stage, settings in by_size(parameters).items():
         table[stage] = {**settings, **(layer or {}).get(stage, {})}
-    table.pop("promises", None)  # they are about the nano model
+    size = "its size, which is not known" if parameters is None else f"its {parameters / 1e6:,.3g} million parameters"
+    own = "the recipe's for a language model ([lm])" if layer else "those for a language model"
+    return f"settings: {own}, with rates and adapters by {size}"
 
 
 def _parameters(model: str) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.state import default_folder
-from gradus.policies.local.folders import adapter_base, find_model
+from gradus.policies.local.folders import adapter_base, find_model, is_nano
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.rollouts import roll_out
 
@@ -76,8 +76,9 @@ class Subject:
 
     @property
     def trained(self) -> bool:
-        """Whether the model has learned something before."""
-        return self.recipe.model.path is not None
+        """Whether the model is a pretrained one, and no nano model."""
+        path = self.recipe.model.path
+        return path is not None and not is_nano(path)
 
     @cached_property
     def model(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from gradus.core import ConfigError
 from gradus.core.checksums import check_checksums
 from gradus.core.documents import read_document
+from gradus.policies.nano.model import NANO_TEMPLATE
 
 _MOST_LAYERS = 10_000
 RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
@@ -64,6 +65,19 @@ def find_model(name: str | Path) -> Path | None:
     if model_kind(path):
         return path
     return next((run / each for run in runs for each in RUN_MODELS if (run / each).is_dir()), None)
+
+
+def is_nano(name: str | Path) -> bool:
+    """Whether a model's folder, or a run's, holds a nano model, or adapters of one: its chat template is a nano model's."""
+    folder = find_model(name)
+    if folder is None:
+        return False
+    if (base := adapter_base(folder)) is not None:
+        return is_nano(base)
+    try:
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8") == NANO_TEMPLATE
+    except (OSError, ValueError):
+        return False
 
 
 def is_hub_name(name: str) -> bool:
