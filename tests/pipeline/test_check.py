@@ -11,9 +11,9 @@ import pytest
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from typer.testing import CliRunner
 
+from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
-from gradus.api.training import make_recipe
 from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
 from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe_files import load_recipe
@@ -257,7 +257,11 @@ def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: P
     lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO)
     assert [line[0] for line in lines["names"]] == ["pass"]
     lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO, 'eval.policies=["sft", "grpo"]', "eval.pairs=[]")
-    assert ("fail", "policy 'sft' is SFT's student, and teach.enabled = false leaves SFT out", "name base instead") in lines["names"]
+    assert (
+        "fail",
+        "policy 'sft' is SFT's student, and teach.enabled = false leaves SFT out",
+        "name base instead",
+    ) in lines["names"]
 
 
 AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}

@@ -33,7 +33,9 @@ from gradus.policies.local.folders import find_model, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.sft_config import SftConfig
 
-_SFT = re.compile(r"(?<![^\s-])sft(?![^\s-])")  # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
+_SFT = re.compile(
+    r"(?<![^\s-])sft(?![^\s-])"
+)  # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
 
 
 def load_recipe(

@@ -65,7 +65,9 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
 def _policy(subject: Subject, name: str) -> None:
     head = name.partition(":")[0]
     if name in CHECKPOINTS and CHECKPOINTS[name][0] == "sft" and not subject.recipe.teach.enabled:
-        raise ConfigError(f"policy {name!r} is SFT's student, and teach.enabled = false leaves SFT out; name base instead")
+        raise ConfigError(
+            f"policy {name!r} is SFT's student, and teach.enabled = false leaves SFT out; name base instead"
+        )
     if name in CHECKPOINTS or head == "remote" or head in installed_policies():
         return
     if head in subject.spec.policies:
