@@ -98,6 +98,10 @@ def test_advice_is_one_line_about_the_worst_thing():
     assert "1 more above" in line
     assert "\n" not in line
     assert advice([]) == "Healthy: nothing to do."
+    quick = healthy(0, 2)
+    assert report(diagnose(quick), quick)["summary"] == "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
+    longer = healthy(0, 5)
+    assert report(diagnose(longer), longer)["summary"] == "Healthy: nothing to do."
 
 
 def test_what_is_over_is_told_as_over():

@@ -264,6 +264,22 @@ def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: P
     ) in lines["names"]
 
 
+def test_gold_that_earns_nothing_is_no_full_reward(tmp_path: Path) -> None:
+    """A function of one's own has no range; gold that it gave 0 was said to get the full reward, because the true aim says it is right."""
+    data = rows(tmp_path / "rows.jsonl")
+    (tmp_path / "mine.py").write_text(
+        "def bare(completions, answer, **columns):\n"
+        "    return [float(text == gold) for text, gold in zip(completions, answer)]\n"
+        "def inside(completions, answer, **columns):\n"
+        "    return [float(gold in text) for text, gold in zip(completions, answer)]\n"
+    )
+    for function, status, says in (("bare", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"), ("inside", "pass", "their reward is 1.000")):
+        reward = {"function": f"{tmp_path / 'mine.py'}:{function}"}
+        told = [each for each in check_recipe(f"jsonl:{data}", out=tmp_path / "run", changes=NANO, rewards=[reward]) if each.check == "gold"]
+        assert [each.status for each in told] == [status]
+        assert says in told[0].message
+
+
 AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import gradus
 from gradus.core import ConfigError
+from gradus.training.config import GrpoConfig
 from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
 from gradus.rollouts import roll_out, write_episodes
 from tests.fakes import results_document
@@ -48,6 +49,10 @@ def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:
     assert pair["reward"]["episodes"] == 8
     assert pair["reward"]["mean"] > 0
     assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"])]
+    with (runs["low"] / "recipe.toml").open("a") as recipe:
+        recipe.write("group_size = 3\n[teach]\nenabled = true\n")  # as it is if nothing is said
+    size = GrpoConfig().group_size
+    assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"]), ("grpo.group_size", ["3", str(size)])]
 
 
 def test_p_is_corrected_over_pairs(runs: dict[str, Path]) -> None:

@@ -62,7 +62,7 @@ class Audit(Shown):
 
 
 def audit(
-    environment: str | EnvironmentSpec | type,
+    environment: str | Path | EnvironmentSpec | type,
     grader: str | None = None,
     *,
     rewards: Sequence[Any] = (),
@@ -106,7 +106,8 @@ def audit(
         from gradus.pipeline.learning_attack import make_attackers
 
         attackers = make_attackers(spec, attack, budget=attack_episodes, tries=attempts)
-    replay = partial(replay_elsewhere, environment) if isinstance(environment, str) and not rewards else None
+    named = isinstance(environment, str | Path) and not rewards
+    replay = partial(replay_elsewhere, file_name(str(environment))) if named else None
     result = audit_with_progress(
         spec,
         spec.grader(grader),
@@ -124,14 +125,14 @@ def audit(
 
 
 def _of_recipe(
-    environment: str | EnvironmentSpec | type, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
+    environment: str | Path | EnvironmentSpec | type, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
 ) -> tuple[EnvironmentSpec, str | None]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
     from gradus.pipeline.recipe_files import load_recipe
 
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
-    name = file_name(environment) if isinstance(environment, str) else load_environment(environment).name
+    name = file_name(str(environment)) if isinstance(environment, str | Path) else load_environment(environment).name
     made = load_recipe(name, path=Path(recipe))
     return made.spec(), grader or made.grader
 

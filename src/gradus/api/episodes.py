@@ -150,7 +150,8 @@ class Regraded(Shown):
         table = Table(title=f"{len(self.episodes)} episodes of {self.spec.name}", box=None)
         table.add_column("reward under")
         table.add_column("mean", justify="right")
-        table.add_row(", ".join(names) or "no grader", format_number(summary["before"]))
+        stored = ", ".join(f"{name} (as stored)" if name == self.grader else name for name in names)
+        table.add_row(stored or "no grader", format_number(summary["before"]))
         table.add_row(self.grader, format_number(summary["reward"]), style="bold")
         for name, value in summary["components"].items():
             table.add_row(f"  {name} (weight {weights[name]:g})", format_number(value))

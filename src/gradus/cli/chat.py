@@ -22,6 +22,7 @@ def command(
         try:
             return input("you> ").strip() or None
         except EOFError:
+            typer.echo()
             return None
 
     typer.echo("an empty line ends it, /new begins anew")

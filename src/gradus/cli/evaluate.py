@@ -74,9 +74,11 @@ def command(
     if save is not None:
         next_command("show", save)
     else:
-        next_command(
-            "eval", environment, "--policy", ",".join(policies), "--save", "episodes.jsonl", "--report", "report.html"
-        )
+        same = [("--reward", each) for each in reward] + [("--grader", each) for each in grader]
+        same += [("--condition", each) for each in condition if condition != ["main"]]
+        words = [word for each in same for word in each]
+        also = ("--save", "episodes.jsonl", "--report", "report.html")
+        next_command("eval", environment, "--policy", ",".join(policies), *words, *also)
 
 
 def _split(texts: list[str]) -> list[str]:

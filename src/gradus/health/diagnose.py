@@ -12,6 +12,7 @@ from gradus.health.history import History
 from gradus.health.rules import RULES, Rule
 
 Records = Sequence[Mapping[str, Any]]
+_FEW = 5  # steps that most rules look at
 _EXIT = {"healthy": 0, "warn": 1, "stop": 2}
 
 
@@ -124,11 +125,13 @@ def exit_code(state: str) -> int:
     return _EXIT[state]
 
 
-def advice(diagnoses: Sequence[Diagnosis]) -> str:
-    """One line a person can act on."""
+def advice(diagnoses: Sequence[Diagnosis], records: Records = ()) -> str:
+    """One line a person can act on. Of few steps of GRPO among ``records`` it says that they are few."""
     serious = [each for each in diagnoses if each.severity != "info"]
     if not serious:
-        return "Healthy: nothing to do."
+        steps = len(History(records))
+        few = f"{steps} step{'s' * (steps != 1)} of GRPO; most rules look at {_FEW} or more"
+        return f"Nothing was found in {few}." if 0 < steps < _FEW else "Healthy: nothing to do."
     first = sorted(
         serious, key=lambda each: (-SEVERITIES.index(each.severity), not each.ongoing, each.first_step or 0)
     )[0]
@@ -138,12 +141,12 @@ def advice(diagnoses: Sequence[Diagnosis]) -> str:
     return f"{verb}: {first.rule}, {when}. {first.remedy}{more}"
 
 
-def report(diagnoses: Sequence[Diagnosis]) -> Diagnoses:
-    """The document of `gradus doctor --json`."""
+def report(diagnoses: Sequence[Diagnosis], records: Records = ()) -> Diagnoses:
+    """The document of `gradus doctor --json`; ``records`` are those that were diagnosed."""
     return {
         "schema": SCHEMA,
         "status": status(diagnoses),
-        "summary": advice(diagnoses),
+        "summary": advice(diagnoses, records),
         "diagnoses": [cast(DiagnosisRecord, asdict(each)) for each in diagnoses],
     }
 

@@ -110,14 +110,19 @@ def _compare_logs(runs: Mapping[str, Path]) -> Results:
 
 
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
-    """Recipe keys whose values are not the same in all runs, each with one value per run; a dash if a run has none."""
+    """Recipe keys whose values are not the same in all runs, each with one value per run: the default's if a recipe leaves it out, a dash if
+    there is none.
+    """
+    from gradus.pipeline.recipe import Recipe  # it brings torch
+
+    defaults = dict(_flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True)))
     flat: list[dict[str, str]] = []
     for folder in runs.values():
         if is_log(folder):
             flat.append(dict(read_log(folder, policy="").settings))
             continue
         recipe = folder / "recipe.toml"
-        flat.append(dict(_flattened(read_toml(recipe))) if recipe.is_file() else {})
+        flat.append({**defaults, **dict(_flattened(read_toml(recipe)))} if recipe.is_file() else {})
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]

@@ -37,7 +37,8 @@ def diagnosis_of(run: Path) -> Diagnoses:
             for problem in changed_since(file):
                 go_around(problem, "the diagnosis is of what is there")
     if not seeds:
-        return report(diagnose([*read_metrics(run), *evaluation_records(run)]))
+        records = [*read_metrics(run), *evaluation_records(run)]
+        return report(diagnose(records), records)
     diagnoses = diagnose(evaluation_records(run))
     for name, folder in seeds.items():
         diagnoses += [replace(each, evidence=f"{name}, {each.evidence}") for each in diagnose(read_metrics(folder))]

@@ -29,7 +29,7 @@ _COMMENTS = {
     "sft": "Supervised training on the teacher's answers.",
     "grpo": "Training on the reward. A step is groups x group_size answers.",
     "eval": "Who is compared at the end, on the same questions.",
-    "lm": "What takes the place of this if there is a model: rates and adapters follow from its size.",
+    "lm": "What takes the place of this for a language model: rates and adapters follow from its size.",
     "quick": "What gradus run --quick changes.",
 }
 

@@ -34,7 +34,8 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list
             timeout=_SECONDS,
         )
         if process.returncode != 0 or not out.is_file():
-            raise EnvironmentFault(f"{environment} could not be rolled out in another process: {process.stderr[-300:]}")
+            said = process.stderr.strip().splitlines() or [f"it ended with code {process.returncode}"]
+            raise EnvironmentFault(f"{environment} could not be rolled out in another process: {said[-1][:300]}")
         return json.loads(out.read_text(encoding="utf-8"))
 
 

@@ -178,6 +178,11 @@ class Rewards:
             "log_metric": lambda metric, value: self.metrics.setdefault(metric, []).append(float(value)),
         }
         parameters = inspect.signature(function).parameters.values()
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        needed = [each.name for each in parameters if each.kind in named and each.default is inspect.Parameter.empty]
+        if missing := [name for name in needed if name not in arguments]:
+            has = ", ".join(columns) or "none"
+            raise TypeError(f"it takes {', '.join(missing)}, which is no column of the data; the columns are: {has}")
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             return arguments
         return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}

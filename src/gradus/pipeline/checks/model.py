@@ -114,7 +114,7 @@ def memory(subject: Subject) -> list[Finding]:
     shape, lengths = forecast_of(subject)
     plan = make_plan(shape, config, lengths, this_machine())
     check_fits(plan, config)  # raises, naming the setting to change
-    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, about {plan.hours * 60:.0f} minutes of GRPO"
+    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, about {plan.hours * 60:.0f} min of GRPO"
     if plan.peak > _TIGHT * plan.hardware.memory:
         return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
     return [passed(line)]

@@ -19,6 +19,9 @@ _FEW_MEMBERS, _FEW_EPISODES = 4, 30
 _FULL_RATE, _LORA_RATE, _SFT_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
 
 
+_COUNTED = ("policies", "policy"), ("conditions", "condition"), ("promises", "promise")
+
+
 def names(subject: Subject) -> list[Finding]:
     """Every policy, pair, condition and grader that the recipe names is there."""
     findings: list[Finding] = []
@@ -32,7 +35,7 @@ def names(subject: Subject) -> list[Finding]:
         return findings
     section = subject.recipe.eval
     count = len(section.policies), len(section.conditions or subject.spec.conditions), len(subject.recipe.promises)
-    return [passed("{} policies on {} conditions, {} promises".format(*count))]
+    return [passed(", ".join(f"{n} {what if n != 1 else one}" for n, (what, one) in zip(count, _COUNTED, strict=True)))]
 
 
 def _named(subject: Subject) -> Iterator[Callable[[], Any]]:

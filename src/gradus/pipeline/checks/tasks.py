@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradus.core import Episode
+from gradus.core import Episode, Task
 from gradus.environments.verifiable import check_source, has_data_set
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.rollouts import roll_out
@@ -89,10 +89,29 @@ def gold(subject: Subject) -> list[Finding]:
         return [
             failed(f"gold does not get the full reward on {len(below)} of {len(episodes)} tasks, as in {asked!r}", _TRY)
         ]
-    return [passed(f"{len(episodes)} gold episodes get the full reward")]
+    if top is not None:
+        return [passed(f"{len(episodes)} gold episodes get the full reward")]
+    earned, nothing = (_mean_reward(each) for each in (episodes, _silent(subject, tasks)))
+    if earned is None:
+        return [failed("no gold episode has a reward", _TRY)]
+    if nothing is not None and earned <= nothing:
+        return [failed(f"gold gets a reward of {earned:.3f} and an empty answer {nothing:.3f} on the same tasks", _TRY)]
+    return [passed(f"{len(episodes)} gold episodes are right, their reward is {earned:.3f} (no range is declared)")]
 
 
 _TRY = "find out why with gradus rewards try; a grader that refuses right answers teaches wrong ones"
+
+
+def _silent(subject: Subject, tasks: list[Task]) -> list[Episode]:
+    """The tasks with an empty answer each; nothing if there is no such policy."""
+    if "silence" not in subject.spec.policies:
+        return []
+    return roll_out(subject.spec, subject.spec.policy("silence"), tasks, grader=subject.grader).episodes
+
+
+def _mean_reward(episodes: list[Episode]) -> float | None:
+    values = [each.reward.value for each in episodes if each.reward is not None and each.reward.value is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _error(episode: Episode) -> str | None:
