@@ -99,7 +99,10 @@ def test_advice_is_one_line_about_the_worst_thing():
     assert "\n" not in line
     assert advice([]) == "Healthy: nothing to do."
     quick = healthy(0, 2)
-    assert report(diagnose(quick), quick)["summary"] == "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
+    assert (
+        report(diagnose(quick), quick)["summary"]
+        == "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
+    )
     longer = healthy(0, 5)
     assert report(diagnose(longer), longer)["summary"] == "Healthy: nothing to do."
 

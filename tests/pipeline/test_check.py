@@ -273,9 +273,16 @@ def test_gold_that_earns_nothing_is_no_full_reward(tmp_path: Path) -> None:
         "def inside(completions, answer, **columns):\n"
         "    return [float(gold in text) for text, gold in zip(completions, answer)]\n"
     )
-    for function, status, says in (("bare", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"), ("inside", "pass", "their reward is 1.000")):
+    for function, status, says in (
+        ("bare", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"),
+        ("inside", "pass", "their reward is 1.000"),
+    ):
         reward = {"function": f"{tmp_path / 'mine.py'}:{function}"}
-        told = [each for each in check_recipe(f"jsonl:{data}", out=tmp_path / "run", changes=NANO, rewards=[reward]) if each.check == "gold"]
+        told = [
+            each
+            for each in check_recipe(f"jsonl:{data}", out=tmp_path / "run", changes=NANO, rewards=[reward])
+            if each.check == "gold"
+        ]
         assert [each.status for each in told] == [status]
         assert says in told[0].message
 

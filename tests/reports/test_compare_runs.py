@@ -11,9 +11,9 @@ import pytest
 
 import gradus
 from gradus.core import ConfigError
-from gradus.training.config import GrpoConfig
 from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
 from gradus.rollouts import roll_out, write_episodes
+from gradus.training.config import GrpoConfig
 from tests.fakes import results_document
 
 

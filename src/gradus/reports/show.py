@@ -129,7 +129,10 @@ def _end(episode: Episode) -> Text:
     if shown:
         text.append(" · ".join(shown) + "\n")
     if episode.outcome:
-        text.append("what was hidden: " + _pairs({key: each for key, each in episode.outcome.items() if each is not None}), style="dim")
+        text.append(
+            "what was hidden: " + _pairs({key: each for key, each in episode.outcome.items() if each is not None}),
+            style="dim",
+        )
     return text
 
 
