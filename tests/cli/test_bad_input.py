@@ -200,3 +200,68 @@ def test_an_environment_in_the_current_folder_is_found(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert gradus("envs", "my_lamps:SPEC")[0] == 0
+
+
+OWN = {
+    "boom.py": ("raise ValueError('boom')\n", "boom.py cannot be imported for environment: ValueError: boom (boom.py, line 1); mend it there"),
+    "exits.py": ("import sys\n\nsys.exit(7)\n", "SystemExit: 7 (exits.py, line 3)"),
+    "syntax.py": ("def\n", "SyntaxError: invalid syntax (syntax.py, line 1)"),
+    "needs.py": ("import a_package_that_is_not_there\n", "ModuleNotFoundError: No module named 'a_package_that_is_not_there' (needs.py, line 1)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_code_that_cannot_be_imported_is_named_with_its_line(gradus: Said, tmp_path: Path, name: str) -> None:
+    """Python's traceback came, and a file that ends Python ended the command with its own code and no word."""
+    code, says = OWN[name]
+    (tmp_path / name).write_text(code)
+    said = gradus("envs", tmp_path / name)
+    assert said[0] == 3
+    assert says in said[1].replace(f"{tmp_path}/", "")
+    assert "Traceback" not in said[1]
+
+
+def test_folders_and_names_that_are_no_runs_or_files_are_told_apart(gradus: Said, lessons: Path) -> None:
+    run = lessons.parent / "run" / "eval"
+    run.mkdir(parents=True)
+    lessons.rename(run / "episodes.jsonl")
+    assert gradus("show", run / "episodes.jsonl", "-k", 1)[0] == 0
+    code, said = gradus("show", run.parent, "-k", 1)
+    assert (code, "leave the number out" in said) == (3, True), "it was ignored"
+    assert gradus("regrade", run, "-g", "v2") == (3, f"error: {run} is a folder; name a file in it\n")
+    for words, says in (
+        ((run, run), "holds no results.json, so it is no finished run"),
+        ((run / "episodes.jsonl", run), "holds no results.json"),
+        ((f"={run}", run), "a run's name is not empty"),
+    ):
+        code, said = gradus("compare", *words)
+        assert (code, says in said) == (3, True), said
+    code, said = gradus("plan", "arithmetic", "--model", "nowhere")
+    assert (code, "there is no model folder nowhere" in said) == (3, True), "it was looked up on the hub"
+
+
+def test_numbers_of_an_evaluation_that_mean_nothing_are_refused_by_name(gradus: Said) -> None:
+    for option, says in (
+        ("--samples=0", "samples must be at least 1"),
+        ("--power=-1", "power takes a difference above 0"),
+        ("-n0", "episodes must lie between 1"),
+    ):
+        code, said = gradus("eval", "arithmetic", "-p", "gold", option)
+        assert (code, says in said) == (3, True), said
+
+
+def test_a_grader_that_fails_on_every_stored_episode_is_no_success(gradus: Said, lessons: Path) -> None:
+    (lessons.parent / "mine.py").write_text("def broken(completions, **columns):\n    return 3\n")
+    rows = lessons.parent / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"{n} + 1 ?", "answer": str(n + 1)}) + "\n" for n in range(120)))
+    assert gradus("teach", rows, "-n", 2, "-o", lessons.parent / "gold.jsonl")[0] == 0
+    words = (
+        "regrade",
+        lessons.parent / "gold.jsonl",
+        "--env",
+        rows,
+        "--reward",
+        f"{lessons.parent / 'mine.py'}:broken",
+    )
+    code, said = gradus(*words)
+    assert (code, "no episode got a reward; the first says why: " in said) == (1, True), said

@@ -83,6 +83,10 @@ def show(
 
     file = Path(file)
     path = newest_file(file) if newest or file.is_dir() else file
+    if path != file and episode and not compared:
+        raise ConfigError(
+            f"an episode is chosen out of a file, and {file} is a run; name {path}, or leave the number out"
+        )
     stored = read_episodes(path)
     problems = [*stored.problems, *changed_since(path if path == file else path.parent)]
     if compared:
@@ -122,6 +126,14 @@ class Regraded(Shown):
     episodes: Sequence[Episode]
     problems: Sequence[str]
     compared: Results | None = None
+
+    @property
+    def failure(self) -> str:
+        """Why no episode has a reward; empty if any has one."""
+        given = [each.reward for each in self.episodes if each.reward is not None]
+        if any(each.value is not None for each in given) or not self.episodes:
+            return ""
+        return next((each.error for each in given if each.error), "the grader gave none")
 
     def to_json(self) -> dict[str, Any]:
         """The means before and after, and of each component; ``compared`` if a policy was named to compare with."""

@@ -25,7 +25,9 @@ def command(
     out: Path | None = typer.Option(None, "--out", "-o", help="Write the regraded episodes here (the input is kept)."),
     json_file: str | None = JSON,
 ) -> None:
-    """Grade stored episodes again with another grader. Nothing is rolled out but a policy to compare --against."""
+    """Grade stored episodes again with another grader. Nothing is rolled out but a policy to compare --against. Exit code 1 if no episode got
+    a reward.
+    """
     from gradus import api
 
     result = api.regrade(file, grader, rewards=reward, against=against, environment=environment)
@@ -34,4 +36,7 @@ def command(
     if out is not None:
         note(f"written: {result.save(out)}")
     show(result, json_file)
+    if result.failure:
+        note(f"no episode got a reward; the first says why: {result.failure}")
+        raise typer.Exit(1)
     next_command("show", out or file)

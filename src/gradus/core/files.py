@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from gradus.core.checksums import write_checksums
 from gradus.core.errors import StorageError
-from gradus.core.members import pack_lines
+from gradus.core.members import pack_lines, unreadable
 
 # What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
 _PLACES = (".", "checkpoints", "episodes", "teach", "eval", "report",
@@ -160,10 +160,8 @@ def read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
-    except FileNotFoundError as error:
-        raise StorageError(f"no file {path}") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise StorageError(f"could not read {path} as UTF-8 text: {error}") from error
+        raise unreadable(path, error) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -62,10 +62,8 @@ def lines_of(path: Path, problems: list[str]) -> Iterator[str]:
         else:
             with path.open(encoding="utf-8", newline="\n") as file:
                 yield from file
-    except FileNotFoundError as error:
-        raise StorageError(f"no file {path}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"could not read {path} as UTF-8 text: {error}") from error
+        raise unreadable(path, error) from error
 
 
 def _packed_lines(path: Path, problems: list[str]) -> Iterator[str]:
@@ -106,3 +104,12 @@ def _member(raw: bytes, start: int) -> tuple[bytes | None, int]:
         if unpacking.eof:
             return b"".join(parts), place + len(fed) - len(unpacking.unused_data)
     return None, start
+
+
+def unreadable(path: Path, error: Exception) -> StorageError:
+    """Why the text of a file could not be read."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return StorageError(f"no file {path}")
+    if isinstance(error, IsADirectoryError):
+        return StorageError(f"{path} is a folder; name a file in it")
+    return StorageError(f"could not read {path} as UTF-8 text: {error}")

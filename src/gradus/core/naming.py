@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from gradus.core.errors import ConfigError
+from gradus.core.errors import ConfigError, GradusError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -45,10 +46,21 @@ def _module(name: str, kind: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and not name.startswith(error.name):
-            raise
+            raise _broken(name, kind, error) from error
         raise ConfigError(
             f"no module {name!r} for {kind}; is it installed and on PYTHONPATH? A file is given as FILE.py:NAME"
         ) from error
+    except GradusError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _broken(name, kind, error) from error
+
+
+def _broken(name: str, kind: str, error: BaseException) -> ConfigError:
+    """What went wrong in somebody's own code while it was imported, and where."""
+    last = extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
+    return ConfigError(f"{name} cannot be imported for {kind}: {type(error).__name__}: {error}{place}; mend it there")
 
 
 def import_file(name: str, kind: str) -> ModuleType:
@@ -67,9 +79,11 @@ def import_file(name: str, kind: str) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[key]  # what failed half-way is not found again
-        raise
+        if isinstance(error, GradusError | KeyboardInterrupt):
+            raise
+        raise _broken(name, kind, error) from error
     finally:
         sys.path.remove(str(path.parent))
     return module

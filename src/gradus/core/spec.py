@@ -265,7 +265,9 @@ class EnvironmentSpec:
             )
         chosen = self.conditions[condition]
         if episodes is not None and not 1 <= episodes <= len(chosen.seeds):
-            raise ConfigError(f"condition {condition!r} has {len(chosen.seeds)} seeds, got episodes = {episodes}")
+            raise ConfigError(
+                f"condition {condition!r} has {len(chosen.seeds)} seeds; episodes must lie between 1 and that, got {episodes}"
+            )
         seeds = chosen.seeds if episodes is None else chosen.seeds[:episodes]
         return [Task(environment=self.name, seed=seed, condition=condition, options=chosen.options) for seed in seeds]
 

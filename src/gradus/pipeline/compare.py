@@ -28,11 +28,18 @@ def named_runs(given: Sequence[str]) -> dict[str, Path]:
         name, separator, path = text.partition("=")
         folder = Path(path if separator else text)
         name = name if separator else folder.resolve().name
-        if name in named or " - " in name:
-            raise ConfigError(f"two runs are called {name!r}, or the name holds ' - '; give short names as name=path")
+        if name in named:
+            raise ConfigError(f"two runs are called {name!r}; give each a name of its own, as name=path")
+        if not name or " - " in name:
+            raise ConfigError(
+                f"a run's name is not empty and holds no ' - ', got {name!r}; give short names as name=path"
+            )
         named[name] = folder
     if len(named) < 2:
         raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
+    for folder in named.values():
+        if not is_log(folder) and not (folder / "results.json").is_file():
+            raise ConfigError(f"{folder} holds no results.json, so it is no finished run; gradus run writes one")
     return named
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.state import default_folder
-from gradus.policies.local.folders import adapter_base, find_model, is_nano
+from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.rollouts import roll_out
 
@@ -87,7 +87,7 @@ class Subject:
 
         path = self.recipe.model.path
         if path is not None:
-            return str(find_model(path) or path)
+            return str(find_model(path) or check_model_source(path))
         if self.spec.language.vocabulary is None:
             raise ConfigError(
                 f"{self.spec.name} has no vocabulary to make a nano model from; give a model with --model"
