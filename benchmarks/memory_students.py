@@ -1,4 +1,5 @@
-"""A run's students on more worlds than a run evaluates, greedily: strict accuracy, the gain of GRPO over SFT, and which entry updates name.
+"""A run's students on more worlds than a run evaluates, greedily: strict accuracy, the gain of GRPO over SFT and over append-only, and which entry updates
+name.
 
 ``python benchmarks/memory_students.py runs/memory --worlds 896``. The worlds are those of a condition and the seeds behind them, so none
 was trained on. ``--shuffled`` shows related entries in any order.
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"  right entry {place}: " + ", ".join(f"{count} name {what}" for what, count in named.most_common()))
     gain = paired_difference(scores["grpo"], scores["sft"])
     print(f"grpo - sft: {format_interval(gain, signed=True)}")
+    appended = [SPEC.true_reward(episode) for episode in roll_out(SPEC, SPEC.policy("append-only"), tasks).episodes]
+    print(f"append-only: {format_interval(mean_interval(appended))}")
+    print(f"grpo - append-only: {format_interval(paired_difference(scores['grpo'], appended), signed=True)}")
     record = {"name": "memory_students", "ours": gain.mean, "low": gain.low, "high": gain.high}
     print(json.dumps(record | {"unit": "strict accuracy", "runs": asked.worlds}))
 

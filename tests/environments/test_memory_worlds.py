@@ -328,6 +328,14 @@ def test_lessons_of_several_chunks_are_short_and_full_of_updates() -> None:
     assert rewritten(lessons) >= 0.8 * rewritten(whole)
 
 
+def test_a_story_that_is_given_again_is_one_task() -> None:
+    spec = load(f"memory:babi:{next(BABI.glob('qa3_*_train.txt'))}")
+    told = [spec.identify(spec.train_task(index)).id for index in range(30)]
+    assert len(set(told)) < len(told)  # questions of the past: no story of this file can be made
+    made = load(f"memory:babi:{next(BABI.glob('qa1_*_train.txt'))}")
+    assert len({made.identify(made.train_task(index)).id for index in range(30)}) == 30
+
+
 def test_a_story_brings_its_own_recipe() -> None:
     spec = load(f"memory:babi:{Path(__file__).parents[1] / 'data' / 'babi'}")
     assert spec.recipe == "memory-babi.toml"

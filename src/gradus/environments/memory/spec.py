@@ -113,6 +113,7 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         default_grader="v2",
         conditions=source.conditions,
         train_task=train_task,
+        content=source.content,
         policies=policies,
         true_reward=lambda episode: reader_accuracy(episode, "strict"),
         true_reward_name="strict accuracy",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradus.core import Condition, ConfigError, Vocabulary, child_rng
+from gradus.core import Condition, ConfigError, Task, Vocabulary, child_rng
 from gradus.environments.memory.worlds.babi_made import Line, can_be_made, cast_of, made_story
 from gradus.environments.memory.worlds.babi_story import append_facts, sentence_facts, teach_story
 from gradus.environments.memory.worlds.babi_story import question as read_question
@@ -47,6 +47,10 @@ def babi_source(path: str) -> Source:
         story = made_story(shape, casts[file], child_rng(seed, "memory-babi"))
         return _story(story, f"{file.stem}-made-{seed}", file)
 
+    def content(task: Task) -> str:
+        story = world(task.seed)
+        return "\n".join([*(chunk.text for chunk in story.chunks), *(one.text for one in story.questions)])
+
     def vocabulary() -> Vocabulary:
         words = common_words([chunk.text for one in taught for chunk in one.chunks])
         bare = sorted({word.strip(".") for word in words} - set(words))
@@ -63,6 +67,7 @@ def babi_source(path: str) -> Source:
         responses={"append-only": append_facts, "teacher": teach_story},
         kinds=tuple(dict.fromkeys(name for name, _ in tested)),
         recipe="memory-babi.toml",
+        content=content,
     )
 
 

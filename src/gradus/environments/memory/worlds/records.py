@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.core import Condition, Vocabulary
+from gradus.core import Condition, Task, Vocabulary
 from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 
 UNKNOWN = "unknown"
@@ -129,7 +129,7 @@ class Source:
 
     ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``responses``: policies of
     its own, name -> function from an observation's data to calls; ``teacher`` among them warm-starts a model. ``recipe``: the file in
-    ``gradus.recipes`` that a run of it begins with.
+    ``gradus.recipes`` that a run of it begins with. ``content``: what a task is, if several seeds may be one world.
     """
 
     name: str
@@ -142,3 +142,4 @@ class Source:
     responses: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = field(default_factory=dict)
     kinds: Sequence[str] = ()  # of questions, for metrics
     recipe: str = "memory.toml"
+    content: Callable[[Task], str] | None = None
