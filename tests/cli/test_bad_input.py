@@ -265,3 +265,12 @@ def test_a_grader_that_fails_on_every_stored_episode_is_no_success(gradus: Said,
     )
     code, said = gradus(*words)
     assert (code, "no episode got a reward; the first says why: " in said) == (1, True), said
+
+
+def test_an_audit_says_before_it_begins_what_cannot_be_used(gradus: Said) -> None:
+    for words, says in (
+        (("--compare", "nowhere.json"), "takes an earlier audit.json"),
+        (("-n", 0), "'--episodes'"),
+    ):
+        code, said = gradus("audit", "arithmetic", *words)
+        assert (code, says in " ".join(said.split())) == (2, True), said

@@ -18,8 +18,8 @@ def command(
     grader: str | None = GRADER,
     reward: list[str] = REWARDS,
     recipe: str | None = RECIPE,
-    episodes: int = typer.Option(60, "--episodes", "-n", help="Paired seeds for every policy of the panel."),
-    budget: int = typer.Option(8000, "--budget", help="Episodes that the search for a hack may roll out."),
+    episodes: int = typer.Option(60, "--episodes", "-n", min=1, help="Paired seeds for every policy of the panel."),
+    budget: int = typer.Option(8000, "--budget", min=1, help="Episodes that the search for a hack may roll out."),
     policy: str | None = typer.Option(None, "--policy", "-p", help="Also forecast the signal of this policy."),
     seed: int = typer.Option(0, "--seed", help="Seed of the search and of random policies."),
     review: Path | None = typer.Option(
@@ -76,6 +76,8 @@ def command(
         raise typer.BadParameter("name an environment or a file of rows, or ask for --scoreboard")
     if openenv_report is not None:
         _openenv(environment, openenv_report, budget=budget, policy=policy, seed=seed, json_file=json_file)
+    if compare is not None and not compare.is_file():
+        raise typer.BadParameter(f"--compare takes an earlier audit.json; there is no file {compare}")
     if compare is not None and api.is_stored_audit(environment):
         comparison = api.compare_audits(compare, environment)
         show(comparison, json_file)
