@@ -21,7 +21,13 @@ from gradus.pipeline.recipe_tables import own_recipes
 from gradus.policies.local.folders import is_nano
 from gradus.policies.nano.model import NanoConfig, make_nano
 
-NANO = ["model.nano.hidden_size=16", "model.nano.layers=1", "model.nano.heads=2", "model.nano.intermediate_size=32"]
+NANO = [
+    "model.nano.hidden_size=16",
+    "model.nano.layers=1",
+    "model.nano.heads=2",
+    "model.nano.kv_heads=1",
+    "model.nano.intermediate_size=32",
+]
 
 
 @pytest.fixture(autouse=True)

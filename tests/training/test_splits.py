@@ -67,9 +67,28 @@ def test_endless_environments_keep_their_seeds() -> None:
         assert taught_indices(spec, 20, reserved) == list(range(20))
 
 
+def test_at_most_half_of_a_small_set_is_held_out(data: EnvironmentSpec, tmp_path: Path) -> None:
+    path = tmp_path / "few.jsonl"
+    rows = [{"question": f"What is {n} plus {n + 1}?", "answer": str(2 * n + 1)} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    few, config = load(f"jsonl:{path}"), GrpoConfig(validation_tasks=32)
+    reserved = reserved_ids(few, config)
+    held_out = {task.id for task in validation_tasks(few, config)}
+    taught = {few.identify(few.train_task(index)).id for index in taught_indices(few, 10, reserved)}
+    judging = {few.identify(task).id for name in few.conditions for task in few.tasks(name)}
+    trained, _ = training_tasks(few, config, 0, 200, reserved)
+    learned = {task.id for task in trained}
+    assert len(held_out) + len(learned) + len(judging) == 40
+    assert len(held_out) == (40 - len(judging)) // 2
+    assert len(taught) == 10
+    assert not held_out & (learned | taught)
+    assert 120 < len(validation_tasks(data, GrpoConfig(validation_tasks=400))) < 180
+
+
 def test_nothing_left_is_an_error(data: EnvironmentSpec) -> None:
+    everything = frozenset(data.identify(data.train_task(index)).id for index in range(1000))
     with pytest.raises(ConfigError, match="no task left to train on"):
-        validation_tasks(data, GrpoConfig(validation_tasks=400))
+        training_tasks(data, GrpoConfig(), 0, 4, everything)
 
 
 def test_a_run_stores_its_splits(lamps_model: Path, tmp_path: Path) -> None:

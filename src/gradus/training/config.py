@@ -133,7 +133,9 @@ class GrpoConfig(TrainerConfig):
 
     validation_every: int = Field(default=10, ge=0, description="Steps between validations; 0 for never.")
     validation_tasks: int = Field(
-        default=32, ge=0, description="Tasks held out for validation; nothing of the same content is trained on."
+        default=32,
+        ge=0,
+        description="Tasks held out for validation, at most half of a finite set; nothing of the same content is trained on.",
     )
     validation_condition: str | None = Field(
         default=None, description="A condition that is validated besides; it chooses nothing."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -56,17 +57,36 @@ def training_tasks(
 def validation_tasks(
     spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = frozenset()
 ) -> list[Task]:
-    """The held-out tasks: the first training tasks that differ from each other, from those of conditions and from what was taught."""
+    """The held-out tasks: the first training tasks that differ from each other, from those of conditions and from what was taught.
+
+    At most half of a finite set is held out, so that a file of forty rows leaves something to train on.
+    """
     taken = {*_condition_ids(spec), *taught}
     tasks: list[Task] = []
     if not config.held_out:
         return tasks
+    count = _at_most_half(spec, config)
     for _, task in _usable(spec, lambda place: config.first_task + place, 0, taken):
         taken.add(task.id)
         tasks.append(task)
-        if len(tasks) == config.held_out:
+        if len(tasks) == count:
             break
     return tasks
+
+
+def _at_most_half(spec: EnvironmentSpec, config: GrpoConfig | HeldOut) -> int:
+    """How many tasks are held out: as many as asked for, or half of a finite set if it has fewer than twice as many."""
+    if spec.content is None:
+        return config.held_out
+    seen = set(_condition_ids(spec))
+    different = 0
+    with suppress(ConfigError):  # no other is left
+        for _, task in _usable(spec, lambda place: config.first_task + place, 0, seen):
+            seen.add(task.id)
+            different += 1
+            if different == 2 * config.held_out:
+                break
+    return max(1, different // 2)
 
 
 def reserved_ids(
@@ -116,8 +136,8 @@ def _usable(
             last = place
         place += 1
     raise ConfigError(
-        f"{spec.name} has no task left to train on: the last {_GIVE_UP} are all held out for validation, were taught before or "
-        "belong to a condition; lower grpo.validation_tasks, teach fewer, or give more rows"
+        f"{spec.name} has no task left to train on: all are held out for validation, were taught before or belong to a condition; "
+        "lower grpo.validation_tasks, teach fewer, or give more rows"
     )
 
 
