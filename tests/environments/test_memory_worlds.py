@@ -232,6 +232,14 @@ def test_made_stories_are_new_and_the_teacher_solves_them(task: str) -> None:
     assert words - known <= {"Memory:", "|", "location", "holder"} | {word for word in words if not word.isalpha()}
 
 
+def test_stories_of_several_files_are_read_in_turn() -> None:
+    """GRPO takes tasks in order: it trained on one file's stories, then on the next one's, and validated on the first file's alone."""
+    source = babi_source(str(BABI))
+    first = [source.world(index).questions[0].kind for index in range(7)]
+    assert first == ["qa1", "qa2", "qa3", "qa8", "qa1", "qa2", "qa8"]  # one story of task 3 comes along
+    assert len({source.world(index).questions[0].kind for index in range(100_000, 100_004)}) == 3
+
+
 def test_a_story_that_is_not_understood_is_given_as_it_is() -> None:
     source = babi_source(str(next(BABI.glob("qa3_*_train.txt"))))
     index = 100_000

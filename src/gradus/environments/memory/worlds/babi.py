@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradus.core import Condition, ConfigError, Task, Vocabulary, child_rng
 from gradus.environments.memory.worlds.babi_made import Line, can_be_made, cast_of, made_story
@@ -19,15 +20,16 @@ from gradus.environments.memory.worlds.files import TEST_BASE, common_words
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
 CHUNK_SENTENCES = 6
+T = TypeVar("T")
 _LINE = re.compile(r"(\d+) (.*)")
 
 
 def babi_source(path: str) -> Source:
     """Worlds from bAbI files; conditions are ``test`` and, with several tasks, one for each."""
     trains, tests = _files(path)
-    shapes = [(file, story) for file in trains for story in _read_lines(file)]
+    shapes = _in_turn([[(file, story) for story in _read_lines(file)] for file in trains])
     casts = {file: cast_of([story for each, story in shapes if each == file]) for file in trains}
-    taught = [world for file in trains for world in read_stories(file)]
+    taught = _in_turn([read_stories(file) for file in trains])
     tested = [(file.name.partition("_")[0], world) for file in tests for world in read_stories(file)]
     if not taught or not tested:
         raise ConfigError(
@@ -69,6 +71,11 @@ def babi_source(path: str) -> Source:
         recipe="memory-babi.toml",
         content=content,
     )
+
+
+def _in_turn(files: Sequence[Sequence[T]]) -> list[T]:
+    """One of each file, and again, until none is left: a run reads the stories in order, and should not meet task after task."""
+    return [one for row in zip_longest(*files, fillvalue=None) for one in row if one is not None]
 
 
 def _files(path: str) -> tuple[list[Path], list[Path]]:
