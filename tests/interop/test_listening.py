@@ -64,6 +64,7 @@ def ask():
     time.sleep(60)
 
 how, *signs = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 listening.GRACE = listening.LAST = 0.5
 try:
     with listening.listen("127.0.0.1", 0) as listener:

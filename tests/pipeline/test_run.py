@@ -129,9 +129,10 @@ def test_a_missing_model_fails_before_anything_is_paid_for(tmp_path):
 
 def test_too_few_rows_fail_before_anything_is_done(tmp_path):
     """They were noticed by the teacher, behind the audit."""
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"question": f"{i} + 1 ?", "answer": str(i + 1)}) + "\n" for i in range(30)))
-    recipe = load_recipe(f"jsonl:{rows}", quick=True, changes={"grpo.validation_tasks": 64})
+    rows, test = tmp_path / "rows.jsonl", tmp_path / "test.jsonl"
+    rows.write_text(json.dumps({"question": "1 + 1 ?", "answer": "2"}) + "\n")
+    test.write_text(json.dumps({"question": "2 + 1 ?", "answer": "3"}) + "\n")
+    recipe = load_recipe(f"jsonl:{rows}?test={test}", quick=True)
     with pytest.raises(ConfigError, match="no task left to train on"):
         run_recipe(recipe, out=tmp_path / "run")
     assert not (tmp_path / "run" / "state.json").exists()

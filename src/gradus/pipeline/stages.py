@@ -35,7 +35,7 @@ from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.stats import format_number
 from gradus.training.data.sft_sequences import text_only
-from gradus.training.data.tasks import reserved_ids
+from gradus.training.data.tasks import reserved_ids, training_tasks
 
 CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
     "base": ("model", False),
@@ -60,7 +60,9 @@ class RunContext:
         self.grader = self.spec.grader(recipe.grader_name)
         self.schedule = recipe.schedule(self.grader)  # a stage that cannot be graded should fail now
         if self.spec.content is not None:
-            reserved_ids(self.spec, recipe.grpo)  # and so should too few rows
+            training_tasks(
+                self.spec, recipe.grpo, 0, 1, reserved_ids(self.spec, recipe.grpo)
+            )  # and so should too few rows
         self.state = RunState(folder, redo=redo)
 
     @property
