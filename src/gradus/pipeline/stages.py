@@ -60,9 +60,8 @@ class RunContext:
         self.grader = self.spec.grader(recipe.grader_name)
         self.schedule = recipe.schedule(self.grader)  # a stage that cannot be graded should fail now
         if self.spec.content is not None:
-            training_tasks(
-                self.spec, recipe.grpo, 0, 1, reserved_ids(self.spec, recipe.grpo)
-            )  # and so should too few rows
+            reserved = reserved_ids(self.spec, recipe.grpo)
+            training_tasks(self.spec, recipe.grpo, 0, 1, reserved)  # and so should too few rows
         self.state = RunState(folder, redo=redo)
 
     @property

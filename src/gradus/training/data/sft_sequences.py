@@ -26,7 +26,7 @@ def strip_reasoning(action: str) -> str:
 
 
 def text_only(episode: Episode) -> Episode:
-    """The episode with what ``text_sequences`` and the splits read: a sixth of the memory, or less."""
+    """The episode with what ``text_sequences`` and the splits read: about a quarter of the memory."""
     turns = [
         replace(turn, data={}, spans=(), action_data={}, tokens=None, usage=None, error=None) for turn in episode.turns
     ]
