@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from threading import get_native_id
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,6 +25,8 @@ from torch import Tensor, nn
 from gradus.core import ConfigError
 
 T = TypeVar("T")
+
+_LONGEST_WAIT = 10.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +58,41 @@ def world() -> World:
     state = PartialState(cpu=use_cpu)
     if state.distributed_type == DistributedType.NO:
         return World()
-    # A group that is still joined when Python ends may abort the process: gloo's threads then hold tensors of an interpreter that is gone.
-    # https://github.com/pytorch/pytorch/pull/179291
-    atexit.register(state.destroy_process_group)
+    atexit.register(_leave, state)
     device = None if use_cpu else state.device
     return World(rank=state.process_index, size=state.num_processes, device=device)
+
+
+def _leave(state: Any) -> None:
+    """Leave the process group before Python ends.
+
+    A thread of gloo's that lets go of a tensor while Python ends aborts the process (pytorch/pytorch#179291). Leaving the group ends
+    these threads, unless something still refers to the group, as torch's caches do after FSDP. Then they go on, so wait until they rest.
+    """
+    state.destroy_process_group()
+    deadline = time.monotonic() + _LONGEST_WAIT
+    resting = 0
+    while resting < 2 and time.monotonic() < deadline:  # twice: a thread that waits for Python's lock seems to rest
+        time.sleep(0.01)
+        resting = 0 if _others_run() else resting + 1
+
+
+def _others_run() -> bool:
+    """Whether another thread of this process runs or waits for a core. True if the system does not say."""
+    try:
+        states = [
+            _thread_state(task) for task in Path("/proc/self/task").iterdir() if int(task.name) != get_native_id()
+        ]
+    except FileNotFoundError:
+        return True
+    return "R" in states
+
+
+def _thread_state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # it ended
+        return "X"
 
 
 def launched_with(feature: str) -> bool:
