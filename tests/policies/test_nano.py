@@ -113,6 +113,25 @@ def test_where_a_model_looks_first_is_kept_with_it(tmp_path: Path):
     assert plain.model.layers[0].self_attn.q_proj.bias is None
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_heads_look_for_equal_words_at_first_if_asked(tmp_path: Path, kv_heads: int):
+    shape = NanoConfig(hidden_size=128, layers=2, heads=4, kv_heads=kv_heads, position_bias=0.5, mimetic_init=True)
+    seen = {}
+    for name, each in (("mimetic", shape), ("plain", shape.model_copy(update={"mimetic_init": False}))):
+        model = load_model(make_nano(tmp_path / name, VOCABULARY, each)).model
+        model.set_attn_implementation("eager")
+        words = TOKENIZER.encode("12 sleep mood day 0.45 a c e sleep")
+        attentions = model(torch.tensor([words]), output_attentions=True).attentions
+        seen[name] = attentions[0][0, :, -1, words.index(words[-1])].mean().item()
+        hidden = model.model.embed_tokens.weight[:50]
+        attention = model.model.layers[0].self_attn
+        values = attention.v_proj(hidden).view(50, kv_heads, 32).repeat_interleave(4 // kv_heads, 1).flatten(1)
+        fetched = attention.o_proj(values)
+        seen[f"{name} fetched"] = torch.nn.functional.cosine_similarity(hidden, fetched).mean().item()
+    assert seen["mimetic"] > 1.5 / 9 and seen["plain"] < 1.3 / 9, seen  # nine words
+    assert seen["mimetic fetched"] > 0.4 and abs(seen["plain fetched"]) < 0.1, seen
+
+
 def test_a_full_folder_is_not_overwritten(tmp_path: Path):
     (tmp_path / "kept").write_text("mine")
     with pytest.raises(StorageError, match="empty folder"):

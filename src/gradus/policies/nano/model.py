@@ -35,6 +35,10 @@ NANO_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{ '<|action|>' }}{%- endif -%}"
 )
 
+_SLOW = 0.05  # radians a token: of rotary pairs that match words under mimetic_init
+_MATCH = 3.0  # attention logit of two equal words there
+_FETCHED = 0.1  # share of a word, in a head's subspace, that the head adds where it looks
+
 SPACE = "▁"  # stands for the space that is implied before a word
 
 
@@ -42,7 +46,7 @@ class NanoConfig(BaseModel):
     """Shape of the nano model.
 
     A model that must learn to copy learns it in about half the time with ``rope_theta`` 100, ``position_bias`` 0.5 and
-    ``embedding_std`` 0.1.
+    ``embedding_std`` 0.1, and in less with ``mimetic_init`` and the ordinary ``rope_theta`` in their place.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +73,11 @@ class NanoConfig(BaseModel):
     )
     embedding_std: float = Field(
         default=0.02, gt=0, description="Spread of the embeddings; small ones are soon drowned by what the layers add."
+    )
+
+    mimetic_init: bool = Field(
+        default=False,
+        description="Heads look for words like their own and fetch words as they are, from the first step (arXiv 2305.09828).",
     )
 
     @model_validator(mode="after")
@@ -216,4 +225,35 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
             for layer in model.model.layers if config.position_bias else ():
                 for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
                     projection.bias.normal_(std=config.position_bias)
+            if config.mimetic_init:
+                _init_mimetically(model.model.layers, config)
         return model
+
+
+def _init_mimetically(layers: Any, config: NanoConfig) -> None:
+    """Queries equal keys in the slow rotary pairs, which hardly tell places apart; outputs are the transpose of values.
+
+    So a query meets the keys of words like its own, and what a head fetches goes into the residual stream as it was, in a
+    subspace of the head's size. The biases stay in the fast pairs, which tell places apart. After Trockman and Kolter, arXiv 2305.09828,
+    who set products of the same weights close to a multiple of the identity.
+    """
+    import torch
+
+    size, width = config.hidden_size // config.heads, config.hidden_size
+    rates = config.rope_theta ** -(torch.arange(size // 2) / (size // 2))
+    slow = (rates < _SLOW).repeat(
+        2
+    )  # a rotary pair: a place in the first half of a head and the same in its second half
+    for attention in (layer.self_attn for layer in layers):
+        match = torch.zeros(config.kv_heads, size, width)
+        if slow.any():
+            std = (_MATCH * size**0.5 / (int(slow.sum()) * width)) ** 0.5
+            match[:, slow] = torch.randn(config.kv_heads, int(slow.sum()), width) * std
+        shared = config.heads // config.kv_heads
+        for projection, heads in ((attention.q_proj, match.repeat_interleave(shared, 0)), (attention.k_proj, match)):
+            rows = slow.repeat(len(heads))
+            projection.weight[rows] = heads.flatten(0, 1)[rows]
+            if projection.bias is not None:
+                projection.bias[rows] = 0.0
+        values = attention.v_proj.weight.view(config.kv_heads, size, width).repeat_interleave(shared, 0).flatten(0, 1)
+        attention.o_proj.weight.copy_(values.T * (_FETCHED / (width * values.var())))
