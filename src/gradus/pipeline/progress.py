@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from gradus.core.verbosity import quiet
+
+EVERY = 30.0  # seconds between two lines where there is no terminal
 
 
 class _Rate(ProgressColumn):
@@ -27,7 +31,10 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
-    """A bar on standard error; the function it gives takes (done, total), a new title, and a ``note`` behind it. Silent if nobody watches."""
+    """A bar on standard error; the function it gives takes (done, total), a new title, and a ``note`` behind it.
+
+    Without a terminal a line now and then takes its place.
+    """
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -40,6 +47,7 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
         task = progress.add_task(title, total=total)
 
         current = title
+        lines = _Lines(unit) if not (quiet() or console.is_terminal) else None
 
         def advance(done: int, of: int, label: str | None = None, note: str = "") -> None:
             nonlocal current
@@ -48,5 +56,30 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
                 progress.reset(task, total=of, description=label)
             shown = f"{current} · {note}" if note else current
             progress.update(task, completed=done, total=of, description=shown)
+            if lines:
+                lines.tell(current, shown, done, of)
 
         yield advance
+
+
+class _Lines:
+    """What a bar shows, as a line of text every :data:`EVERY` seconds."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit, self._title = unit, ""
+        self._said = self._since = time.monotonic()
+        self._first = 0
+
+    def tell(self, title: str, shown: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if title != self._title:
+            self._title, self._since, self._first = title, now, done
+        if now - self._said < EVERY:
+            return
+        self._said = now
+        line = f"{shown} {done}/{total} {self._unit}"
+        if done > self._first and now > self._since:
+            rate = (done - self._first) / (now - self._since)
+            left = round(max(0, total - done) / rate)
+            line += f", {rate:.1f} a second, left {left // 60}:{left % 60:02d}"
+        print(line, file=sys.stderr, flush=True)
