@@ -46,7 +46,7 @@ class NanoConfig(BaseModel):
     """Shape of the nano model.
 
     A model that must learn to copy learns it in about half the time with ``rope_theta`` 100, ``position_bias`` 0.5 and
-    ``embedding_std`` 0.1, and in less with ``mimetic_init`` and the ordinary ``rope_theta`` in their place.
+    ``embedding_std`` 0.1; and in little more than half of that with ``mimetic_init`` and the ordinary ``rope_theta``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -241,9 +241,7 @@ def _init_mimetically(layers: Any, config: NanoConfig) -> None:
 
     size, width = config.hidden_size // config.heads, config.hidden_size
     rates = config.rope_theta ** -(torch.arange(size // 2) / (size // 2))
-    slow = (rates < _SLOW).repeat(
-        2
-    )  # a rotary pair: a place in the first half of a head and the same in its second half
+    slow = (rates < _SLOW).repeat(2)  # a pair is a place in a head's first half and the same in its second
     for attention in (layer.self_attn for layer in layers):
         match = torch.zeros(config.kv_heads, size, width)
         if slow.any():
