@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,10 @@ def starve_gloo() -> None:
         return
     core = sorted(os.sched_getaffinity(0))[world().rank % len(os.sched_getaffinity(0))]
     for task in Path("/proc/self/task").iterdir():
-        os.sched_setaffinity(int(task.name), {core})
-        if "gloo" in (task / "comm").read_text():
-            os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+        with suppress(OSError):  # it ended, or the system does not allow it
+            os.sched_setaffinity(int(task.name), {core})
+            if "gloo" in (task / "comm").read_text():
+                os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 def say_if_joined() -> None:
