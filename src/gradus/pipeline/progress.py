@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from gradus.core.verbosity import quiet
+from gradus.training.run.live_screen import clock_text
 
 EVERY = 30.0  # seconds between two lines where there is no terminal
 
@@ -80,6 +81,5 @@ class _Lines:
         line = f"{shown} {done}/{total} {self._unit}"
         if done > self._first and now > self._since:
             rate = (done - self._first) / (now - self._since)
-            left = round(max(0, total - done) / rate)
-            line += f", {rate:.1f} a second, left {left // 60}:{left % 60:02d}"
+            line += f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}"
         print(line, file=sys.stderr, flush=True)

@@ -74,7 +74,6 @@ class NanoConfig(BaseModel):
     embedding_std: float = Field(
         default=0.02, gt=0, description="Spread of the embeddings; small ones are soon drowned by what the layers add."
     )
-
     mimetic_init: bool = Field(
         default=False,
         description="Heads look for words like their own and fetch words as they are, from the first step (arXiv 2305.09828).",

@@ -102,7 +102,7 @@ class Screen:
         self._console.print(self._line(record), highlight=False, markup=False, soft_wrap=True)
 
     def _line(self, record: Mapping[str, Any]) -> str:
-        line = f"step {self._done}/{self._steps}  left {_clock(self._left())}"
+        line = f"step {self._done}/{self._steps}  left {clock_text(self._left())}"
         for label, key in self._figures.items():
             value = _get(record, key)
             if value is not None and (verbose() or len(line) + len(label) + len(_text(value)) + 3 <= WIDTH):
@@ -120,7 +120,7 @@ class Screen:
         head.add_row(
             Text(self._title, style="bold"),
             ProgressBar(total=self._steps, completed=self._done, width=30),
-            Text(f"{self._done}/{self._steps}  left {_clock(self._left())}  {self._phase}"),
+            Text(f"{self._done}/{self._steps}  left {clock_text(self._left())}  {self._phase}"),
         )
         table = Table(box=None, padding=(0, 2), show_header=False)
         for label, key in self._figures.items():
@@ -162,7 +162,8 @@ def _text(value: float | None) -> str:
     return f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}"
 
 
-def _clock(seconds: float | None) -> str:
+def clock_text(seconds: float | None) -> str:
+    """Seconds as 0:40 or 1:02:40; a dash for None."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
