@@ -109,6 +109,22 @@ def test_the_blind_plan_can_try_any_action() -> None:
         SPEC.policy("profile-blind+random:2")
 
 
+def test_the_heuristic_can_try_any_action_and_say_anything() -> None:
+    tasks = [SPEC.train_task(index) for index in range(24)]
+    reflex, stating, trying = (
+        [turn.action_data for each in roll_out(SPEC, SPEC.policy(name), tasks).episodes for turn in each.turns]
+        for name in ("heuristic", "heuristic+random", "heuristic+random:0.3")
+    )
+    actions = [turn["action_type"] for turn in trying]
+    assert [turn["action_type"] for turn in stating] == [turn["action_type"] for turn in reflex]
+    assert len(np.unique([turn["belief"] for turn in stating])) == 10
+    assert set(actions) == set(ACTIONS)
+    with pytest.raises(
+        ConfigError, match=r"heuristic\+random:SHARE needs a share of random actions from 0 to 1, got '2'"
+    ):
+        SPEC.policy("heuristic+random:2")
+
+
 def test_inference_alone_pays_the_reflex() -> None:
     tasks = SPEC.tasks("in-distribution")
     believer, reflex = (
