@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, episodes in students.items():
         print(f"{name}: {format_interval(mean_interval(scores[name]))} over {len(episodes)} worlds")
         for place, named in which_entry(episodes).items():
-            print(f"  right entry {place}: " + ", ".join(f"{count} name {what}" for what, count in named.most_common()))
+            print(f"  right entry {place}: " + ", ".join(f"{count} {what}" for what, count in named.most_common()))
     gain = paired_difference(scores["grpo"], scores["sft"])
     print(f"grpo - sft: {format_interval(gain, signed=True)}")
     appended = [SPEC.true_reward(episode) for episode in roll_out(SPEC, SPEC.policy("append-only"), tasks).episodes]
@@ -62,23 +62,31 @@ def played(model: str, tasks: Sequence[Task]) -> list[Episode]:
 
 
 def which_entry(episodes: Sequence[Episode]) -> dict[str, Counter[str]]:
-    """Where the entry stands that an update should name (the one with the name and the attribute that the call begins with), and
-    which one it names."""
+    """Where the entry stands that an update should name (the one with the name and the attribute that its new content begins with), and
+    which one it names: ``refused`` if none or several."""
     counts: dict[str, Counter[str]] = {}
     for turn in (turn for episode in episodes for turn in episode.turns):
-        entries = turn.data["entries"]
-        for line in turn.action.splitlines():
-            try:
-                call = json.loads(line)
-                told, number = str(call["arguments"]["new_content"]), call["arguments"]["entry_id"]
-            except (ValueError, KeyError, TypeError):
+        shown = turn.data["entries"]
+        for result in turn.action_data["calls"]:
+            if result["name"] != "memory_update":
                 continue
-            right = [place for place, entry in enumerate(entries) if entry["content"].split()[:2] == told.split()[:2]]
-            named = [place for place, entry in enumerate(entries) if entry["id"] == number]
-            where = "not shown" if not right else "alone" if len(entries) == 1 else "later" if right[0] else "first"
-            what = "none" if not named else "it" if named[0] in right else "another" if named[0] else "the first"
+            try:
+                told = json.loads(turn.action[result["start"] : result["end"]])["arguments"]["new_content"].split()[:2]
+            except (ValueError, KeyError, AttributeError):
+                continue
+            right = [entry["id"] for entry in shown if entry["content"].split()[:2] == told]
+            where = _place(right, [entry["id"] for entry in shown])
+            what = "refused" if not result["ok"] else "it" if result["entry_id"] in right else "another"
             counts.setdefault(where, Counter())[what] += 1
     return counts
+
+
+def _place(right: Sequence[int], shown: Sequence[int]) -> str:
+    if not right:
+        return "not shown"
+    if len(shown) == 1:
+        return "alone"
+    return "first" if right[0] == shown[0] else "later"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.environments.memory import Memory, run_calls
+from gradus.environments.memory import Memory, RefusedCall, run_calls
 from gradus.environments.memory.tools.parsing import MAX_CALLS, BrokenCall, ParsedCall, parse_calls
 from gradus.environments.memory.tools.writing import write_core, write_delete, write_insert, write_update
 
@@ -45,15 +45,18 @@ def test_what_is_written_is_what_is_read(content: str) -> None:
     evened = " ".join(content.split())
     for text, key in (
         (write_insert("values", content), "content"),
-        (write_update("values", 7, content), "new_content"),
+        (write_update("values", "Ann city", content), "new_content"),
+        (write_update("values", content, "Ann city Oslo"), "old_content"),
+        (write_delete("values", content), "old_content"),
         (write_core(content), "content"),
     ):
         (call,) = parse_calls(text)
         assert isinstance(call, ParsedCall)
         assert " ".join(call.arguments[key].split()) == evened
-    (call,) = parse_calls(write_delete("values", 12))
-    assert isinstance(call, ParsedCall)
-    assert call.arguments == {"category": "values", "entry_id": 12}
+
+
+def delete(**arguments: object) -> str:
+    return json.dumps({"name": "memory_delete", "arguments": {"category": "values"} | arguments})
 
 
 GOOD = '{"name":"memory_insert","arguments":{"category":"values","content":"a good note"}}'
@@ -87,7 +90,15 @@ MALFORMED = {
     "unknown-argument": ('{"name":"memory_noop","arguments":{"why":"x"}}', "memory_noop takes no arguments , not why"),
     "no-content": ('{"name":"memory_insert","arguments":{"category":"values"}}', "memory_insert needs content"),
     "no-category": ('{"name":"memory_delete","arguments":{"entry_id":1}}', "memory_delete needs category"),
-    "no-entry-id": ('{"name":"memory_delete","arguments":{"category":"values"}}', "memory_delete needs entry_id"),
+    "no-entry": (
+        '{"name":"memory_delete","arguments":{"category":"values"}}',
+        "memory_delete needs entry_id or old_content , got neither",
+    ),
+    "two-entries": (delete(entry_id=1, old_content="first"), "needs entry_id or old_content , not both"),
+    "old-content-type": (delete(old_content=1), "old_content must be a string"),
+    "empty-old-content": (delete(old_content=" "), "name the entry by words of it"),
+    "unknown-old-content": (delete(old_content="irst note"), "no entry of values holds irst note"),
+    "several-entries": (delete(old_content="NOTE"), "2 entries hold NOTE ; name more of one: 1 3"),
     "category-type": (
         '{"name":"memory_insert","arguments":{"category":3,"content":"x y"}}',
         "category must be a string",
@@ -108,10 +119,10 @@ MALFORMED = {
     "empty-content": (insert(" \n "), "content is empty"),
     "content-long": (insert("w " * 49), "at most 48 words, got 49"),
     "duplicate": (insert("THE first  note"), "entry 1 says that already"),
-    "unchanged": (write_update("values", 1, "the first note"), "entry 1 says exactly that already"),
-    "unknown-id": (write_delete("values", 99), "there is no entry 99"),
-    "deleted-id": (write_delete("values", 2), "entry 2 was deleted"),
-    "other-bank": (write_delete("cognition_work", 1), "entry 1 is in values , not in cognition_work"),
+    "unchanged": (write_update("values", "first note", "the first note"), "entry 1 says exactly that already"),
+    "unknown-id": (delete(entry_id=99), "there is no entry 99"),
+    "deleted-id": (delete(entry_id=2), "entry 2 was deleted"),
+    "other-bank": (delete(category="cognition_work", entry_id=1), "entry 1 is in values , not in cognition_work"),
     "core-long": (write_core("w " * 513), "at most 512 tokens, got 513"),
 }
 
@@ -121,6 +132,7 @@ def started() -> Memory:
     memory.insert("values", "the first note")
     memory.insert("values", "a note to be deleted")
     memory.delete("values", 2)
+    memory.insert("values", "a third note")
     return memory
 
 
@@ -133,6 +145,43 @@ def test_each_malformed_call_has_its_own_clear_message(code: str) -> None:
     assert [result.code for result in results] == [code], results
     assert message in results[0].message
     assert memory.state() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "entry_id"),
+    [("Ann city Rome", 1), ("ann  CITY", 1), ("formerly Oslo", 1), ("Bob city", 3), ("Bob", 3), ("Ann fear", 4)],
+)
+def test_an_entry_is_named_by_words_that_no_other_has(words: str, entry_id: int) -> None:
+    memory = named_memory()
+    assert memory.named("values", words).id == entry_id
+    assert [(r.code, r.entry_id) for r in run_calls(memory, write_update("values", words, "new words"))] == [
+        ("ok", entry_id)
+    ]
+    assert [(r.code, r.entry_id) for r in run_calls(memory, write_delete("values", "new words"))] == [("ok", entry_id)]
+
+
+def named_memory() -> Memory:
+    memory = Memory()
+    memory.insert("values", "Ann city Rome , formerly Oslo")
+    memory.insert("cognition_work", "Ann work baker")
+    memory.insert("values", "Bob city Rome (the old one)")
+    memory.insert("values", "Ann fear")
+    memory.insert("values", "Ann fear of dogs")
+    return memory
+
+
+def test_a_whole_content_names_its_entry_though_another_holds_it_too() -> None:
+    memory = named_memory()
+    with pytest.raises(RefusedCall, match="2 entries hold fear ; name more of one: 4 5"):
+        memory.named("values", "fear")
+    with pytest.raises(RefusedCall, match="no entry of values holds Ann work ; entry 2 of cognition_work does"):
+        memory.named("values", "Ann work")
+    for words in ("Ann", "Rome", "city Rome"):
+        with pytest.raises(RefusedCall, match="entries hold"):
+            memory.named("values", words)
+    for words in ("n city", "Ann cit", "city (Rome", "Rome Oslo"):
+        with pytest.raises(RefusedCall, match="no entry of values holds"):
+            memory.named("values", words)
 
 
 def test_messages_are_distinct() -> None:

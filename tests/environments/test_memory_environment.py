@@ -180,16 +180,16 @@ STORE = write_insert("values", "Ann city Rome")
 @pytest.mark.parametrize(
     ("fact", "answer", "right"),
     [
-        (UPDATE, write_update("values", 1, "Ann city Oslo , formerly Rome"), 1),
-        (UPDATE, write_update("values", 1, "Ann city Oslo"), 1),
-        (UPDATE, write_delete("values", 1) + write_insert("values", "Ann city Oslo"), 1),
+        (UPDATE, write_update("values", "Ann city", "Ann city Oslo , formerly Rome"), 1),
+        (UPDATE, write_update("values", "Ann city", "Ann city Oslo"), 1),
+        (UPDATE, write_delete("values", "Ann city") + write_insert("values", "Ann city Oslo"), 1),
         (UPDATE, write_insert("values", "Ann city Oslo"), 0),
-        (UPDATE, write_update("values", 1, "Ann city Rome and Oslo"), 0),
+        (UPDATE, write_update("values", "Ann city", "Ann city Rome and Oslo"), 0),
         (UPDATE, write_insert("values", "Ann Oslo"), 0),
         (UPDATE, NOOP, 0),
-        (DELETE, write_delete("values", 1), 1),
+        (DELETE, write_delete("values", "Ann city"), 1),
         (DELETE, NOOP, 0),
-        (DELETE, write_update("values", 1, "Ann city unknown"), 1),
+        (DELETE, write_update("values", "Ann city", "Ann city unknown"), 1),
     ],
 )
 def test_facts_rightly_kept(fact: Fact, answer: str, right: int) -> None:

@@ -27,15 +27,14 @@ TEXT = st.one_of(
     ),
     st.text(max_size=60),
 )
+NAMES = {"entry_id": st.integers(0, 8), "old_content": TEXT}
 ARGUMENTS = {
     "memory_insert": st.fixed_dictionaries(
         {"category": st.sampled_from(BANKS), "content": TEXT},
         optional={"timestamp": st.text(max_size=80), "importance": st.floats(-1, 2)},
     ),
-    "memory_update": st.fixed_dictionaries(
-        {"category": st.sampled_from(BANKS), "entry_id": st.integers(0, 8), "new_content": TEXT}
-    ),
-    "memory_delete": st.fixed_dictionaries({"category": st.sampled_from(BANKS), "entry_id": st.integers(0, 8)}),
+    "memory_update": st.fixed_dictionaries({"category": st.sampled_from(BANKS), "new_content": TEXT}, optional=NAMES),
+    "memory_delete": st.fixed_dictionaries({"category": st.sampled_from(BANKS)}, optional=NAMES),
     "core_memory_update": st.fixed_dictionaries({"content": st.one_of(TEXT, st.just("a " * 600))}),
     "memory_noop": st.just({}),
 }

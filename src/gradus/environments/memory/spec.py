@@ -140,30 +140,20 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
     )
 
 
+# The words of the refusals that are most common.
+_TOLD = "Refused: entry entries there is no was deleted says that already in , not exactly hold holds of does name more one: ;"
+
+
 def _vocabulary(source: Source) -> Vocabulary:
     """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
     own = source.vocabulary()
     banks = list(NINE_BANKS.banks)
     prompt = system_prompt(NINE_BANKS).split()
-    told = [
-        "Refused:",
-        "entry",
-        "there",
-        "is",
-        "no",
-        "was",
-        "deleted",
-        "says",
-        "that",
-        "already",
-        "in",
-        ",",
-        "not",
-        "exactly",
-    ]
     digits = [str(digit) for digit in range(10)]
     letters = [chr(code) for code in range(33, 127)]
-    words = dict.fromkeys((*own.words, *fragments(banks), *banks, *prompt, *told, *digits, "Memory:", "Core:", "|"))
+    words = dict.fromkeys(
+        (*own.words, *fragments(banks), *banks, *prompt, *_TOLD.split(), *digits, "Memory:", "Core:", "|")
+    )
     return Vocabulary(words=tuple(words), pieces=tuple(dict.fromkeys((*own.pieces, *digits, *letters))))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.environments.memory.tools.writing import write_delete, write_insert, write_update
+from gradus.environments.memory.tools.writing import entry_name, write_delete, write_insert, write_update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,12 @@ def _calls(said: Statement, entries: Sequence[Mapping[str, Any]]) -> list[str]:
     head = [said.entity, said.cue]
     known = next((entry for entry in entries if entry["content"].split()[:2] == head), None)
     if said.value is None:
-        return [write_delete(known["bank"], known["id"])] if known else []
+        return [write_delete(known["bank"], entry_name(known["content"]))] if known else []
     if known is None:
         return [write_insert(said.bank, note_of(said.entity, said.cue, said.value))]
     held = known["content"].split(" , ")[0].split(" ", 2)[2]
     if held == said.value:
         return []
     former = held if said.kind == "tell" else None
-    return [write_update(known["bank"], known["id"], note_of(said.entity, said.cue, said.value, former))]
+    note = note_of(said.entity, said.cue, said.value, former)
+    return [write_update(known["bank"], entry_name(known["content"]), note)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -129,6 +130,28 @@ class Memory:
         entry = self._found(bank, entry_id)
         self._commit(Operation(sequence=self.changes + 1, kind="delete", at=self._clock(), entry=entry))
         return entry
+
+    def named(self, bank: str, content: str) -> Entry:
+        """The one entry of a bank with this content, or else the one that holds it: a stretch of whole words, in any case."""
+        self._check_bank(bank)
+        content = _plain(content)
+        if not content:
+            raise RefusedCall("empty-old-content", "old_content is empty ; name the entry by words of it")
+        exact = self._shelf.id_of((bank, content.casefold()))
+        if exact is not None:
+            return self._entry(exact)
+        stretch = re.compile(rf"(?<!\w){re.escape(content.casefold())}(?!\w)")
+        found = [entry for entry in self.entries.values() if stretch.search(entry.content.casefold())]
+        here = [entry for entry in found if entry.bank == bank]
+        if len(here) > 1:
+            ids = " ".join(str(entry.id) for entry in here[:4])
+            raise RefusedCall(
+                "several-entries", f"{len(here)} entries hold {_short(content)} ; name more of one: {ids}"
+            )
+        if not here:
+            there = f" ; entry {found[0].id} of {found[0].bank} does" if found else ""
+            raise RefusedCall("unknown-old-content", f"no entry of {bank} holds {_short(content)}{there}")
+        return here[0]
 
     def set_core(self, content: str) -> str:
         """Write the core anew; an empty text clears it."""

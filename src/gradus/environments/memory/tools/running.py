@@ -31,12 +31,13 @@ class CallResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """``required`` and ``optional`` name the arguments with their kind: text, id or number."""
+    """``required`` and ``optional`` name the arguments with their kind: text, id or number; exactly one of ``either`` is given."""
 
     name: str
     required: Mapping[str, str]
     optional: Mapping[str, str]
     run: Callable[[Memory, Mapping[str, Any], int | None], Entry | str | None]
+    either: tuple[str, ...] = ()
 
 
 def _insert(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
@@ -49,12 +50,17 @@ def _insert(memory: Memory, given: Mapping[str, Any], source: int | None) -> Ent
     )
 
 
+def _named(memory: Memory, given: Mapping[str, Any]) -> int:
+    """The number of the entry that a call is about, which the call gives or names by what it says."""
+    return given["entry_id"] if "entry_id" in given else memory.named(given["category"], given["old_content"]).id
+
+
 def _update(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
-    return memory.update(given["category"], given["entry_id"], given["new_content"], source=source)
+    return memory.update(given["category"], _named(memory, given), given["new_content"], source=source)
 
 
 def _delete(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
-    return memory.delete(given["category"], given["entry_id"])
+    return memory.delete(given["category"], _named(memory, given))
 
 
 def _core(memory: Memory, given: Mapping[str, Any], source: int | None) -> str:
@@ -65,6 +71,7 @@ def _noop(memory: Memory, given: Mapping[str, Any], source: int | None) -> None:
     return None
 
 
+_NAMES = {"entry_id": "id", "old_content": "text"}  # two ways to say which entry
 _TOOLS = (
     Tool(
         name="memory_insert",
@@ -74,11 +81,12 @@ _TOOLS = (
     ),
     Tool(
         name="memory_update",
-        required={"category": "text", "entry_id": "id", "new_content": "text"},
-        optional={},
+        required={"category": "text", "new_content": "text"},
+        optional=_NAMES,
+        either=tuple(_NAMES),
         run=_update,
     ),
-    Tool(name="memory_delete", required={"category": "text", "entry_id": "id"}, optional={}, run=_delete),
+    Tool(name="memory_delete", required={"category": "text"}, optional=_NAMES, either=tuple(_NAMES), run=_delete),
     Tool(name="core_memory_update", required={"content": "text"}, optional={}, run=_core),
     Tool(name="memory_noop", required={}, optional={}, run=_noop),
 )
@@ -121,6 +129,9 @@ def _checked(tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
     for argument in tool.required:
         if argument not in given:
             raise RefusedCall(f"no-{argument.replace('_', '-')}", f"{tool.name} needs {argument}")
+    if tool.either and sum(argument in given for argument in tool.either) != 1:
+        kind, how = ("two-entries", "not both") if any(a in given for a in tool.either) else ("no-entry", "got neither")
+        raise RefusedCall(kind, f"{tool.name} needs {' or '.join(tool.either)} , {how}")
     return {argument: _KINDS[known[argument]](argument, value) for argument, value in given.items()}
 
 

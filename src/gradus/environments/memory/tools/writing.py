@@ -26,15 +26,14 @@ def _insert_head(bank: str) -> str:
 
 
 def _update_head(bank: str) -> str:
-    """The content stands before the id: which entry it is, is easier to say for one who has just written what is in it."""
-    return f'{{"name":"memory_update","arguments":{{"category":{json.dumps(bank)},"new_content":"'
+    return f'{{"name":"memory_update","arguments":{{"category":{json.dumps(bank)},"old_content":"'
 
 
 def _delete_head(bank: str) -> str:
-    return f'{{"name":"memory_delete","arguments":{{"category":{json.dumps(bank)},"entry_id":'
+    return f'{{"name":"memory_delete","arguments":{{"category":{json.dumps(bank)},"old_content":"'
 
 
-_ENTRY_ID = '","entry_id":'
+_NEW_CONTENT = '","new_content":"'
 _CORE_HEAD = '{"name":"core_memory_update","arguments":{"content":"'
 
 
@@ -47,14 +46,23 @@ def write_insert(bank: str, content: str) -> str:
     return f"{_insert_head(bank)} {_quoted(content)} {_END}"
 
 
-def write_update(bank: str, entry_id: int, content: str) -> str:
-    """A ``memory_update`` call."""
-    return f"{_update_head(bank)} {_quoted(content)} {_ENTRY_ID} {entry_id} }}}}"
+def write_update(bank: str, old: str, content: str) -> str:
+    """A ``memory_update`` call of the entry that holds ``old``: to write words again is easier to learn than to find a number."""
+    return f"{_update_head(bank)} {_quoted(old)} {_NEW_CONTENT} {_quoted(content)} {_END}"
 
 
-def write_delete(bank: str, entry_id: int) -> str:
-    """A ``memory_delete`` call."""
-    return f"{_delete_head(bank)} {entry_id} }}}}"
+def write_delete(bank: str, old: str) -> str:
+    """A ``memory_delete`` call of the entry that holds ``old``."""
+    return f"{_delete_head(bank)} {_quoted(old)} {_END}"
+
+
+def entry_name(content: str) -> str:
+    """What names an entry in a call: who and what, its first two words.
+
+    >>> entry_name("Tavo city Reku , formerly Mila")
+    'Tavo city'
+    """
+    return " ".join(content.split()[:2])
 
 
 def write_core(content: str) -> str:
@@ -65,17 +73,17 @@ def write_core(content: str) -> str:
 def fragments(banks: Iterable[str]) -> list[str]:
     """The fixed stretches of every call over these banks, none of which holds a space."""
     heads = [head(bank) for bank in banks for head in (_insert_head, _update_head, _delete_head)]
-    return [NOOP, _CORE_HEAD, _ENTRY_ID, _END, "}}", *heads]
+    return [NOOP, _CORE_HEAD, _NEW_CONTENT, _END, *heads]
 
 
 def system_prompt(schema: Schema) -> str:
     """The rules, short enough to be read again at every chunk."""
     return (
         "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
-        f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}TEXT{_ENTRY_ID}ID}}}} "
-        f"{_delete_head('CATEGORY')}ID}}}} {_CORE_HEAD}TEXT{_END} {NOOP} "
+        f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}OLD{_NEW_CONTENT}TEXT{_END} "
+        f"{_delete_head('CATEGORY')}OLD{_END} {_CORE_HEAD}TEXT{_END} {NOOP} "
         f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most "
-        "Memory:TEXT|CATEGORY|ID"
+        'OLD:words-of-one-entry-only;or-"entry_id":ID Memory:TEXT|CATEGORY|ID'
     )
 
 
@@ -102,4 +110,4 @@ def random_answer(seed: int) -> str:
     rng = child_rng(seed, "memory-random-answer")
     bank = rng.choice(list(NINE_BANKS.banks))
     text = " ".join(rng.choice(_RANDOM_WORDS) for _ in range(rng.randint(1, 12)))
-    return rng.choice((NOOP, write_insert(bank, text), write_core(text), write_delete(bank, rng.randint(1, 20))))
+    return rng.choice((NOOP, write_insert(bank, text), write_core(text), write_delete(bank, text)))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradus.environments.memory.tools.writing import write_insert, write_update
+from gradus.environments.memory.tools.writing import entry_name, write_insert, write_update
 from gradus.environments.memory.worlds.records import Evidence, Fact, Hop, Question, Slot
 
 BANK = "spatiotemporal_context"
@@ -113,7 +113,7 @@ def teach_story(data: Mapping[str, Any]) -> list[str]:
         if name not in shown:
             calls.append(write_insert(BANK, note))
         elif shown[name]["content"] != note:
-            calls.append(write_update(shown[name]["bank"], shown[name]["id"], note))
+            calls.append(write_update(shown[name]["bank"], entry_name(shown[name]["content"]), note))
     return calls
 
 

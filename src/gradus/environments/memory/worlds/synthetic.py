@@ -19,8 +19,7 @@ from gradus.environments.memory.worlds.questions import ask
 from gradus.environments.memory.worlds.records import Chunk, Fact, World
 from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
-LATER_IDS = (65, 300)  # of every other training world, because the longest worlds come to three digits
-FIRST_IDS = (32, 64)  # anywhere, so that numbers must be copied; of two digits up to worlds four times as long
+FIRST_IDS = (32, 64)  # anywhere, so that who names an entry by its number must read it
 
 
 class SyntheticConfig(BaseModel):
@@ -102,12 +101,11 @@ class _Writer:
             today += timedelta(days=self.rng.randint(1, 20))
             chunks.append(self._chunk(index, day_text(today)))
         questions = ask(self.timeline, self.people, self.topics, self.config.questions, self.rng)
-        later = self.config.split == "train" and self.seed % 2 == 1
         return World(
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
             questions=tuple(questions),
-            first_id=self.rng.randint(*(LATER_IDS if later else FIRST_IDS)),
+            first_id=self.rng.randint(*FIRST_IDS),
             shuffle=self.seed if self.config.shuffled else None,
         )
 
