@@ -134,6 +134,23 @@ def test_heads_look_for_equal_words_at_first_if_asked(tmp_path: Path, kv_heads: 
     assert seen["mimetic fetched"] > 0.4
 
 
+@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("theta", [100.0, 10_000.0])
+def test_heads_look_back_from_the_first_step(tmp_path: Path, kv_heads: int, theta: float):
+    shape = NanoConfig(hidden_size=128, heads=4, kv_heads=kv_heads, rope_theta=theta, look_back=12.0)
+    model = load_model(make_nano(tmp_path / "nano", VOCABULARY, shape)).model
+    model.set_attn_implementation("eager")
+    words = TOKENIZER.encode("12 sleep mood day 0.45 a c e sleep")
+    first = model(torch.tensor([words]), output_attentions=True).attentions[0][0]
+    for head in range(4):
+        rows = range(head + 1, len(words))
+        seen = [first[head, row, row - head - 1].item() for row in rows]
+        assert min(seen) > 0.5, (head, seen)
+        assert all(first[head, row].argmax().item() == row - head - 1 for row in rows)
+    looking = [bool(layer.self_attn.q_proj.bias.any()) for layer in model.model.layers]
+    assert looking == [True, True, False, False]
+
+
 def test_a_full_folder_is_not_overwritten(tmp_path: Path):
     (tmp_path / "kept").write_text("mine")
     with pytest.raises(StorageError, match="empty folder"):

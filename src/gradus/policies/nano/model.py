@@ -8,6 +8,7 @@ transformers 5 loads Qwen2's own byte-pair tokenizer for every folder that says 
 
 from __future__ import annotations
 
+import math
 import os
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,8 @@ NANO_TEMPLATE = (
 _SLOW = 0.05  # radians a token: of rotary pairs that match words under mimetic_init
 _MATCH = 3.0  # attention logit of two equal words there
 _FETCHED = 0.1  # share of a word, in a head's subspace, that the head adds where it looks
+
+_LOOKING_PAIRS = 2  # the fastest, which tell neighbors apart
 
 SPACE = "▁"  # stands for the space that is implied before a word
 
@@ -77,6 +80,13 @@ class NanoConfig(BaseModel):
     mimetic_init: bool = Field(
         default=False,
         description="Heads look for words like their own and fetch words as they are, from the first step (arXiv 2305.09828).",
+    )
+
+    look_back: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="Attention logit by which head h looks h + 1 tokens back from the first step, in the first half of the blocks; 0 for none.",
     )
 
     @model_validator(mode="after")
@@ -209,7 +219,7 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         intermediate_size=config.intermediate_size,
         max_position_embeddings=config.context,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-        attention_bias=config.position_bias > 0,
+        attention_bias=config.position_bias > 0 or config.look_back > 0,
         tie_word_embeddings=True,
         attention_dropout=0.0,
         eos_token_id=tokenizer.backend_tokenizer.token_to_id(END),
@@ -226,7 +236,25 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
                     projection.bias.normal_(std=config.position_bias)
             if config.mimetic_init:
                 _init_mimetically(model.model.layers, config)
+            if config.look_back:
+                for layer in model.model.layers[: max(1, config.layers // 2)]:
+                    _init_looking_back(layer.self_attn, config)
         return model
+
+
+def _init_looking_back(attention: Any, config: NanoConfig) -> None:
+    """The biases of the fastest rotary pairs agree at one distance, another for each head: what stands just before a word says what
+    the word is, and a head that looks there need not be found. One token away the logit is a third less."""
+    size = config.hidden_size // config.heads
+    pairs = min(_LOOKING_PAIRS, size // 2)
+    length = (config.look_back * size**0.5 / pairs) ** 0.5
+    keys, queries = attention.k_proj.bias.view(-1, 2, size // 2), attention.q_proj.bias.view(-1, 2, size // 2)
+    for pair in range(pairs):
+        rate = config.rope_theta ** (-2 * pair / size)
+        keys[:, 0, pair], keys[:, 1, pair] = length, 0.0
+        for head, query in enumerate(queries):
+            angle = -(head + 1) * rate
+            query[0, pair], query[1, pair] = length * math.cos(angle), length * math.sin(angle)
 
 
 def _init_mimetically(layers: Any, config: NanoConfig) -> None:
