@@ -1,12 +1,13 @@
 """Reading tool calls: whatever wraps them, and every way in which they can be broken."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.environments.memory import Memory, RefusedCall, run_calls
+from gradus.environments.memory import DurableMemory, Memory, RefusedCall, run_calls
 from gradus.environments.memory.tools.parsing import MAX_CALLS, BrokenCall, ParsedCall, parse_calls
 from gradus.environments.memory.tools.writing import write_core, write_delete, write_insert, write_update
 
@@ -149,10 +150,19 @@ def test_each_malformed_call_has_its_own_clear_message(code: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "entry_id"),
-    [("Ann city Rome", 1), ("ann  CITY", 1), ("formerly Oslo", 1), ("Bob city", 3), ("Bob", 3), ("Ann fear", 4)],
+    [
+        ("Ann city Rome", 1),
+        ("ann  CITY", 1),
+        ("formerly Oslo", 1),
+        ("Bob city", 3),
+        ("Bob", 3),
+        ("Ann fear", 4),
+        ("of", 5),
+    ],
 )
-def test_an_entry_is_named_by_words_that_no_other_has(words: str, entry_id: int) -> None:
-    memory = named_memory()
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_entry_is_named_by_words_that_no_other_has(words: str, entry_id: int, durable: bool, tmp_path: Path) -> None:
+    memory = named_memory(DurableMemory(tmp_path / "notes") if durable else Memory())
     assert memory.named("values", words).id == entry_id
     assert [(r.code, r.entry_id) for r in run_calls(memory, write_update("values", words, "new words"))] == [
         ("ok", entry_id)
@@ -160,8 +170,7 @@ def test_an_entry_is_named_by_words_that_no_other_has(words: str, entry_id: int)
     assert [(r.code, r.entry_id) for r in run_calls(memory, write_delete("values", "new words"))] == [("ok", entry_id)]
 
 
-def named_memory() -> Memory:
-    memory = Memory()
+def named_memory(memory: Memory) -> Memory:
     memory.insert("values", "Ann city Rome , formerly Oslo")
     memory.insert("cognition_work", "Ann work baker")
     memory.insert("values", "Bob city Rome (the old one)")
@@ -171,7 +180,7 @@ def named_memory() -> Memory:
 
 
 def test_a_whole_content_names_its_entry_though_another_holds_it_too() -> None:
-    memory = named_memory()
+    memory = named_memory(Memory())
     with pytest.raises(RefusedCall, match="2 entries hold fear ; name more of one: 4 5"):
         memory.named("values", "fear")
     with pytest.raises(RefusedCall, match="no entry of values holds Ann work ; entry 2 of cognition_work does"):

@@ -140,8 +140,7 @@ class Memory:
         exact = self._shelf.id_of((bank, content.casefold()))
         if exact is not None:
             return self._entry(exact)
-        stretch = re.compile(rf"(?<!\w){re.escape(content.casefold())}(?!\w)")
-        found = [entry for entry in self.entries.values() if stretch.search(entry.content.casefold())]
+        found = self._holding(content)
         here = [entry for entry in found if entry.bank == bank]
         if len(here) > 1:
             ids = " ".join(str(entry.id) for entry in here[:4])
@@ -152,6 +151,14 @@ class Memory:
             there = f" ; entry {found[0].id} of {found[0].bank} does" if found else ""
             raise RefusedCall("unknown-old-content", f"no entry of {bank} holds {_short(content)}{there}")
         return here[0]
+
+    def _holding(self, content: str) -> list[Entry]:
+        """The entries of any bank that hold a stretch of whole words. The index finds candidates, if the stretch has a word that it keeps."""
+        tokens = index_tokens(content)
+        postings = self._shelf.matches(tokens, tuple(self.schema.banks)).postings
+        ids = set[int].intersection(*(set(postings.get(t, ())) for t in tokens)) if tokens else set(self.entries)
+        stretch = re.compile(rf"(?<!\w){re.escape(content.lower())}(?!\w)")
+        return [entry for entry in map(self._entry, sorted(ids)) if stretch.search(entry.content.lower())]
 
     def set_core(self, content: str) -> str:
         """Write the core anew; an empty text clears it."""
