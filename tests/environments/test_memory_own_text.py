@@ -112,11 +112,14 @@ def test_a_nano_model_reads_and_its_new_words_are_named(text: Path, tmp_path: Pa
     assert vocabulary is not None
     shape = NanoConfig(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=1024)
     folder = make_nano(tmp_path / "model", vocabulary(), shape, seed=1)
-    text.write_text("Ann: I moved to Oslo.\nLina: my city is Toda.\n", encoding="utf-8")
+    text.write_text(
+        "Ann: I moved to Oslo.\nLina: my city is Toda.\nLina: big news, my car is nuka, haha.\n", encoding="utf-8"
+    )
     learned = learn(str(folder), text)
     assert (learned.memory, learned.read) == (folder / "memory", 1)
     assert {"Oslo", "Ann", "moved"} <= set(learned.new_words)
-    assert not {"Lina", "Toda", "city"} & set(learned.new_words)
+    assert not {"Lina", "Toda", "city", "nuka", "news", "haha"} & set(learned.new_words)
+    assert learned.words == 14
 
 
 def test_an_agent_without_a_folder_needs_one_for_its_memory() -> None:

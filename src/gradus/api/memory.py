@@ -101,7 +101,7 @@ def learn(
             (episode,) = roll_out(own, policy, [task], seed=seed, key=("learn",)).episodes
             failure = episode.failure
             problem = f"{failure.stage}: {failure.type}: {failure.message}" if failure else None
-        words = sorted({word for chunk in chunks for word in re.findall(r"[^\W\d_]{2,}", chunk.text)})
+        written = sorted({word for chunk in chunks for word in chunk.text.split()})
         return Learned(
             memory=folder,
             read=len(chunks) - text.unread,
@@ -110,8 +110,8 @@ def learn(
             calls=counts[0],
             refused=counts[1],
             entries=len(kept.entries),
-            words=len(words),
-            new_words=_spelled(policy, words),
+            words=len({plain for word in written for plain in _letters(word)}),
+            new_words=_spelled(policy, written),
             problem=problem,
         )
 
@@ -142,12 +142,25 @@ def memory_of(agent: str | Path, memory: str | Path | None = None) -> Path:
 
 
 def _spelled(policy: Policy, words: Sequence[str]) -> list[str]:
-    """The words that a local model's tokenizer has neither as a whole nor in syllables; none if the policy is another one."""
+    """The words that a local model's tokenizer has neither as a whole nor in syllables, as they are written; none if the policy is another one.
+
+    A mark may be part of a word that it has, as in ``haha.``, so a word is looked at with its marks and named without.
+    """
     tokenizer = getattr(getattr(policy, "loaded", None), "tokenizer", None)
     if tokenizer is None:
         return []
     pieces = [[piece.strip("▁Ġ") for piece in tokenizer.tokenize(word)] for word in words]
-    return [word for word, parts in zip(words, pieces, strict=True) if any(len(each) == 1 for each in parts)]
+    spelled = [
+        word
+        for word, parts in zip(words, pieces, strict=True)
+        if any(len(part) == 1 and part.isalpha() for part in parts)
+    ]
+    return sorted({plain for word in spelled for plain in _letters(word)})
+
+
+def _letters(word: str) -> list[str]:
+    """The stretches of at least two letters in it."""
+    return re.findall(r"[^\W\d_]{2,}", word)
 
 
 def _now() -> str:
