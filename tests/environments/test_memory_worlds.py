@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -204,10 +205,25 @@ def test_babi_questions_are_asked_when_they_come() -> None:
     assert all(question.evidence and question.hops for question in world.questions)
 
 
+def test_the_teacher_of_babi_reads_refusals_in_the_stories_that_it_shows_and_in_no_others() -> None:
+    spec = load(f"memory:babi:{BABI}")
+    shown, later = ([spec.train_task(first + index) for index in range(40)] for first in (0, 100_000))
+    refused = [
+        any(
+            turn.data["refused"]
+            for each in roll_out(spec, spec.policy("teacher"), tasks).episodes
+            for turn in each.turns
+        )
+        for tasks in (shown, later, spec.tasks("test"))
+    ]
+    assert refused == [True, False, False]
+
+
 @pytest.mark.parametrize("task", ["qa1", "qa2", "qa8"])
 def test_the_teacher_solves_babi(task: str) -> None:
     spec = load(f"memory:babi:{BABI}")
-    for condition in (spec.tasks(task), [spec.train_task(i) for i in range(12)]):
+    stories = [replace(spec.train_task(i), options={}) for i in range(12)]  # without calls that fail
+    for condition in (spec.tasks(task), stories):
         for episode in roll_out(spec, spec.policy("teacher"), condition).episodes:
             kinds = {key: value for key, value in episode.metrics.items() if key.startswith("strict_accuracy/qa")}
             assert all(value == 1.0 for key, value in kinds.items() if not key.endswith("qa3")), kinds

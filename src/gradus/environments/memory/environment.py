@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.core import EnvironmentFault, Observation, Span, child_rng
+from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_rng
 from gradus.environments.memory.facts import facts_right, grounded
 from gradus.environments.memory.graders import balanced_accuracy
 from gradus.environments.memory.readers.reading import READERS, Reader, Reading
@@ -54,8 +54,13 @@ class MemoryEnvironment:
         return self._memory
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin a world. Options are the source's knobs."""
+        """Begin a world. Options are the source's knobs, and ``faults``: the share of good calls that fail, as they do in a store that others use."""
+        faults = options.pop("faults", 0.0)
+        if not (isinstance(faults, int | float) and 0 <= faults <= 1):
+            raise ConfigError(f"expected a share of calls from 0 to 1 as faults, got {faults!r}")
         self._world = self._source.world(seed or 0, **options)
+        rng = child_rng(seed or 0, "memory-faults")
+        self._fails = lambda: rng.random() < faults
         self._episode_id = episode_id or f"{self._world.name}"
         self._memory = Memory(self._world.schema, first_id=self._world.first_id, clock=self._today)
         self._index = 0
@@ -72,7 +77,7 @@ class MemoryEnvironment:
             raise EnvironmentFault("the episode is over; call reset")
         chunk = world.chunks[self._index]
         before = dict(self._memory.entries)
-        results = run_calls(self._memory, action, source=self._index)
+        results = run_calls(self._memory, action, source=self._index, fails=self._fails)
         shown = [hit.entry for hit in self._related]
         self._turns.append(self._account(results, before, shown))
         self._refused = [result.message for result in results if not result.ok]

@@ -93,12 +93,17 @@ _TOOLS = (
 TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TOOLS}
 
 
-def run_calls(memory: Memory, answer: str, *, source: int | None = None) -> list[CallResult]:
-    """Carry out all calls of an answer, in order. A broken one fails alone; ``source`` is the chunk that was read."""
-    return [_run(memory, call, source) for call in parse_calls(answer)]
+def run_calls(
+    memory: Memory, answer: str, *, source: int | None = None, fails: Callable[[], bool] = lambda: False
+) -> list[CallResult]:
+    """Carry out all calls of an answer, in order. A broken one fails alone; ``source`` is the chunk that was read.
+
+    ``fails`` is asked before each good call that would change the memory: whether it is refused all the same.
+    """
+    return [_run(memory, call, source, fails) for call in parse_calls(answer)]
 
 
-def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None) -> CallResult:
+def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None, fails: Callable[[], bool]) -> CallResult:
     def result(code: str, message: str, **told: Any) -> CallResult:
         name = call.name if isinstance(call, ParsedCall) else ""
         return CallResult(
@@ -111,7 +116,11 @@ def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None) -> C
         tool = TOOLS.get(call.name)
         if tool is None:
             raise RefusedCall("unknown-tool", f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
-        done = tool.run(memory, _checked(tool, call.arguments), source)
+        given = _checked(tool, call.arguments)
+        if given and fails():
+            about = " ".join(str(given.get("content", given.get("old_content", "it"))).split()[:2])
+            raise RefusedCall("failed", f"there was no answer ; {about} is not in memory")
+        done = tool.run(memory, given, source)
     except RefusedCall as refused:
         return result(refused.code, str(refused))
     if isinstance(done, Entry):

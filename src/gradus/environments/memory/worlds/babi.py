@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gradus.core import Condition, ConfigError, Task, Vocabulary, child_rng
 from gradus.environments.memory.worlds.babi_made import Line, can_be_made, cast_of, made_story
@@ -20,6 +20,9 @@ from gradus.environments.memory.worlds.files import TEST_BASE, common_words
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
 CHUNK_SENTENCES = 6
+# In the stories that a teacher shows some calls fail: who was taught by one that misses nothing has never read a refusal, and one brings
+# the next with it.
+TAUGHT, FAULTS = range(8_000), 0.1
 T = TypeVar("T")
 _LINE = re.compile(r"(\d+) (.*)")
 
@@ -40,7 +43,7 @@ def babi_source(path: str) -> Source:
         seeds = [TEST_BASE + i for i, (name, _) in enumerate(tested) if name == task]
         conditions += [Condition(name=task, seeds=seeds, summary=f"test stories of {task}")] if len(tests) > 1 else []
 
-    def world(seed: int, **options: Any) -> World:
+    def world(seed: int) -> World:
         if seed >= TEST_BASE:
             return tested[seed - TEST_BASE][1]
         file, shape = shapes[seed % len(shapes)]
@@ -62,7 +65,7 @@ def babi_source(path: str) -> Source:
         name=f"memory:babi:{path}",
         summary="bAbI stories of people and things that move",
         world=world,
-        train=lambda index: (index % TEST_BASE, {}),
+        train=lambda index: (index % TEST_BASE, {"faults": FAULTS} if index in TAUGHT else {}),
         conditions={condition.name: condition for condition in conditions},
         max_chunks=max(len(one.chunks) for one in [*taught, *(story for _, story in tested)]),
         vocabulary=vocabulary,
