@@ -54,7 +54,7 @@ class MemoryEnvironment:
         return self._memory
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin a world. Options are the source's knobs, and ``faults``: the share of good calls that fail, as they do in a store that others use."""
+        """Begin a world. Options are the source's knobs, and ``faults``: the share of well-formed calls that fail."""
         faults = options.pop("faults", 0.0)
         if not (isinstance(faults, int | float) and 0 <= faults <= 1):
             raise ConfigError(f"expected a share of calls from 0 to 1 as faults, got {faults!r}")

@@ -98,7 +98,7 @@ def run_calls(
 ) -> list[CallResult]:
     """Carry out all calls of an answer, in order. A broken one fails alone; ``source`` is the chunk that was read.
 
-    ``fails`` is asked before each good call that would change the memory: whether it is refused all the same.
+    ``fails`` is asked before each well-formed call that would change the memory: whether it is refused all the same.
     """
     return [_run(memory, call, source, fails) for call in parse_calls(answer)]
 

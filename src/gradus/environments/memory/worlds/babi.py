@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gradus.core import Condition, ConfigError, Task, Vocabulary, child_rng
 from gradus.environments.memory.worlds.babi_made import Line, can_be_made, cast_of, made_story
@@ -43,7 +43,7 @@ def babi_source(path: str) -> Source:
         seeds = [TEST_BASE + i for i, (name, _) in enumerate(tested) if name == task]
         conditions += [Condition(name=task, seeds=seeds, summary=f"test stories of {task}")] if len(tests) > 1 else []
 
-    def world(seed: int) -> World:
+    def world(seed: int, **options: Any) -> World:
         if seed >= TEST_BASE:
             return tested[seed - TEST_BASE][1]
         file, shape = shapes[seed % len(shapes)]
