@@ -19,7 +19,7 @@ from gradus.environments.memory.tools.writing import system_prompt
 from gradus.environments.memory.worlds.records import Chunk
 
 CHUNK_WORDS = 80
-FIRST_ID = 32  # models that were trained on synthetic worlds know numbers from here on
+FIRST_ID = 32  # as in the synthetic worlds, so that a model sees numbers like those of its training
 _DATE = "Date:"
 
 Tell = Callable[[int, int, Sequence[CallResult]], None]

@@ -250,10 +250,10 @@ def _init_looking_back(attention: Any, config: NanoConfig) -> None:
     length = (config.look_back * size**0.5 / pairs) ** 0.5
     keys, queries = attention.k_proj.bias.view(-1, 2, size // 2), attention.q_proj.bias.view(-1, 2, size // 2)
     for pair in range(pairs):
-        rate = config.rope_theta ** (-2 * pair / size)
+        radians = config.rope_theta ** (-2 * pair / size)
         keys[:, 0, pair], keys[:, 1, pair] = length, 0.0
         for head, query in enumerate(queries):
-            angle = -(head + 1) * rate
+            angle = -(head + 1) * radians
             query[0, pair], query[1, pair] = length * math.cos(angle), length * math.sin(angle)
 
 

@@ -140,17 +140,17 @@ class Memory:
         exact = self._shelf.id_of((bank, content.casefold()))
         if exact is not None:
             return self._entry(exact)
-        found = self._holding(content)
-        here = [entry for entry in found if entry.bank == bank]
-        if len(here) > 1:
-            ids = " ".join(str(entry.id) for entry in here[:4])
+        holders = self._holding(content)
+        in_bank = [entry for entry in holders if entry.bank == bank]
+        if len(in_bank) > 1:
+            ids = " ".join(str(entry.id) for entry in in_bank[:4])
             raise RefusedCall(
-                "several-entries", f"{len(here)} entries hold {_short(content)} ; name more of one: {ids}"
+                "several-entries", f"{len(in_bank)} entries hold {_short(content)} ; name more of one: {ids}"
             )
-        if not here:
-            there = f" ; entry {found[0].id} of {found[0].bank} does" if found else ""
-            raise RefusedCall("unknown-old-content", f"no entry of {bank} holds {_short(content)}{there}")
-        return here[0]
+        if not in_bank:
+            elsewhere = f" ; entry {holders[0].id} of {holders[0].bank} does" if holders else ""
+            raise RefusedCall("unknown-old-content", f"no entry of {bank} holds {_short(content)}{elsewhere}")
+        return in_bank[0]
 
     def _holding(self, content: str) -> list[Entry]:
         """The entries of any bank that hold a stretch of whole words. The index finds candidates, if the stretch has a word that it keeps."""
