@@ -20,9 +20,11 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
+from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.logp_diff import logp_diff_limits, uses_trainer_logprobs
-from gradus.training.engine.loss_step import TrainingError
+from gradus.training.engine.loss_step import TrainingError, precision, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo
@@ -224,3 +226,52 @@ def test_float16_gradients_are_those_of_float32(lamps_model: Path) -> None:
         assert norm is not None
         norms.append(norm)
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
+
+
+def set_bfloat16_instructions(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: there)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: there)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_auto_computes_in_bfloat16_only_if_the_cpu_has_instructions_for_it(
+    lamps_model: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    set_bfloat16_instructions(monkeypatch, there)
+    config = lamps_config(autocast="auto")
+    loaded = load_model(lamps_model, device="cpu", dtype="float32")
+    samples = sampled(loaded, lamps_config())
+    seen: list[torch.dtype] = []
+    loaded.model.get_submodule("model.layers.0.mlp.up_proj").register_forward_hook(
+        lambda layer, given, out: seen.append(out.dtype)
+    )
+    with precision(loaded, config):
+        score_tokens(
+            loaded.model,
+            microbatches(samples, budget=4096, vocabulary=vocabulary_size(loaded.model))[0],
+            config.sampling,
+        )
+    assert set(seen) == {torch.bfloat16 if there else torch.float32}
+    assert uses_trainer_logprobs(loaded, config) == there
+    assert logp_diff_limits(loaded, config) == logp_diff_limits(loaded, lamps_config(autocast=there))
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize(
+    "changes", [{"autocast": True}, {"dtype": "bfloat16"}, {"backward": "bfloat16"}, {}, {"autocast": "auto"}]
+)
+def test_a_cpu_without_instructions_for_16_bits_is_named(
+    lamps_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    there: bool,
+    changes: dict[str, Any],
+) -> None:
+    set_bfloat16_instructions(monkeypatch, there)
+    prepare_model(lamps_model, lamps_config(**changes))
+    told = capsys.readouterr().err
+    slow = not there and changes not in ({}, {"autocast": "auto"})
+    assert ("no instructions for 16 bits" in told) == slow
+    if slow:
+        (name,) = changes
+        assert f"set {name} = " in told

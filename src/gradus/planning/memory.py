@@ -11,6 +11,7 @@ from gradus.planning.shapes import Lengths, ModelShape
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
+from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 
 _FIRST_CAPACITY = 256  # positions that a cache begins with
@@ -120,7 +121,8 @@ def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardwa
     once more behind each suffix (4 kv); gate, its activation, up, and their product (4 intermediate). Checkpointing keeps each
     layer's input and one layer in full."""
     tokens, sampled = _tokens(config, lengths)
-    width = 2 if config.autocast else weight_bytes(config, hardware)
+    narrow = config.autocast and (hardware.kind == "cuda" or autocasts(config.autocast, hardware.kind))
+    width = 2 if narrow else weight_bytes(config, hardware)
     copied = 2 * shape.kv * (1 + lengths.prompt / max(lengths.answer, 1) * sampled)
     layer = (9 * shape.hidden + 2 * shape.kv + copied + 4 * shape.intermediate) * tokens * width
     adapters = 0.0

@@ -20,6 +20,7 @@ from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.distributed.deepspeed import zero_launched
 from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
+from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
@@ -264,7 +265,7 @@ class GrpoLoop:
             seconds,
             lr=lr,
             loaded=self.loaded,
-            autocast=config.autocast,
+            autocast=autocasts(config.autocast, self.loaded.device),
             weights_age=step - 1 - rollout.weights_step,
         )
         return self.observe(step, record)

@@ -18,13 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether a CPU has instructions for bfloat16 products; false for other devices, which have autocast."""
-    if device.type != "cpu":
-        return False
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
 @contextmanager
 def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
     """Inside this context the products of the backward pass of all linear layers are taken in bfloat16."""

@@ -12,6 +12,7 @@ import torch
 
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
+from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.loss_step import TrainingError
 
 
@@ -51,12 +52,14 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
         return _SERVER
     if _exact(loaded, config):
         return _EXACT
-    return _LIMITS.get(torch.bfloat16 if config.autocast else loaded.dtype, _LIMITS[torch.bfloat16])
+    return _LIMITS.get(
+        torch.bfloat16 if autocasts(config.autocast, loaded.device) else loaded.dtype, _LIMITS[torch.bfloat16]
+    )
 
 
 def _exact(loaded: LoadedModel, config: GrpoConfig) -> bool:
     wide = loaded.dtype in (torch.float32, torch.float64)
-    return wide and not config.autocast and not getattr(loaded.model, "is_quantized", False)
+    return wide and not autocasts(config.autocast, loaded.device) and not getattr(loaded.model, "is_quantized", False)
 
 
 def measure_logp_diff(differences: Sequence[np.ndarray]) -> LogpDiff | None:

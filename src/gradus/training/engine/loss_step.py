@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,8 @@ from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
-from gradus.training.engine.bfloat16_backward import bfloat16_backward, has_fast_bfloat16
+from gradus.training.engine.bfloat16_backward import bfloat16_backward
+from gradus.training.engine.bfloat16_support import Autocast, autocasts, has_fast_bfloat16, slow_setting
 from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
 from gradus.training.engine.master_weights import MasterWeights
 from gradus.training.engine.optimizers import OptimizerConfig, clip_gradients, trainable
@@ -60,7 +62,10 @@ class TrainerConfig(OptimizerConfig):
     attention: Literal["sdpa", "eager"] | None = Field(
         default=None, description="The kernel; what the model was trained with, else sdpa if the architecture has it."
     )
-    autocast: bool = Field(default=False, description="Compute in bfloat16 around float32 weights.")
+    autocast: Autocast = Field(
+        default=False,
+        description="Compute in bfloat16 around float32 weights; `auto` does so on a GPU, and on a CPU with instructions for it.",
+    )
     backward: Literal["float32", "bfloat16", "auto"] = Field(
         default="float32",
         description="`bfloat16` takes the backward products in it: about half a per cent of noise in the gradient, none in the log-probs. `auto` does so on a CPU with instructions for it.",
@@ -100,6 +105,8 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         dtype = "float32" if config.autocast else config.dtype
         device = world().device or config.device if config.device == "auto" else config.device
         loaded = load_model(source, dtype=dtype, device=device, attention=config.attention, quantize=config.quantize)
+    if slow := slow_setting(loaded.device, loaded.dtype, config.autocast, config.backward):
+        print(f"warning: {slow}", file=sys.stderr)
     model = loaded.model
     if hasattr(model, "peft_config"):
         _take_adapters(model, config.lora)
@@ -167,7 +174,9 @@ def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
     Weights are cast once for all passes; of a model in parts at every use, or all of it would be kept.
     """
     keep = not is_sharded(loaded.model)
-    return torch.autocast(loaded.device.type, dtype=torch.bfloat16, enabled=config.autocast, cache_enabled=keep)
+    return torch.autocast(
+        loaded.device.type, dtype=torch.bfloat16, enabled=autocasts(config.autocast, loaded.device), cache_enabled=keep
+    )
 
 
 def share_prefixes(model: nn.Module) -> bool:

@@ -1,0 +1,41 @@
+"""What a device can do in bfloat16: most CPUs have no instructions for it, and compute it many times slower than float32."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+Autocast = bool | Literal["auto"]
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether a CPU has instructions for bfloat16 products; false for other devices, which have autocast."""
+    if device.type != "cpu":
+        return False
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def autocasts(setting: Autocast, device: torch.device | str) -> bool:
+    """Whether a pass on ``device`` is computed in bfloat16 around float32 weights; ``auto`` is where that is faster."""
+    if setting != "auto":
+        return setting
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type != "cpu" or has_fast_bfloat16(device)
+
+
+def slow_setting(device: torch.device, dtype: torch.dtype, setting: Autocast, backward: str) -> str | None:
+    """What to say before a CPU computes in 16 bits without instructions for it; None if it does not."""
+    if device.type != "cpu" or has_fast_bfloat16(device):
+        return None
+    if autocasts(setting, device):
+        way_out = 'autocast = "auto"'
+    elif dtype in (torch.bfloat16, torch.float16):
+        way_out = 'dtype = "float32"'
+    elif backward == "bfloat16":
+        way_out = 'backward = "auto"'
+    else:
+        return None
+    return f"this CPU has no instructions for 16 bits and computes them several times slower than float32; set {way_out}"
