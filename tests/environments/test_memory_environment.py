@@ -238,6 +238,22 @@ def test_refusals_are_told_with_the_next_chunk_and_every_turn_restarts() -> None
     assert "Refused: the answer holds no call" in after.text
 
 
+def test_sixty_broken_calls_do_not_fill_the_next_turn() -> None:
+    """A model with fresh weights read nothing but refusals: sixty times that a string is not closed."""
+    environment = SPEC.make()
+    environment.reset(seed=1)
+    told = environment.step('{"name":"memory_insert","arguments":{"category":"values","content":"x\n' * 60)
+    assert len(told.action_data["calls"]) == 60
+    assert told.text.count("Refused: ") == told.text.count("Refused: a string is not closed") == 1
+    assert told.action_error == "a string is not closed"
+    different = "\n".join(write_insert(f"category{number}", "x y") for number in range(30))
+    told = environment.step(different)
+    lines = [line for line in told.text.splitlines() if line.startswith("Refused: ")]
+    assert len(lines) == 9
+    assert "category0" in lines[0]
+    assert lines[-1] == "Refused: 22 more"
+
+
 def test_an_update_is_possible_because_the_entry_is_shown() -> None:
     environment = SPEC.make()
     observation = environment.reset(seed=11)

@@ -18,7 +18,7 @@ from gradus.environments.memory.store.entries import Entry
 from gradus.environments.memory.store.memory import Hit, Memory
 from gradus.environments.memory.text import content_words, count_words
 from gradus.environments.memory.tools.running import CallResult, run_calls
-from gradus.environments.memory.tools.writing import system_prompt
+from gradus.environments.memory.tools.writing import refusals, system_prompt
 from gradus.environments.memory.worlds.records import Question, Source, World
 
 STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than the rollout
@@ -80,7 +80,7 @@ class MemoryEnvironment:
         results = run_calls(self._memory, action, source=self._index, fails=self._fails)
         shown = [hit.entry for hit in self._related]
         self._turns.append(self._account(results, before, shown))
-        self._refused = [result.message for result in results if not result.ok]
+        self._refused = refusals(result.message for result in results if not result.ok)
         for place, question in enumerate(world.questions):
             if question.after == self._index:
                 self._answers[place] = self._ask(question)

@@ -15,7 +15,7 @@ from gradus.environments.memory.showing import SHOWN, show_chunk
 from gradus.environments.memory.store.durable import DurableMemory
 from gradus.environments.memory.text import count_words
 from gradus.environments.memory.tools.running import CallResult, run_calls
-from gradus.environments.memory.tools.writing import system_prompt
+from gradus.environments.memory.tools.writing import refusals, system_prompt
 from gradus.environments.memory.worlds.records import Chunk
 
 CHUNK_WORDS = 80
@@ -109,7 +109,7 @@ class OwnText:
             results = run_calls(self._memory, action, source=self._all - self.unread)
             self._memory.mark(mark)
         self._place += 1
-        self._refused = [result.message for result in results if not result.ok]
+        self._refused = refusals(result.message for result in results if not result.ok)
         if self._tell is not None:
             self._tell(self._all - self.unread, self._all, results)
         told: dict[str, Any] = {

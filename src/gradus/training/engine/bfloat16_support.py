@@ -38,4 +38,6 @@ def slow_setting(device: torch.device, dtype: torch.dtype, setting: Autocast, ba
         way_out = 'backward = "auto"'
     else:
         return None
-    return f"this CPU has no instructions for 16 bits and computes them several times slower than float32; set {way_out}"
+    return (
+        f"this CPU has no instructions for 16 bits and computes them several times slower than float32; set {way_out}"
+    )

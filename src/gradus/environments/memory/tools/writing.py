@@ -14,6 +14,7 @@ from gradus.environments.memory.store.schema import NINE_BANKS, Schema
 
 NOOP = '{"name":"memory_noop","arguments":{}}'
 _END = '"}}'
+_MOST_REFUSALS = 8  # told of different ones in a turn
 _RANDOM_WORDS = ("city", "friend", "work", "dish", "fear", "unknown", "now", "is", "yes", "no", "never", "always")
 
 
@@ -103,6 +104,14 @@ def observation_text(
         lines += [f"{hit.entry.content} | {hit.entry.bank} {hit.entry.id}" for hit in related]
     lines += [f"Refused: {message}" for message in refused]
     return "\n".join(lines)
+
+
+def refusals(messages: Iterable[str]) -> list[str]:
+    """What is told of refused calls: each message once, the first few and how many more. An answer may hold a hundred broken calls,
+    and a model would read nothing but them in its next turn."""
+    different = list(dict.fromkeys(messages))
+    more = len(different) - _MOST_REFUSALS
+    return different if more <= 0 else [*different[:_MOST_REFUSALS], f"{more} more"]
 
 
 def random_answer(seed: int) -> str:
