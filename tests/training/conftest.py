@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,14 @@ def loaded(lamps_model: Path):
 @pytest.fixture
 def sampling() -> SamplingConfig:
     return SamplingConfig(max_new_tokens=4, grammar=True)
+
+
+@pytest.fixture
+def bfloat16_instructions(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Says whether this CPU has instructions for bfloat16, whatever it has."""
+
+    def there(answer: bool) -> None:
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: answer)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: answer)
+
+    return there

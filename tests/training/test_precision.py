@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,16 +229,11 @@ def test_float16_gradients_are_those_of_float32(lamps_model: Path) -> None:
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
 
 
-def set_bfloat16_instructions(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: there)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: there)
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_auto_computes_in_bfloat16_only_if_the_cpu_has_instructions_for_it(
-    lamps_model: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+    lamps_model: Path, bfloat16_instructions: Callable[[bool], None], there: bool
 ) -> None:
-    set_bfloat16_instructions(monkeypatch, there)
+    bfloat16_instructions(there)
     config = lamps_config(autocast="auto")
     loaded = load_model(lamps_model, device="cpu", dtype="float32")
     samples = sampled(loaded, lamps_config())
@@ -262,12 +258,12 @@ def test_auto_computes_in_bfloat16_only_if_the_cpu_has_instructions_for_it(
 )
 def test_a_cpu_without_instructions_for_16_bits_is_named(
     lamps_model: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    bfloat16_instructions: Callable[[bool], None],
     capsys: pytest.CaptureFixture[str],
     there: bool,
     changes: dict[str, Any],
 ) -> None:
-    set_bfloat16_instructions(monkeypatch, there)
+    bfloat16_instructions(there)
     prepare_model(lamps_model, lamps_config(**changes))
     told = capsys.readouterr().err
     slow = not there and changes not in ({}, {"autocast": "auto"})

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gradus.core import ConfigError
 from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
+from gradus.training.engine.bfloat16_support import has_fast_bfloat16
 from gradus.training.engine.master_weights import MasterWeights, master_of
 
 
@@ -155,6 +156,40 @@ def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
+class _Float32Muon(torch.optim.Muon):
+    """torch's Muon with products in float32. Its own are in bfloat16, which a CPU without instructions for it computes so slowly that
+    the optimizer takes longer than the passes of a small model. The state is the same."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move all parameters that have a gradient."""
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(gradient)
+                buffer = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+                update = gradient.lerp(buffer, momentum) if group["nesterov"] else buffer
+                rows, columns = parameter.shape
+                parameter.mul_(1 - lr * group["weight_decay"])
+                parameter.add_(_orthogonalized(update, group), alpha=-lr * math.sqrt(max(1, rows / columns)))
+
+
+def _orthogonalized(matrix: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """The matrix with singular values near 1, by Newton and Schulz' iteration with the coefficients of a Muon's ``group``."""
+    a, b, c = group["ns_coefficients"]
+    tall = matrix.shape[0] > matrix.shape[1]
+    wide = matrix.T if tall else matrix
+    wide = wide / wide.norm().clamp(min=group["eps"])
+    for _ in range(group["ns_steps"]):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide.T if tall else wide
+
+
 class _Muon(torch.optim.Optimizer):
     """torch's Muon (Jordan et al., 2024) on the matrices inside the blocks and AdamW on the rest, as one optimizer.
 
@@ -170,8 +205,9 @@ class _Muon(torch.optim.Optimizer):
                 "muon needs matrices inside the model's blocks, and none of them is trained; set optimizer = adamw"
             )
         decay = config.weight_decay
+        slow = inside[0].device.type == "cpu" and not has_fast_bfloat16(inside[0].device)
         parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
+            (_Float32Muon if slow else torch.optim.Muon)(
                 inside,
                 lr=config.muon_lr,
                 weight_decay=decay,
