@@ -10,6 +10,7 @@ import pytest
 
 from gradus.core import ConfigError, EnvironmentFault, EpisodeStart, Request
 from gradus.environments import load
+from gradus.environments.memory.environment import MemoryEnvironment
 from gradus.environments.memory.graders import balanced_accuracy, smallness
 from gradus.environments.memory.tools.writing import NOOP, random_answer, write_delete, write_insert, write_update
 from gradus.environments.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
@@ -236,6 +237,27 @@ def test_refusals_are_told_with_the_next_chunk_and_every_turn_restarts() -> None
     after = environment.step("nothing at all")
     assert not after.action_valid
     assert "Refused: the answer holds no call" in after.text
+
+
+@pytest.mark.parametrize("name", ["teacher", "heuristic", "noop"])
+@pytest.mark.parametrize("options", [{}, {"faults": 0.5}])
+def test_a_memory_that_did_not_change_is_not_read_again(
+    name: str, options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [SPEC.train_task(number) for number in range(12)]
+    tasks = [replace(task, options={**task.options, **options}) for task in tasks]
+    read, reads = MemoryEnvironment._strict_accuracy, []
+
+    def counted(environment: MemoryEnvironment) -> float | None:
+        reads.append(environment.memory.changes)
+        return read(environment)
+
+    monkeypatch.setattr(MemoryEnvironment, "_strict_accuracy", counted)
+    episodes = roll_out(SPEC, SPEC.policy(name), tasks).episodes
+    spared = len(reads)
+    monkeypatch.setattr(MemoryEnvironment, "_standing", counted)
+    assert roll_out(SPEC, SPEC.policy(name), tasks).episodes == episodes
+    assert 12 <= spared < len(reads) - spared == sum(len(episode.turns) for episode in episodes)
 
 
 def test_sixty_broken_calls_do_not_fill_the_next_turn() -> None:

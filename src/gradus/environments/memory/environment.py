@@ -68,6 +68,7 @@ class MemoryEnvironment:
         self._answers: dict[int, dict[str, Any]] = {}
         self._refused: list[str] = []
         self._related: list[Hit] = []
+        self._stood: tuple[int, float | None] | None = None
         return self._observe()
 
     def step(self, action: str) -> Observation:
@@ -162,6 +163,12 @@ class MemoryEnvironment:
         """r1 of grader v2 if the dialogue ended here, so that each chunk earns what it added; None in a long world."""
         if len(self._playing.chunks) > STANDING_CHUNKS:
             return None
+        changes = self._memory.changes
+        if self._stood is None or self._stood[0] != changes:  # the same memory answers the same
+            self._stood = changes, self._strict_accuracy()
+        return self._stood[1]
+
+    def _strict_accuracy(self) -> float | None:
         strict = self._readers["strict"]
         questions = [
             self._answers.get(place)
