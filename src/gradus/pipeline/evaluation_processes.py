@@ -1,7 +1,7 @@
 """Rolling out the policies of a run's evaluation in processes of one thread each (``eval.workers``).
 
 The matrices of a nano model are so small that a second thread has little to do. The episodes are the same: what is drawn is keyed by
-what it is drawn for, and one thread gives the bits of two.
+what it is drawn for. On some CPUs one thread rounds otherwise than two, so that a token at the edge of two may become the other.
 """
 
 from __future__ import annotations
