@@ -21,6 +21,7 @@ from gradus.pipeline.doctor import diagnosis_of
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
+from gradus.pipeline.seed_processes import free_cores
 from gradus.pipeline.seeds import run_seeds, seed_recipe
 from gradus.reports import write_report
 
@@ -117,6 +118,18 @@ def test_runs_of_several_seeds_compare_over_both(folder: Path) -> None:
     assert (pair["mean"], pair["wins"], pair["ties"]) == (0.0, 0, 8)
     one = compare_runs(named_runs([f"a={folder / 'seed-0'}", f"all={folder}"]))
     assert one["conditions"]["main"]["policies"]["all"]["episodes"] == 16
+
+
+@pytest.mark.parametrize(("busy", "usable", "free"), [(0, 4, 4), (30, 4, 3), (100, 4, 1), (50, 2, 2)])
+def test_seeds_take_the_cores_that_nothing_uses_now(
+    monkeypatch: pytest.MonkeyPatch, busy: int, usable: int, free: int
+) -> None:
+    """The load of the last minute counted the run's own audit, so that two cores trained one seed at a time."""
+    monkeypatch.setattr("os.getloadavg", lambda: (8.0, 8.0, 8.0))
+    monkeypatch.setattr("psutil.cpu_percent", lambda interval: float(busy))
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    monkeypatch.setattr("gradus.pipeline.seed_processes.usable_cores", lambda: usable)
+    assert free_cores() == free
 
 
 def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:

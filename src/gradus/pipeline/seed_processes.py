@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import psutil
 import torch
 from rich.console import Console
 
@@ -24,12 +25,19 @@ from gradus.pipeline.stages import RunContext
 from gradus.planning.hardware import usable_cores
 from gradus.reports import write_report
 
+_LOOK = 1.0  # seconds
+
 
 def free_cores() -> int:
-    """Cores that nothing else uses by the load of the last minute, at least 1; 1 if there is a GPU, which seeds would share."""
+    """Cores that nothing uses now, at least 1; 1 if there is a GPU, which seeds would share.
+
+    It looks for a second in which this process does nothing. The load of the last minute would count what it has just done itself.
+    """
     if torch.cuda.is_available():
         return 1
-    return max(1, round(usable_cores() - os.getloadavg()[0]))
+    cores = psutil.cpu_count() or 1
+    busy = cores * psutil.cpu_percent(interval=_LOOK) / 100
+    return max(1, min(usable_cores(), round(cores - busy)))
 
 
 def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, console: Console) -> None:
