@@ -21,7 +21,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradus.training.engine.bfloat16_support import has_fast_bfloat16
-from gradus.training.engine.optimizers import _Float32Muon
+from gradus.training.engine.optimizers import Float32Muon
 
 ROWS, LENGTH = 16, 200
 
@@ -59,7 +59,7 @@ def main() -> None:
         matrix.grad = torch.randn_like(matrix)
     jobs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "training pass": (training_pass(model, ids, narrow=False), training_pass(model, ids, narrow=True)),
-        "step of Muon": (_Float32Muon(matrices).step, torch.optim.Muon(matrices).step),
+        "step of Muon": (Float32Muon(matrices).step, torch.optim.Muon(matrices).step),
     }
     instructions = has_fast_bfloat16(torch.device("cpu"))
     table = Table("", "float32, s", "bfloat16, s", "bfloat16 / float32")

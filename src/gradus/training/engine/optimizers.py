@@ -156,7 +156,7 @@ def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-class _Float32Muon(torch.optim.Muon):
+class Float32Muon(torch.optim.Muon):
     """torch's Muon with products in float32. Its own are in bfloat16, which a CPU without instructions for it computes so slowly that
     the optimizer takes longer than the passes of a small model. The state is the same."""
 
@@ -207,7 +207,7 @@ class _Muon(torch.optim.Optimizer):
         decay = config.weight_decay
         slow = inside[0].device.type == "cpu" and not has_fast_bfloat16(inside[0].device)
         parts: list[torch.optim.Optimizer] = [
-            (_Float32Muon if slow else torch.optim.Muon)(
+            (Float32Muon if slow else torch.optim.Muon)(
                 inside,
                 lr=config.muon_lr,
                 weight_decay=decay,
