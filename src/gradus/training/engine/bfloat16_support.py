@@ -16,6 +16,11 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
+def lacks_bfloat16(device: torch.device) -> bool:
+    """Whether a device is a CPU without such instructions."""
+    return device.type == "cpu" and not has_fast_bfloat16(device)
+
+
 def autocasts(setting: Autocast, device: torch.device | str) -> bool:
     """Whether a pass on ``device`` is computed in bfloat16 around float32 weights; ``auto`` is where that is faster."""
     if setting != "auto":
@@ -23,12 +28,12 @@ def autocasts(setting: Autocast, device: torch.device | str) -> bool:
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type != "cpu" or has_fast_bfloat16(device)
+    return not lacks_bfloat16(device)
 
 
 def slow_setting(device: torch.device, dtype: torch.dtype, setting: Autocast, backward: str) -> str | None:
     """What to say before a CPU computes in 16 bits without instructions for it; None if it does not."""
-    if device.type != "cpu" or has_fast_bfloat16(device):
+    if not lacks_bfloat16(device):
         return None
     if autocasts(setting, device):
         way_out = 'autocast = "auto"'

@@ -105,7 +105,8 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         dtype = "float32" if config.autocast else config.dtype
         device = world().device or config.device if config.device == "auto" else config.device
         loaded = load_model(source, dtype=dtype, device=device, attention=config.attention, quantize=config.quantize)
-    if slow := slow_setting(loaded.device, loaded.dtype, config.autocast, config.backward):
+    slow = slow_setting(loaded.device, loaded.dtype, config.autocast, config.backward)
+    if slow and world().main:
         print(f"warning: {slow}", file=sys.stderr)
     model = loaded.model
     if hasattr(model, "peft_config"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gradus.core import ConfigError
 from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
-from gradus.training.engine.bfloat16_support import has_fast_bfloat16
+from gradus.training.engine.bfloat16_support import lacks_bfloat16
 from gradus.training.engine.master_weights import MasterWeights, master_of
 
 
@@ -205,9 +205,8 @@ class _Muon(torch.optim.Optimizer):
                 "muon needs matrices inside the model's blocks, and none of them is trained; set optimizer = adamw"
             )
         decay = config.weight_decay
-        slow = inside[0].device.type == "cpu" and not has_fast_bfloat16(inside[0].device)
         parts: list[torch.optim.Optimizer] = [
-            (Float32Muon if slow else torch.optim.Muon)(
+            (Float32Muon if lacks_bfloat16(inside[0].device) else torch.optim.Muon)(
                 inside,
                 lr=config.muon_lr,
                 weight_decay=decay,
