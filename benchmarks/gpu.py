@@ -40,10 +40,11 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens, vocabulary_size
-from gradus.training.engine.loss_step import TrainerConfig, precision, prepare_model, share_prefixes
+from gradus.training.engine.loss_step import precision, prepare_model, share_prefixes
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.throughput import matmul_peak, training_flops
 from gradus.training.engine.update import policy_update
+from gradus.training.trainer_config import TrainerConfig
 
 # Qwen2.5's shapes: hidden size, layers, heads, key heads, width of the MLP.
 QWEN = {"0.5B": (896, 24, 14, 2, 4864), "1.5B": (1536, 28, 12, 2, 8960), "3B": (2048, 36, 16, 2, 11008)}

@@ -28,9 +28,10 @@ from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import LoraConfig, prepare_model
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
+from gradus.training.trainer_config import LoraConfig
 
 attach(app)
 TESTS = Path(__file__).parent.parent

@@ -23,11 +23,11 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.processes import barrier, full_tensor, total, world
-from gradus.training.engine.loss_step import LoraConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.checkpoints import save_model
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
+from gradus.training.trainer_config import LoraConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 

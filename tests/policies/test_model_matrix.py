@@ -23,10 +23,10 @@ from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import LoraConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
+from gradus.training.trainer_config import LoraConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

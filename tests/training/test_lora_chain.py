@@ -16,10 +16,10 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import LoraConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
+from gradus.training.trainer_config import LoraConfig
 
 LORA = LoraConfig(rank=4, alpha=8)
 SPEC = environments.load("arithmetic:digits=1")

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradus.core import ConfigError
-from gradus.training.engine.optimizers import OptimizerConfig, make_optimizer
+from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.trainer_config import OptimizerConfig
 
 PLAIN = OptimizerConfig(optimizer="muon", muon_lr=0.1, muon_momentum=0.0, lr=0.01, betas=(0.0, 0.95))
 

@@ -20,9 +20,9 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import read_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import LoraConfig
-from gradus.training.engine.optimizers import OptimizerConfig, make_optimizer
+from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.grpo import train_grpo
+from gradus.training.trainer_config import LoraConfig, OptimizerConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # bitsandbytes' own
 # Not among the packages for development: transformers imports it wherever it is installed, for seconds.

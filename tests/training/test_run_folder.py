@@ -17,12 +17,13 @@ from rich.console import Console
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import write_folder, write_text
 from gradus.core.strictness import VARIABLE
-from gradus.training.engine.optimizers import SCHEDULES, OptimizerConfig, lr_at
+from gradus.training.engine.optimizers import lr_at
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information
 from gradus.training.sft_config import SftConfig
+from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -23,12 +23,13 @@ from gradus.training.data.credit import credit_groups
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import update
-from gradus.training.engine.loss_step import LoraConfig, TrainingError, prepare_model
+from gradus.training.engine.loss_step import TrainingError, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.run.resolved import resolve
+from gradus.training.trainer_config import LoraConfig
 
 SPEC = lamps()
 

@@ -45,7 +45,7 @@ def package_environment(environment: str, folder: str | Path, *, sessions: int =
 def watch(
     runs: Sequence[str | Path], *, host: str = "127.0.0.1", port: int = 8765, tell: Callable[[str], None] = print
 ) -> None:
-    """Follow run folders (``PATH`` or ``NAME=PATH``) on a local page until Ctrl-C; ``tell`` gets its address."""
+    """Follow run folders (``PATH`` or ``NAME=PATH``) on a local page until Ctrl-C. ``tell`` gets its address and what is not there yet."""
     import uvicorn
 
     from gradus.interop.serving.listening import listen, serve_until_stopped, url
@@ -59,4 +59,7 @@ def watch(
         app = watch_app(named, host=host)
         listener.listen()  # from here on clients wait instead of being refused
         tell(f"watching {', '.join(named)} on {url(listener, host)}")
+        for path in named.values():
+            if not path.exists():
+                tell(f"{path} is not there yet; it is shown as soon as a run begins in it")
         serve_until_stopped(uvicorn.Config(app, log_level="warning"), listener)

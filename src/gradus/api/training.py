@@ -146,9 +146,6 @@ def run(
     >>> import gradus
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
     """
-    from gradus.pipeline.checks import require_names
-    from gradus.pipeline.run import run_recipe
-
     folder = Path(out) if out is not None else None
     chosen = make_recipe(
         data,
@@ -162,6 +159,9 @@ def run(
         preset=preset,
         memory=memory,
     )
+    from gradus.pipeline.checks import require_names
+    from gradus.pipeline.run import run_recipe
+
     require_names(chosen)
     if seeds is not None and seeds != 1:
         from gradus.pipeline.seeds import run_seeds

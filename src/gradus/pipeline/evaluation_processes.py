@@ -19,6 +19,7 @@ from gradus.core import Episode, GradusError, Policy, Task
 from gradus.evaluation.evaluate import chosen_graders, condition_tasks, roll_out_condition
 from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.state import CHECKPOINTS
 from gradus.pipeline.teaching import begin_worker
 from gradus.planning.hardware import usable_cores
 
@@ -53,8 +54,6 @@ def known_elsewhere(recipe: Recipe) -> bool:
 
 
 def _is_own(run: RunContext, name: str) -> bool:
-    from gradus.pipeline.stages import CHECKPOINTS
-
     return name in CHECKPOINTS or name.partition(":")[0] in run.spec.policies
 
 
@@ -87,8 +86,6 @@ def roll_out_beside(run: RunContext, names: Sequence[str], workers: int) -> Roll
 
 def _longest_first(names: Sequence[str]) -> list[str]:
     """Models before scripts, so that no process is left with a model at the end."""
-    from gradus.pipeline.stages import CHECKPOINTS
-
     return sorted(names, key=lambda name: name not in CHECKPOINTS)
 
 

@@ -25,7 +25,6 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run import SEEDS, do_stages, finish, run_folder
 from gradus.pipeline.seed_processes import free_cores, train_beside, train_here
 from gradus.pipeline.stages import (
-    CHECKPOINTS,
     STAGES,
     RunContext,
     evaluated_names,
@@ -33,6 +32,7 @@ from gradus.pipeline.stages import (
     run_policies,
     section_of,
 )
+from gradus.pipeline.state import CHECKPOINTS
 from gradus.rollouts import write_episodes
 from gradus.training.run.trackers import check_trackers
 

@@ -23,7 +23,7 @@ from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.report_episodes import write_report_episodes
-from gradus.pipeline.state import RunState
+from gradus.pipeline.state import CHECKPOINTS, RunState
 from gradus.pipeline.teach_summary import spent
 from gradus.pipeline.teaching import teach
 from gradus.pipeline.training_stages import base_model, begun, grpo_stage, make_nano_model, sft_stage
@@ -36,15 +36,6 @@ from gradus.rollouts import read_episodes, write_episodes
 from gradus.stats import format_number
 from gradus.training.data.sft_sequences import text_only
 from gradus.training.data.tasks import reserved_ids, training_tasks
-
-CHECKPOINTS: Mapping[str, tuple[str, bool]] = {  # policy name -> stage folder, greedy
-    "base": ("model", False),
-    "base-greedy": ("model", True),
-    "sft": ("sft", False),
-    "sft-greedy": ("sft", True),
-    "grpo": ("grpo", False),
-    "grpo-greedy": ("grpo", True),
-}
 
 
 class RunContext:

@@ -28,6 +28,16 @@ UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "doctor": ("grpo", "eval"),
 }
 
+# What a run's own models are called as policies -> the stage folder, and whether they are greedy.
+CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
+    "base": ("model", False),
+    "base-greedy": ("model", True),
+    "sft": ("sft", False),
+    "sft-greedy": ("sft", True),
+    "grpo": ("grpo", False),
+    "grpo-greedy": ("grpo", True),
+}
+
 
 def default_folder(environment: str) -> Path:
     """Where a run is stored if nobody says so: ``runs/`` and a name for the environment, one for each file, set and game.

@@ -22,10 +22,10 @@ from gradus.rollouts import read_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sft_sequences import text_only
 from gradus.training.distributed.processes import barrier, world
-from gradus.training.engine.loss_step import TrainerConfig
 from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.sft import SftResult, train_sft
 from gradus.training.sft_config import SftConfig
+from gradus.training.trainer_config import TrainerConfig
 
 C = TypeVar("C", SftConfig, GrpoConfig)
 

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.training.engine.loss_step import TrainerConfig
-from gradus.training.engine.optimizers import SCHEDULES
+from gradus.training.trainer_config import SCHEDULES, TrainerConfig
 
 OnAlert = Literal["warn", "stop", "adjust"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gradus.training.engine.loss_step import TrainerConfig
+from gradus.training.trainer_config import TrainerConfig
 
 
 class SftConfig(TrainerConfig):

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
-from gradus.pipeline.run import remaining
-from gradus.policies.vllm.http_sampler import served_model
 from gradus.training.run.trackers import check_trackers
 
 
@@ -39,6 +37,8 @@ def sampling_server(subject: Subject) -> list[Finding]:
         return [passed("this process samples")]
     if not subject.online:
         return [passed(f"{config.sampler_url} was not asked (--online does)")]
+    from gradus.policies.vllm.http_sampler import served_model
+
     name = served_model(config.sampler_url, api_key=os.environ.get("VLLM_API_KEY"))
     return [passed(f"{config.sampler_url} serves {name}")]
 
@@ -55,5 +55,7 @@ def trackers(subject: Subject) -> list[Finding]:
 
 def run_folder(subject: Subject) -> list[Finding]:
     """The folder is empty, or holds a run with these settings."""
+    from gradus.pipeline.run import remaining
+
     left = remaining(subject.recipe, subject.folder)  # raises, naming the setting that differs
     return [passed(f"{subject.folder}: {', '.join(left) or 'nothing'} to do")]

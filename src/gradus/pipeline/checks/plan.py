@@ -17,7 +17,7 @@ from gradus.planning.forecast import GIB, Plan, fit_to_memory, make_plan
 from gradus.planning.hardware import PRESETS, this_machine
 from gradus.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import TrainerConfig
+from gradus.training.trainer_config import TrainerConfig
 
 _KEPT_FREE = 0.92  # of a card: the rest is the driver's and the libraries'
 

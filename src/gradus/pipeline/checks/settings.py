@@ -12,7 +12,7 @@ from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, war
 from gradus.pipeline.evaluate import parse_pair
 from gradus.pipeline.policies import installed_policies, teacher_name
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.stages import CHECKPOINTS
+from gradus.pipeline.state import CHECKPOINTS
 from gradus.policies.local.folders import find_model
 
 _FEW_MEMBERS, _FEW_EPISODES = 4, 30

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
-Autocast = bool | Literal["auto"]
+from gradus.training.trainer_config import Autocast
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
@@ -23,76 +22,15 @@ from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.bfloat16_support import Autocast, autocasts, has_fast_bfloat16, slow_setting
+from gradus.training.engine.bfloat16_support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
 from gradus.training.engine.master_weights import MasterWeights
-from gradus.training.engine.optimizers import OptimizerConfig, clip_gradients, trainable
+from gradus.training.engine.optimizers import clip_gradients, trainable
+from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
 
 class TrainingError(GradusError):
     """Training cannot go on: a figure is not finite, or sampler and trainer disagree."""
-
-
-class LoraConfig(BaseModel):
-    """Low-rank adapters (arXiv 2106.09685), by peft."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
-    alpha: int = Field(default=32, gt=0, description="The adapters are scaled by alpha / rank.")
-    targets: Literal["all-linear"] | tuple[str, ...] = Field(
-        default="all-linear", description="Names of layers, or `all-linear`."
-    )
-
-
-class TrainerConfig(OptimizerConfig):
-    """Settings that SFT and GRPO share."""
-
-    seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
-    token_budget: int = Field(
-        default=4096,
-        ge=1,
-        description="Tokens of one forward and backward pass; it bounds memory and changes no result.",
-    )
-    dtype: str = Field(
-        default="auto",
-        description="Of the weights: float32, bfloat16, or `auto`, float32 on a CPU and bfloat16 on a GPU.",
-    )
-    device: str = Field(default="auto", description="`auto` is the first GPU if there is one.")
-    attention: Literal["sdpa", "eager"] | None = Field(
-        default=None, description="The kernel; what the model was trained with, else sdpa if the architecture has it."
-    )
-    autocast: Autocast = Field(
-        default=False,
-        description="Compute in bfloat16 around float32 weights; `auto` does so on a GPU, and on a CPU with instructions for it.",
-    )
-    backward: Literal["float32", "bfloat16", "auto"] = Field(
-        default="float32",
-        description="`bfloat16` takes the backward products in it: about half a per cent of noise in the gradient, none in the log-probs. `auto` does so on a CPU with instructions for it.",
-    )
-    gradient_checkpointing: bool = Field(
-        default=False, description="Compute activations again in the backward pass: less memory, more time."
-    )
-    out_of_memory: Literal["auto", "stop"] = Field(
-        default="auto",
-        description="`auto` halves token_budget when memory runs out in a pass, and goes on; `stop` ends the run.",
-    )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
-    lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")
-    quantize: Literal["4bit"] | None = Field(
-        default=None,
-        description="Keep the weights below the adapters in four bits (QLoRA, by bitsandbytes); needs `lora`.",
-    )
-    checkpoint_every: int = Field(
-        default=10, ge=1, description="Steps between checkpoints; the last step is always kept."
-    )
-    keep_checkpoints: int = Field(default=2, ge=1, description="How many of the newest checkpoints stay.")
-
-    @model_validator(mode="after")
-    def _adapt_what_is_quantized(self) -> Self:
-        if self.quantize is not None and self.lora is None:
-            raise ValueError("weights in four bits cannot be trained; set lora, or leave quantize out")
-        return self
 
 
 def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> LoadedModel:

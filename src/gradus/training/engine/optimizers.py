@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
@@ -16,46 +15,7 @@ from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
 from gradus.training.engine.bfloat16_support import lacks_bfloat16
 from gradus.training.engine.master_weights import MasterWeights, master_of
-
-
-class OptimizerConfig(BaseModel):
-    """The optimizer and its schedule."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Literal["adamw", "adamw8bit", "muon"] = Field(
-        default="adamw",
-        description="`adamw8bit` keeps its moments in eight bits (by bitsandbytes). `muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
-    )
-    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
-    muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")
-    muon_momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's momentum, Nesterov's unless it is 0.")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="How the rate falls from its peak."
-    )
-    warmup: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
-    )
-    min_lr_ratio: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the peak that a falling schedule ends at."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
-    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="AdamW's decay rates of the two moments.")
-    eps: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
-    grad_clip: float = Field(
-        default=1.0, ge=0, description="Bound on the norm of the whole gradient; 0 leaves it alone."
-    )
-
-
-def _cosine(progress: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-SCHEDULES: dict[str, Callable[[float], float]] = {
-    "constant": lambda progress: 1.0,
-    "linear": lambda progress: 1.0 - progress,
-    "cosine": _cosine,
-}
+from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
 
 def lr_at(config: OptimizerConfig, step: int, steps: int) -> float:

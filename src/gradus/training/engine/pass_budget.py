@@ -10,7 +10,8 @@ from typing import TypeVar
 import torch
 
 from gradus.training.distributed.processes import world
-from gradus.training.engine.loss_step import TrainerConfig, TrainingError
+from gradus.training.engine.loss_step import TrainingError
+from gradus.training.trainer_config import TrainerConfig
 
 T = TypeVar("T")
 

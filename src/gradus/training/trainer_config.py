@@ -1,0 +1,113 @@
+"""Settings that SFT and GRPO share. Nothing here loads a model's code, so that a recipe is read and refused at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Autocast = bool | Literal["auto"]
+
+
+class OptimizerConfig(BaseModel):
+    """The optimizer and its schedule."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["adamw", "adamw8bit", "muon"] = Field(
+        default="adamw",
+        description="`adamw8bit` keeps its moments in eight bits (by bitsandbytes). `muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
+    )
+    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
+    muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's momentum, Nesterov's unless it is 0.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the rate falls from its peak."
+    )
+    warmup: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
+    )
+    min_lr_ratio: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the peak that a falling schedule ends at."
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="AdamW's decay rates of the two moments.")
+    eps: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
+    grad_clip: float = Field(
+        default=1.0, ge=0, description="Bound on the norm of the whole gradient; 0 leaves it alone."
+    )
+
+
+def _cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": _cosine,
+}
+
+
+class LoraConfig(BaseModel):
+    """Low-rank adapters (arXiv 2106.09685), by peft."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
+    alpha: int = Field(default=32, gt=0, description="The adapters are scaled by alpha / rank.")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear", description="Names of layers, or `all-linear`."
+    )
+
+
+class TrainerConfig(OptimizerConfig):
+    """Settings that SFT and GRPO share."""
+
+    seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
+    token_budget: int = Field(
+        default=4096,
+        ge=1,
+        description="Tokens of one forward and backward pass; it bounds memory and changes no result.",
+    )
+    dtype: str = Field(
+        default="auto",
+        description="Of the weights: float32, bfloat16, or `auto`, float32 on a CPU and bfloat16 on a GPU.",
+    )
+    device: str = Field(default="auto", description="`auto` is the first GPU if there is one.")
+    attention: Literal["sdpa", "eager"] | None = Field(
+        default=None, description="The kernel; what the model was trained with, else sdpa if the architecture has it."
+    )
+    autocast: Autocast = Field(
+        default=False,
+        description="Compute in bfloat16 around float32 weights; `auto` does so on a GPU, and on a CPU with instructions for it.",
+    )
+    backward: Literal["float32", "bfloat16", "auto"] = Field(
+        default="float32",
+        description="`bfloat16` takes the backward products in it: about half a per cent of noise in the gradient, none in the log-probs. `auto` does so on a CPU with instructions for it.",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations again in the backward pass: less memory, more time."
+    )
+    out_of_memory: Literal["auto", "stop"] = Field(
+        default="auto",
+        description="`auto` halves token_budget when memory runs out in a pass, and goes on; `stop` ends the run.",
+    )
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
+    lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")
+    quantize: Literal["4bit"] | None = Field(
+        default=None,
+        description="Keep the weights below the adapters in four bits (QLoRA, by bitsandbytes); needs `lora`.",
+    )
+    checkpoint_every: int = Field(
+        default=10, ge=1, description="Steps between checkpoints; the last step is always kept."
+    )
+    keep_checkpoints: int = Field(default=2, ge=1, description="How many of the newest checkpoints stay.")
+
+    @model_validator(mode="after")
+    def _adapt_what_is_quantized(self) -> Self:
+        if self.quantize is not None and self.lora is None:
+            raise ValueError("weights in four bits cannot be trained; set lora, or leave quantize out")
+        return self
