@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
@@ -185,6 +186,25 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
 def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str, tmp_path: Path, qwen: Path) -> None:
     lines = checked("arithmetic", tmp_path, change, model=qwen)["settings"]
     assert any(status == "fail" and says in message for status, message, _ in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"environment": "rhythm"}, "rhythm"),
+        ({"environment": "rhythm", "quick": True}, "rhythm-quick"),
+        ({"environment": None, "path": Path("rhythm-long")}, "rhythm-long"),
+        ({"environment": "reasoning-gym:gcd", "path": Path("one-turn")}, "reasoning-gym-gcd"),
+        ({"environment": None, "path": Path("mine.toml")}, "arithmetic"),
+    ],
+)
+def test_runs_with_other_settings_are_stored_apart(
+    options: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('environment = "arithmetic"\n')
+    (tmp_path / "rhythm-long").mkdir()  # a folder does not hide the recipe of that name
+    assert load_recipe(**options).default_folder() == Path("runs") / name
 
 
 @pytest.mark.parametrize("name", own_recipes())

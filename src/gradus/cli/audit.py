@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from gradus.cli.options import ENVIRONMENT, GRADER, JSON, RECIPE, REWARDS
 from gradus.cli.output import next_command, note, print_json, show
+
+if TYPE_CHECKING:
+    from gradus.api.checking import Audit
 
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
@@ -105,16 +108,22 @@ def command(
         note(f"written: {path}")
     if review is not None and json_file is None and (marked := result.ask_person(review)):
         note(f"{marked} marks written to {review}; the same command counts them")
-    rewards = [word for each in reward for word in ("--reward", each)]
-    rewards += ["--recipe", recipe] if recipe else []
+    _say_next(result, environment, grader=grader, rewards=reward, recipe=recipe, out=out)
+    raise typer.Exit(_CODES[result.verdict])
+
+
+def _say_next(
+    result: Audit, environment: str, *, grader: str | None, rewards: list[str], recipe: str | None, out: Path | None
+) -> None:
+    """After a pass the run; after a failure the hack, or the same audit with evidence to mend the grader by."""
+    words = [word for each in rewards for word in ("--reward", each)] + (["--recipe", recipe] if recipe else [])
     if result.verdict != "fail":
-        next_command("run", environment, *rewards)
+        next_command("run", environment, *words)
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
-    else:  # with the evidence, to mend the grader by; or once it is mended
+    else:
         again = [] if grader is None else ["--grader", grader]
-        next_command("audit", environment, *again, *rewards, *(["--out", "audit"] if out is None else []))
-    raise typer.Exit(_CODES[result.verdict])
+        next_command("audit", environment, *again, *words, *(["--out", "audit"] if out is None else []))
 
 
 def _openenv(

@@ -29,7 +29,9 @@ def command(
     parallel: int | None = typer.Option(
         None, "--parallel", help="Seeds trained at a time, one thread each; by default as many as cores are free."
     ),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Run folder; runs/ENVIRONMENT otherwise."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Run folder; otherwise runs/ENVIRONMENT or runs/RECIPE, with -quick at toy size."
+    ),
     redo: bool = typer.Option(False, "--redo", help="Do stages again whose settings have changed."),
     anyway: bool = typer.Option(False, "--anyway", help="Go on although the audit of the grader failed."),
 ) -> None:

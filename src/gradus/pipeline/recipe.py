@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.pipeline.promises import Promise
+from gradus.pipeline.state import default_folder
 from gradus.pipeline.stepping import SteppingSection
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS
 from gradus.policies.nano.model import NanoConfig
@@ -124,6 +126,9 @@ class Recipe(_Section):
 
     _edited: frozenset[str] = PrivateAttr(default=frozenset())  # dotted keys that were set on the command line
     _chosen: str = PrivateAttr(default="")
+    _shipped: str | None = PrivateAttr(
+        default=None
+    )  # its name, if it comes with Gradus and was asked for by that name alone
 
     environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
     grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
@@ -196,6 +201,10 @@ class Recipe(_Section):
     def chosen(self) -> str:
         """Which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
         return self._chosen
+
+    def default_folder(self) -> Path:
+        """Where its run is stored if nobody says so: after the recipe's name or the environment, and apart at toy size."""
+        return default_folder(self._shipped or self.environment, quick=self.quick)
 
     def grpo_sources(self) -> dict[str, str]:
         """GRPO's settings that were given -> where they came from."""

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.recipe_tables import raw_recipe
+from gradus.pipeline.recipe_tables import is_shipped, raw_recipe
 from gradus.planning.defaults import by_size
 from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
@@ -87,6 +87,7 @@ def load_recipe(
         recipe = _compared_with_base(recipe, edits.keys())
     recipe._edited = frozenset(edits)
     recipe._chosen = chosen
+    recipe._shipped = str(path) if environment is None and path is not None and is_shipped(path) else None
     return recipe
 
 

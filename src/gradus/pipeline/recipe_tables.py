@@ -25,6 +25,8 @@ def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, An
                 f"no recipe {path}{did_you_mean(str(path), own_recipes())}; it is a TOML file, or one of "
                 f"{', '.join(own_recipes())}"
             ) from error
+        except OSError as error:
+            raise ConfigError(f"{path} is no recipe that can be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
     assert environment is not None
@@ -47,8 +49,13 @@ def own_recipes() -> list[str]:
     )
 
 
+def is_shipped(path: Path) -> bool:
+    """Whether ``path`` is the bare name of a recipe that comes with Gradus, and no file."""
+    return not path.is_file() and str(path) in own_recipes()
+
+
 def _own(path: Path) -> str | None:
     """The text of a recipe that comes with Gradus, if ``path`` is the bare name of one and no file."""
-    if path.exists() or str(path) not in own_recipes():
+    if not is_shipped(path):
         return None
     return resources.files("gradus.recipes").joinpath(f"{path}.toml").read_text(encoding="utf-8")

@@ -17,7 +17,6 @@ from gradus.core.verbosity import quiet
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run_summary import show_costs, show_promises
 from gradus.pipeline.stages import RunContext, Stage
-from gradus.pipeline.state import default_folder
 from gradus.training.run.trackers import check_trackers
 
 SEEDS = "seeds.json"  # in the folder of a run of several training seeds
@@ -48,8 +47,8 @@ def run_recipe(
 
 
 def run_folder(recipe: Recipe, out: Path | None) -> Path:
-    """Where a run is stored: ``out``, or a folder in runs/ that is named after the environment."""
-    return out or default_folder(recipe.environment)
+    """Where a run is stored: ``out``, or a folder in runs/."""
+    return out or recipe.default_folder()
 
 
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:

@@ -39,13 +39,15 @@ CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
 }
 
 
-def default_folder(environment: str) -> Path:
-    """Where a run is stored if nobody says so: ``runs/`` and a name for the environment, one for each file, set and game.
+def default_folder(environment: str, *, quick: bool = False) -> Path:
+    """``runs/`` and a name for the environment, one for each file, set and game; ``-quick`` is added for a run at toy size.
 
     >>> [default_folder(name).name for name in ("rhythm", "jsonl:data/rows.jsonl?answer=label", "/home/a/mine.py:spec")]
     ['rhythm', 'rows', 'mine']
     >>> [default_folder(name).name for name in ("mine.py:Doors", "reasoning-gym:gcd", "openenv:ws://host:8000")]
     ['mine-Doors', 'reasoning-gym-gcd', 'openenv-ws-host-8000']
+    >>> default_folder("rhythm", quick=True).name
+    'rhythm-quick'
     """
     head, _, argument = environment.partition("?")[0].partition(":")
     if head.endswith(".py"):
@@ -53,7 +55,7 @@ def default_folder(environment: str) -> Path:
     elif head in ("jsonl", "csv"):
         head, argument = Path(argument).stem, ""
     name = re.sub(r"[^\w.-]+", "-", f"{head}-{argument}" if argument else head).strip("-.")
-    return Path("runs") / (name or "run")
+    return Path("runs") / ((name or "run") + ("-quick" if quick else ""))
 
 
 class RunState:

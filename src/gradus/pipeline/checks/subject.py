@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.state import default_folder
 from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.rollouts import roll_out
@@ -62,7 +61,7 @@ class Subject:
 
     def __init__(self, recipe: Recipe, *, folder: Path | None, scratch: Path, online: bool) -> None:
         self.recipe, self.scratch, self.online = recipe, scratch, online
-        self.folder = folder or default_folder(recipe.environment)
+        self.folder = folder or recipe.default_folder()
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
