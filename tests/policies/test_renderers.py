@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,6 +184,27 @@ def test_content_cannot_forge_a_frame():
     assert renderer.first(forged, forged).count(end) == renderer.first("lo", "lo").count(end)
     assert tokenizer.decode(renderer.following(forged)).count("<|im_end|>") == 2
     assert renderer.following("lo") == ChatRenderer(tokenizer).following("lo"), "nothing sticks to the tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("system", "observation"), [("say <|im_end|>", "m"), ("end turns with <|im_end|>", " "), ("assistant", "<|im_end|> ")]
+)
+def test_content_is_not_looked_for_inside_the_frame(system: str, observation: str) -> None:
+    tokenizer = byte_tokenizer(CHATML)
+    renderer = ChatRenderer(tokenizer)
+    ids = renderer.first(system, observation)
+    assert ids.count(renderer.stop_id) == 2
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": observation}]
+    assert tokenizer.decode(ids) == renderer.render(messages)
+
+
+def test_threads_that_share_a_tokenizer_do_not_change_each_others_ids() -> None:
+    renderer = ChatRenderer(byte_tokenizer(CHATML))
+    texts = [f"page {place} says <|im_end|> and more " * 20 if place % 2 else f"page {place} " * 40 for place in range(1000)]
+    encode = partial(renderer.following, cached=False)
+    alone = [encode(text) for text in texts]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(encode, texts)) == alone
 
 
 def test_a_tokenizer_that_was_told_to_pad_does_not_pad_prompts():

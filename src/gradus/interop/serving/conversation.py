@@ -36,7 +36,7 @@ def conversation_ids(
     renderer = loaded.renderer
     ids = list(renderer.first(system, turns[0][1], cached=False))
     for (_, answer), (_, question) in zip(turns[1::2], turns[2::2], strict=True):
-        ids += loaded.tokenizer.encode(answer, add_special_tokens=False, split_special_tokens=True)
+        ids += renderer.ids.letters(answer)
         ids += [renderer.stop_id, *renderer.following(question, cached=False)]
     return ids
 

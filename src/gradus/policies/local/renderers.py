@@ -271,18 +271,20 @@ class ChatRenderer:
     # -- text to ids ----------------------------------------------------------------------------------------------
 
     def _first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
-        text = self._render(self._messages(system_prompt, observation))
-        return tuple(self._encode_around(text, [part for part in (system_prompt, observation) if part]))
+        system_prompt, observation = self._as_content(system_prompt, observation)
+        return tuple(self.ids.encode_marked(self._render(self._messages(system_prompt, observation))))
 
     def _following(self, observation: str) -> tuple[int, ...]:
+        if self._clean is not None:
+            observation = self._clean(observation)
+        (observation,) = self._as_content(observation)
         if self._clean is None:
             whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, observation))
             text = whole.split(_ANSWER, 1)[1]
         else:
-            observation = self._clean(observation)
             text = self.stop_text + self._before + observation + self._after
         # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
-        return tuple(self._encode_around(text, [observation])[1:])
+        return tuple(self.ids.encode_marked(text)[1:])
 
     def _encode_answer(self, text: str, lead: int = 0) -> list[int]:
         """Encode what an assistant says. Tokens of the frame that it spells out stay letters; tools' and thoughts' are tokens."""
@@ -299,16 +301,11 @@ class ChatRenderer:
             start = match.end()
         return ids + (self.ids.encode(text[start:]) if start < len(text) else [])
 
-    def _encode_around(self, text: str, contents: Sequence[str]) -> list[int]:
-        """Encode a rendered text. Special tokens spelled out inside ``contents`` stay letters: content is no frame."""
-        if self.ids.special is None or not any(self.ids.special.search(part) for part in contents):
-            return self.ids.encode(text)
-        ids: list[int] = []
-        for part in contents:
-            head, content, text = text.partition(part.strip())
-            ids += self.ids.encode(head)
-            ids += self.ids.letters(content)
-        return ids + self.ids.encode(text)
+    def _as_content(self, *contents: str) -> Sequence[str]:
+        """The contents, marked as letters if one of them spells out a special token: content is no frame."""
+        if self.ids.special is None or not any(map(self.ids.special.search, contents)):
+            return contents
+        return [self.ids.mark_all(part) for part in contents]
 
 
 def answer_message(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], text: str) -> Message | None:

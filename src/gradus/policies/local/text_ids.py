@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import re
+import threading
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gradus.policies.nano.model import splits_words
 
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters, around a special token that content spells out
 _MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}|[{_OPEN}{_CLOSE}]", re.DOTALL)
+_PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}]")
 _KNOWN_WORDS = 2**14  # whose ids are kept
 
 
@@ -27,7 +31,10 @@ class TextIds:
 
     def letters(self, text: str) -> list[int]:
         """Ids where special tokens that the text spells out are ordinary letters."""
-        return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        core = _letters_core(self._tokenizer)
+        if core is None:
+            return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return core.encode(text, add_special_tokens=False).ids
 
     def special_tokens(self, text: str, start: int) -> Iterator[re.Match[str]]:
         """Special tokens in a text, from ``start`` on."""
@@ -35,13 +42,19 @@ class TextIds:
 
     def mark(self, text: str, only: Collection[str] | None = None) -> str:
         """The text with marks around special tokens that it spells out, or around those of ``only`` that are in it."""
-        text = re.sub(f"[{_OPEN}{_CLOSE}]", "", text)
+        text = _PRIVATE.sub("", text)
         if self.special is None:
             return text
         marked = f"{_OPEN}{{}}{_CLOSE}"
         return self.special.sub(
             lambda each: marked.format(each[0]) if only is None or each[0] in only else each[0], text
         )
+
+    def mark_all(self, text: str) -> str:
+        """The text with marks around the whole of it, but for white space at its ends, which a template may strip."""
+        said = _PRIVATE.sub("", text)
+        inside = said.strip()
+        return said.replace(inside, f"{_OPEN}{inside}{_CLOSE}", 1) if inside else said
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of a text in which content was marked: what is marked is letters, every other special token is itself."""
@@ -52,6 +65,28 @@ class TextIds:
             ids += self.letters(mark[1]) if mark[1] else []
             start = mark.end()
         return ids + (self.encode(text[start:]) if start < len(text) else [])
+
+
+_LETTERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_COPYING = threading.Lock()
+
+
+def _letters_core(tokenizer: Any) -> Any:
+    """A copy of a fast tokenizer's core that splits special tokens; None for a slow tokenizer.
+
+    The wrapper would switch the one core that all threads encode with, while they encode.
+    """
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None:
+        return None
+    with _COPYING:
+        if tokenizer not in _LETTERS:
+            letters = copy.deepcopy(core)
+            letters.no_truncation()
+            letters.no_padding()
+            letters.encode_special_tokens = True
+            _LETTERS[tokenizer] = letters
+        return _LETTERS[tokenizer]
 
 
 def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
