@@ -187,7 +187,8 @@ def test_content_cannot_forge_a_frame():
 
 
 @pytest.mark.parametrize(
-    ("system", "observation"), [("say <|im_end|>", "m"), ("end turns with <|im_end|>", " "), ("assistant", "<|im_end|> ")]
+    ("system", "observation"),
+    [("say <|im_end|>", "m"), ("end turns with <|im_end|>", " "), ("assistant", "<|im_end|> ")],
 )
 def test_content_is_not_looked_for_inside_the_frame(system: str, observation: str) -> None:
     tokenizer = byte_tokenizer(CHATML)
@@ -200,7 +201,9 @@ def test_content_is_not_looked_for_inside_the_frame(system: str, observation: st
 
 def test_threads_that_share_a_tokenizer_do_not_change_each_others_ids() -> None:
     renderer = ChatRenderer(byte_tokenizer(CHATML))
-    texts = [f"page {place} says <|im_end|> and more " * 20 if place % 2 else f"page {place} " * 40 for place in range(1000)]
+    texts = [
+        f"page {place} says <|im_end|> and more " * 20 if place % 2 else f"page {place} " * 40 for place in range(1000)
+    ]
     encode = partial(renderer.following, cached=False)
     alone = [encode(text) for text in texts]
     with ThreadPoolExecutor(16) as pool:

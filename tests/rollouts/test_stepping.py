@@ -3,14 +3,22 @@
 import asyncio
 import threading
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
+from troubled import Troubled
 
+from gradus.audit.determinism import not_deterministic
 from gradus.core import Action, ConfigError, Grader, Stepping, Task, TemporaryFault, child_rng
 from gradus.core.waiting import wait_for
 from gradus.environments.registry import load
 from gradus.environments.rhythm.environment import RhythmEnvironment
-from gradus.rollouts import in_processes, roll_out
+from gradus.interop.openenv.schema import schemas
+from gradus.pipeline.checks.subject import Subject
+from gradus.pipeline.checks.tasks import environment
+from gradus.pipeline.recipe import Recipe
+from gradus.rollouts import in_processes, relabel, roll_out
 
 
 def slowed(spec, delay):
@@ -185,6 +193,48 @@ def test_environments_in_processes_give_the_same_episodes_and_their_errors_end_t
     assert came[:3] == expected[:3]
     assert (came[3].failure.stage, came[3].failure.type) == ("reset", "EnvironmentFault")
     assert expected[3].failure.message in came[3].failure.message
+
+
+@pytest.mark.parametrize(
+    ("trouble", "failed"),
+    [("crash", {0, 1, 2}), ("slow", {0, 1, 2}), ("unsendable", {0})],
+)
+def test_what_goes_wrong_in_a_process_fails_the_episodes_in_it_and_the_next_call_goes_on(spec, trouble, failed):
+    """One process holds the three environments. What was lost with it is no episode with a reward."""
+    make = in_processes(partial(Troubled, trouble), 1)
+    stepping = Stepping(threads=True, step_seconds=3.0 if trouble == "slow" else None, rounds=True)
+    troubled = replace(spec, make=make, stepping=stepping, content=None)
+    tasks = [Task(environment=spec.name, seed=seed) for seed in (0, 1, 2)]
+    grader = Grader(name="env", compute=lambda episodes: [1.0 for _ in episodes])
+    came = roll_out(troubled, spec.policy("bisect"), tasks, grader=grader).episodes
+    assert {episode.task.seed for episode in came if episode.failure} == failed
+    assert all(episode.reward is None for episode in came if episode.failure)
+    again = roll_out(troubled, spec.policy("bisect"), tasks[1:], grader=grader).episodes
+    assert [episode.outcome["seed"] for episode in again] == [1, 2]
+
+
+def test_an_environment_that_cannot_be_closed_loses_no_episode(spec):
+    plain = type(spec.make())
+
+    class Stuck(plain):
+        async def close(self):
+            raise OSError("still open")
+
+    with pytest.warns(UserWarning, match="still open"):
+        episodes = roll_out(replace(spec, make=Stuck), spec.policy("bisect"), spec.tasks("main", 3)).episodes
+    assert not any(episode.failure for episode in episodes)
+
+
+def test_coroutines_are_awaited_wherever_an_environment_is_opened(spec):
+    slow = slowed(spec, lambda seed, step: 0.0)
+    expected = roll_out(spec, spec.policy("bisect"), spec.tasks("main", 3)).episodes
+    assert relabel(slow, spec.policy("bisect"), expected) == relabel(spec, spec.policy("bisect"), expected)
+    assert schemas(slow) == schemas(spec)
+    subject = Subject(Recipe(environment="guess"), folder=None, scratch=Path(), online=False)
+    subject.spec = slow  # a recipe's environment has a name
+    assert environment(subject)[0].status == "pass"
+    looked = [not_deterministic(each, spec.tasks("main", 3), lambda seed: "4", 0, None) for each in (slow, spec)]
+    assert looked[0] == looked[1]
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Observation, Task, child_seed
+from gradus.core.waiting import blocking
 
 Draw = Callable[[int], str]
 Elsewhere = Callable[[Sequence[Task], int], Sequence[Sequence[str]]]
@@ -31,7 +32,7 @@ def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int)
     """One digest an observation of every task: what another process is compared by."""
     rows: list[list[str]] = []
     for task in tasks:
-        environment = spec.make()
+        environment = blocking(spec.make())
         rows.append([_digest(observation) for observation, _ in course(spec, environment, task, draw, seed)])
         environment.close()
     return rows
@@ -51,7 +52,7 @@ def not_deterministic(
     """
     first = {}
     for task in tasks:
-        environment = spec.make()
+        environment = blocking(spec.make())
         first[task.seed] = list(course(spec, environment, task, draw, seed))
         environment.close()
     problems = _again(spec, tasks, draw, seed, first)
@@ -88,7 +89,7 @@ def _seeds_differ(episodes: Sequence[Episode]) -> bool:
 
 
 def _again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, first: Mapping[int, Any]) -> list[str]:
-    used, problems = spec.make(), []
+    used, problems = blocking(spec.make()), []
     for task in [*reversed(tasks), *tasks]:
         again = list(course(spec, used, task, draw, seed))
         problems += _compared(task, first[task.seed], again, "rolled out twice")
@@ -102,7 +103,7 @@ def _interleaved(
     """Two environments in turns, the global generator drawn from in between: neither may see it."""
     if len(tasks) < 2 or spec.max_sessions == 1:
         return []
-    pair = [spec.make(), spec.make()]
+    pair = [blocking(spec.make()), blocking(spec.make())]
     courses = [course(spec, each, task, draw, seed) for each, task in zip(pair, tasks[:2], strict=True)]
     seen: list[list[Any]] = [[], []]
     state = random.getstate()

@@ -11,6 +11,7 @@ from gradus.audit.determinism import Elsewhere, not_deterministic
 from gradus.audit.leaks import given_away, leaks
 from gradus.audit.records import Check, PanelEpisodes
 from gradus.core import EnvironmentSpec, Grader, StopReason, Task, clock
+from gradus.core.waiting import blocking
 from gradus.rollouts import roll_out
 
 _TRAIN_SEEDS = 20_000
@@ -81,7 +82,7 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
     """Test questions that are also training questions, by their text; a spec that says what a task asks is kept apart by that."""
     if spec.content is not None:
         return []
-    environment = spec.make()
+    environment = blocking(spec.make())
 
     def text(task: Task) -> str:
         return environment.reset(seed=task.seed, **task.options).text

@@ -14,6 +14,7 @@ from typing import Any
 
 from gradus.audit.determinism import course
 from gradus.core import EnvironmentSpec, Episode, Task
+from gradus.core.waiting import blocking
 from gradus.stats import spearman, wilson
 
 _TELLING = 4  # decimals that make a number too particular to stand somewhere by chance
@@ -37,7 +38,7 @@ def leaks(
     hidden: list[Mapping[str, Any]] = []
     keys: dict[str, None] = {}
     for task in tasks:
-        environment = spec.make()
+        environment = blocking(spec.make())
         seen = list(course(spec, environment, task, draw, seed))
         outcome = environment.outcome()
         hidden.append({key: outcome[key] for key in spec.audit.hidden if key in outcome})

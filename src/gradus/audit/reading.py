@@ -12,6 +12,7 @@ from typing import Any
 from gradus.audit.answers import COPY, render
 from gradus.audit.attack import Attempt, Target
 from gradus.core import Action, EpisodeStart, Grader, Observation, Policy, Request, Task
+from gradus.core.waiting import blocking
 from gradus.stats import mean_interval
 
 _SOURCE = 24_000  # characters
@@ -38,7 +39,7 @@ class ReadingAttacker:
     def attempts(self, target: Target) -> Iterator[Attempt]:
         """Ask, roll out, tell what came, and ask again. What cannot be read as an attempt uses up a try."""
         tasks = target.training(0, _TRIED)
-        environment = target.spec.make()
+        environment = blocking(target.spec.make())
         first = [environment.reset(seed=task.seed, **task.options).text for task in tasks[:_SHOWN]]
         start = EpisodeStart(
             task=tasks[0],

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 _NAME = "gradus-waiting"
+_METHODS = ("reset", "step", "outcome", "close")  # of an environment that may be coroutines
 
 
 def begin(work: Awaitable[T]) -> Future[T]:
@@ -27,6 +29,33 @@ def wait_for(work: Awaitable[T]) -> T:
     if threading.current_thread().name == _NAME:
         raise RuntimeError("expected an await: this code runs in the loop that it would wait for")
     return begin(work).result()
+
+
+def at_once(call: Callable[[], Any]) -> Any:
+    """What a call returns, awaited if it is a coroutine."""
+    value = call()
+    return wait_for(value) if inspect.isawaitable(value) else value
+
+
+def blocking(environment: T) -> T:
+    """The environment, or something like it whose calls wait if its methods are coroutines; for code that takes one step at a time."""
+    methods = (getattr(environment, name, None) for name in _METHODS)
+    return cast(T, _Blocking(environment)) if any(map(inspect.iscoroutinefunction, methods)) else environment
+
+
+class _Blocking:
+    def __init__(self, inside: Any) -> None:
+        self._inside = inside
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inside, name)
+        if name not in _METHODS:
+            return value
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            return at_once(lambda: value(*arguments, **options))
+
+        return call
 
 
 @cache

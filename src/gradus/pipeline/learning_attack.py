@@ -32,6 +32,7 @@ from gradus.core import (
     Vocabulary,
     child_rng,
 )
+from gradus.core.waiting import blocking
 from gradus.pipeline.policies import make_policy
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
@@ -190,7 +191,7 @@ def _wrapped(target: Target, *, shown: bool) -> EnvironmentSpec:
     if spec.language.vocabulary is not None:
         known, more = spec.language.vocabulary(), [KEEP, *map(str, range(spec.max_turns + 1))]
         language = replace(language, vocabulary=lambda: Vocabulary(words=[*known.words, *more], pieces=known.pieces))
-    return replace(spec, make=lambda: _Wrapped(spec.make(), space, reflex, shown), language=language)
+    return replace(spec, make=lambda: _Wrapped(blocking(spec.make()), space, reflex, shown), language=language)
 
 
 def _kept(spec: EnvironmentSpec) -> Callable[[int], str]:

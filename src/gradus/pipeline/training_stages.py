@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from gradus.core import ConfigError, Episode, Grader
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
+from gradus.core.waiting import blocking
 from gradus.health import Monitor
 from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.recipe import Recipe
@@ -119,7 +120,7 @@ def _rules(recipe: Recipe) -> tuple[str, tuple[dict[str, Any], ...]]:
     """What the environment says first in the first training task, and the tools that can be called there."""
     spec = recipe.spec()
     task = spec.train_task(recipe.grpo.first_task)
-    environment = spec.make()
+    environment = blocking(spec.make())
     try:
         environment.reset(seed=task.seed, **task.options)
         return environment.system_prompt, tuple(dict(tool) for tool in getattr(environment, "tools", ()))

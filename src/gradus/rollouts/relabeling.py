@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request, Turn
+from gradus.core.waiting import blocking
 
 
 def relabel(
@@ -36,7 +37,7 @@ def relabel(
 
 
 def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Episode], seed: int) -> list[Episode]:
-    environments = [spec.make() for _ in episodes]
+    environments = [blocking(spec.make()) for _ in episodes]
     starts: list[EpisodeStart] = []
     for episode, environment in zip(episodes, environments, strict=True):
         environment.reset(seed=episode.task.seed, **episode.task.options)

@@ -6,6 +6,7 @@ What goes wrong in one episode ends that episode and no other: failures are capt
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,8 +31,9 @@ from gradus.core import (
     Task,
     Turn,
 )
+from gradus.core.waiting import at_once, blocking
 from gradus.rollouts.grading import grade_episodes
-from gradus.rollouts.stepping import Stepper, at_once
+from gradus.rollouts.stepping import Stepper
 
 MAX_CONCURRENT = 256  # episodes at once, unless a caller asks for fewer
 Progress = Callable[[int, int], None]
@@ -130,7 +132,7 @@ def roll_out(
             episodes = [_close(row, policy.name) for row in rows]
         finally:
             for row in rows:
-                row.environment.close()
+                _end(row.environment)
         before = time.perf_counter()
         episodes = grade_episodes(spec, episodes, grader)
         clock.reward += time.perf_counter() - before
@@ -311,6 +313,14 @@ def _turn(row: _Row, seen: Observation, action: Action, after: Observation | Non
 def _fail(row: _Row, stage: str, error: Exception) -> None:
     row.failure = Failure(stage=stage, type=type(error).__name__, message=str(error))
     row.stop = StopReason.FAILED
+
+
+def _end(environment: Environment) -> None:
+    """Close it. An error then is told and loses no episode."""
+    try:
+        blocking(environment).close()
+    except Exception as error:
+        warnings.warn(f"an environment could not be closed: {type(error).__name__}: {error}", stacklevel=2)
 
 
 def _close(row: _Row, policy: str) -> Episode:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Stepping, TemporaryFault
-from gradus.core.waiting import begin, wait_for
+from gradus.core.waiting import begin
 
 Call = Callable[[], Any]
 Done = tuple[int, Any, "Exception | None"]  # a row, and what its call returned or raised
@@ -126,12 +126,6 @@ class OutOfTime(EnvironmentFault):
 def _least(*numbers: float | None) -> float | None:
     known = [number for number in numbers if number is not None]
     return min(known) if known else None
-
-
-def at_once(call: Call) -> Any:
-    """What a call returns, awaited if it is a coroutine."""
-    value = call()
-    return wait_for(value) if inspect.isawaitable(value) else value
 
 
 async def _in_thread(call: Call) -> Any:

@@ -21,6 +21,7 @@ from gradus.core import (
     Turn,
     clock,
 )
+from gradus.core.waiting import blocking
 from gradus.rewards.grading import logged_by
 
 
@@ -84,7 +85,7 @@ def subject_of(
         return None
     wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
     wanted += [task for name in spec.conditions for task in spec.tasks(name)[:tasks]]  # if rows are few
-    environment = spec.make()
+    environment = blocking(spec.make())
     rows: list[tuple[Task, TextTask]] = []
     seen: set[str] = set()
     started, note = clock.now(), ""

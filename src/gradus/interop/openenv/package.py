@@ -20,6 +20,7 @@ from pathlib import Path
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
 from gradus.core.secret_scan import refuse_secrets
+from gradus.core.waiting import blocking
 from gradus.interop.openenv.package_files import package_files
 from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.schema import schemas
@@ -152,7 +153,7 @@ def _rewards(spec: EnvironmentSpec) -> list[float]:
     """Rewards of a few training episodes under legal random answers (or an empty one, where none are declared)."""
     rewards: list[float] = []
     for episode in range(_EPISODES):
-        environment = spec.make()
+        environment = blocking(spec.make())
         task = spec.train_task(episode)
         observation = environment.reset(seed=task.seed, **task.options)
         for turn in range(spec.max_turns):

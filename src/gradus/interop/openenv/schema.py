@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradus.core import EnvironmentSpec
+from gradus.core.waiting import blocking
 from gradus.interop.openenv.wire import FIELDS
 from gradus.version import __version__
 
@@ -37,7 +38,7 @@ _TEXT_ACTION = {
 
 def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
     """JSON schemas of action, observation and state. The environment's own fields are read off its first observation."""
-    environment = spec.make()
+    environment = blocking(spec.make())
     try:
         task = spec.train_task(0)
         observation = environment.reset(seed=task.seed, **task.options)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradus.core import Environment, EnvironmentSpec, Observation
+from gradus.core.waiting import blocking
 from gradus.interop.openenv.wire import (
     WireError,
     error_message,
@@ -87,7 +88,7 @@ class Session:
         if self._environment is None:
             self._places.take()
             try:
-                self._environment = self._spec.make()
+                self._environment = blocking(self._spec.make())
             except Exception as error:
                 self._places.leave()
                 raise WireError("FACTORY_ERROR", f"{self._spec.name} could not be made: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gradus.core import Episode, Task
+from gradus.core.waiting import blocking
 from gradus.environments.verifiable import check_source, has_data_set
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.rollouts import roll_out
@@ -18,7 +19,7 @@ def environment(subject: Subject) -> list[Finding]:
         return [skipped(f"{subject.recipe.environment} is a server and was not asked", "give --online")]
     spec = subject.spec
     task = spec.train_task(subject.recipe.grpo.first_task)
-    made = spec.make()
+    made = blocking(spec.make())
     try:
         shown = made.reset(seed=task.seed, **task.options)
         said = made.system_prompt

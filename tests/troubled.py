@@ -1,0 +1,32 @@
+"""An environment with trouble. Alone in a module, so that a new process has little to import before its first reset."""
+
+import os
+import time
+
+from gradus.core import Observation
+
+
+class Troubled:
+    """Echoes in a process of its own; the task of seed 0 ends it, or takes a minute, or says what no process can send."""
+
+    system_prompt, state = "echo", {}
+
+    def __init__(self, trouble: str = "") -> None:
+        self.trouble, self.seed = trouble, -1
+
+    def reset(self, *, seed=None, episode_id=None, **options):
+        self.seed = seed
+        return Observation(text="go")
+
+    def step(self, action):
+        if self.seed == 0 and self.trouble == "crash":
+            os._exit(1)
+        if self.seed == 0 and self.trouble == "slow":
+            time.sleep(60)
+        return Observation(text="on", reward=1.0, terminated=True)
+
+    def outcome(self):
+        return {"seed": (lambda: 0) if self.seed == 0 and self.trouble == "unsendable" else self.seed}
+
+    def close(self):
+        pass
