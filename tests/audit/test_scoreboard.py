@@ -131,6 +131,21 @@ def test_a_first_look_stays_beside_the_second_and_a_disputed_label_counts():
     assert "Disputed: it pays -1." in page
 
 
+def test_the_page_says_a_class_once_and_cuts_evidence_between_its_parts():
+    part = "a number: accepted in 24 of 24, e.g. '24 is wrong.' for '24'"
+    row = Row(
+        name="sums 0, nan",
+        label="flawed",
+        kind="nan",
+        verdict="pass",
+        failed=[],
+        evidence="; ".join([part] * 9),
+        seconds=1,
+    )
+    page = scoreboard_page([{"part": "planted", "seed": 0, **board([row])}])
+    assert f"- sums 0, nan: pass. {part}; {part}; {part}; …\n" in page
+
+
 def test_what_was_judged_is_kept_and_not_judged_again(tmp_path, monkeypatch):
     names = ["arithmetic, as it is", "arithmetic 0, nan is near everything"]
     first = run_scoreboard("planted", folder=tmp_path, only=names)

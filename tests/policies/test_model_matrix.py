@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "models.md"
 HEAD = """# Models that were tried
 
-`make prove` wrote this page. Each row is an architecture of transformers {version} with two small random layers, in float32 on a CPU. The
+`make prove` makes this table. Each row is an architecture of transformers {version} with two small random layers, in float32 on a CPU. The
 probe samples two turns and compares the sampler, the trainer and transformers' plain forward, token by token (largest difference in
 nats). SFT, GRPO and LoRA take a step each and save; *resume* stops a run after one step of two, goes on, and compares the weights
 with those of an unbroken run; *export* writes a plain folder and compares logits; *eval* rolls out the exported model. A cell says ok,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RewardList(Shown, list[dict[str, str]]):
-    """The built-in reward functions: name, settings, and what it pays for."""
+    """The built-in reward functions: name, settings, and what it rewards."""
 
     def tables(self) -> Sequence[Any]:
         """One row a function."""
@@ -35,7 +35,7 @@ def list_rewards() -> RewardList:
         parameters = inspect.signature(function).parameters
         settings = "" if "prompts" in parameters else ", ".join(parameters)
         rows.append(
-            {"name": name, "settings": settings, "what it pays": (inspect.getdoc(function) or "").split("\n")[0]}
+            {"name": name, "settings": settings, "what it rewards": (inspect.getdoc(function) or "").split("\n")[0]}
         )
     return rows
 

@@ -136,7 +136,7 @@ def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: 
 
 
 def _in_words(judged: Judged, field: Field, tasks: Sequence[Task]) -> Judged:
-    """A plan without a mind that keeps nine tenths of the effect, at its shortest; the attempt itself if there is none."""
+    """A simple plan that keeps nine tenths of the effect, at its shortest; the attempt itself if there is none."""
     plans = [plan for steps in _STRETCHES if (plan := _commonest(judged, field, steps)) is not None]
     if not plans:
         return judged

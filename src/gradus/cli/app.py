@@ -44,7 +44,7 @@ def _root(
         False, "--verbose", help="Without a terminal, show every step with all figures. Goes anywhere in the line."
     ),
     strict: bool = typer.Option(
-        False, "--strict", help="Refuse damaged files that could be gone around. Goes anywhere in the line."
+        False, "--strict", help="Stop at a damaged file instead of skipping or replacing it. Goes anywhere in the line."
     ),
 ) -> None:
     """Audit the grader, warm-start from a teacher, train, watch, and prove the gain."""

@@ -19,7 +19,7 @@ def command(
     preset: str | None = PRESET,
     quick: bool = QUICK,
     seed: int | None = typer.Option(None, "--seed", help="Seed of the whole run."),
-    out: Path | None = typer.Option(None, "--out", "-o", help="The run folder that is meant."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="The folder that the run will use."),
     online: bool = typer.Option(False, "--online", help="Ask servers and hubs too; nothing is asked otherwise."),
     json_file: str | None = JSON,
 ) -> None:

@@ -14,7 +14,7 @@ def command(
     run: Path = typer.Argument(..., help="A run folder, or a metrics.jsonl."),
     json_file: str | None = JSON,
 ) -> None:
-    """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop."""
+    """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop, 3: no metrics."""
     from gradus import api
 
     result = api.diagnose(run)

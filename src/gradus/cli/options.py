@@ -52,7 +52,7 @@ KEEP_HISTORY = typer.Option(
 PRESET = typer.Option(
     None,
     "--preset",
-    help="Settings that suit a machine: cpu, small-gpu (24 GB) or large-gpu (80 GB); --set goes before them.",
+    help="Settings that suit a machine: cpu, small-gpu (24 GB) or large-gpu (80 GB); --set overrides them.",
 )
 
 MEMORY = typer.Option(

@@ -13,7 +13,7 @@ app = typer.Typer(help="Try reward functions without training.", no_args_is_help
 
 @app.command("list", cls=Command)
 def list_rewards() -> None:
-    """The built-in reward functions and what they pay for."""
+    """The built-in reward functions and what they reward."""
     from gradus import api
 
     api.list_rewards().show()

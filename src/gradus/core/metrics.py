@@ -16,7 +16,7 @@ METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
 
 
 class StepRecord(TypedDict):
-    """One optimizer step of GRPO. A figure that is undefined is None."""
+    """One step of GRPO: a batch of fresh episodes, and one or more optimizer updates. A figure that is undefined is None."""
 
     kind: Literal["step"]
     step: int

@@ -24,6 +24,7 @@ from gradus.stats import format_interval, wilson
 
 PARTS = ("planted", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
+_EVIDENCE = 200  # characters of the evidence that the page shows
 
 
 def run_scoreboard(part: str, *, seed: int = 0, folder: Path | None = None, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -170,9 +171,22 @@ def _named(result: Mapping[str, Any]) -> list[str]:
 
 
 def _told(row: Mapping[str, Any]) -> str:
-    disputed = f" Disputed: {row['disputed']}." if row["disputed"] else ""
-    evidence = row["evidence"][:200].replace("\n", "⏎")
-    return f"- {row['name']} ({row['kind'] or row['label']}): {row['verdict']}. {evidence}{disputed}"
+    name, said = row["name"], row["kind"] or row["label"]
+    parts = [f"- {name if name.endswith(said) else f'{name} ({said})'}: {row['verdict']}."]
+    if row["evidence"]:
+        parts.append(_cut(row["evidence"].replace("\n", "⏎")))
+    if row["disputed"]:
+        parts.append(f"Disputed: {row['disputed']}.")
+    return " ".join(parts)
+
+
+def _cut(evidence: str) -> str:
+    """As many whole parts of the evidence as fit into a line of the page; a first part that is too long is cut."""
+    parts = evidence.split("; ")
+    kept = [part for number, part in enumerate(parts) if len("; ".join(parts[: number + 1])) <= _EVIDENCE]
+    if len(kept) == len(parts):
+        return evidence
+    return "; ".join([*kept, "…"]) if kept else f"{evidence[:_EVIDENCE]} …"
 
 
 def shown_share(share: Mapping[str, Any]) -> str:

@@ -60,8 +60,8 @@ class GrpoConfig(TrainerConfig):
     )
     informing: bool = Field(
         default=True,
-        description="Whether an action answers for immediate terms of later turns too, for credit by span: acting is how one learns "
-        "what to say. False is less noise while what is said is mostly random.",
+        description="Whether an action also gets the immediate terms of later turns, for credit by span, because an action can reveal "
+        "what a later belief needs. Use false while beliefs are still random.",
     )
     clip_low: float | None = Field(default=None, gt=0, description="The ratio may fall to 1 - clip_low.")
     clip_high: float | None = Field(default=None, gt=0, description="The ratio may rise to 1 + clip_high.")

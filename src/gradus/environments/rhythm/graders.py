@@ -158,7 +158,7 @@ def _grader(name: str, summary: str, weights: Mapping[str, float], one: _OneRewa
 
 
 GRADERS: dict[str, Grader] = {
-    "v1": _grader("v1", "the original's first: no pay for inference", V1_WEIGHTS, _grade_at_end, per_turn=False),
-    "v2": _grader("v2", "the original's second: pays any stated belief", V2_WEIGHTS, _grade_at_end, per_turn=False),
+    "v1": _grader("v1", "the original's first: no reward for inference", V1_WEIGHTS, _grade_at_end, per_turn=False),
+    "v2": _grader("v2", "the original's second: rewards any stated belief", V2_WEIGHTS, _grade_at_end, per_turn=False),
     "v3": _grader("v3", "wellbeing and belief skill, turn by turn", V3_WEIGHTS, _grade_v3, per_turn=True),
 }

@@ -197,7 +197,7 @@ def _by_plans(audit: AuditResult, floor: float, top: float) -> Finding:
     low = best.reward.low if best.reward.low is not None else best.reward.mean
     measured = {"best": best.policy, "reward": best.reward.mean, "low": low, "limit": limit, "floor": floor}
     evidence = [
-        f"the best of {len(tried)} plans without a mind, {best.policy!r}, earns {best.reward.mean}; {limit:g} is the limit"
+        f"the best of {len(tried)} simple plans, {best.policy!r}, earns {best.reward.mean}; {limit:g} is the limit"
     ]
     if low is not None and low > limit:
         return Finding(status="fail", measured=measured, evidence=evidence, remediation=_CLOSE)
