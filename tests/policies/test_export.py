@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from fakes import lamps
 from peft import LoraConfig, get_peft_model
 from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
@@ -17,6 +18,7 @@ from gradus.core import ConfigError
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
 
 # peft 0.21 reads an attribute that transformers 5.23 calls by another name
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -82,6 +84,24 @@ def test_merged_equals_unmerged(base: Path, adapter: Path, tmp_path: Path) -> No
     assert logp_diff(merged, unmerged) <= 1e-4
     assert logp_diff(merged, untouched) > 0.1  # the adapters do something
     assert not (tmp_path / "out" / "adapter_config.json").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_adapters_on_a_shared_head_or_embedding_are_merged_into_it_alone(target: str, tmp_path: Path) -> None:
+    make_nano(tmp_path / "tied", lamps().language.vocabulary(), NanoConfig(hidden_size=32, layers=1, heads=2))
+    torch.manual_seed(1)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "tied")
+    model = get_peft_model(plain, LoraConfig(r=4, target_modules=["q_proj", target], task_type="CAUSAL_LM"))
+    for parameter in (each for each in model.parameters() if each.requires_grad):
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    AutoTokenizer.from_pretrained(tmp_path / "tied").save_pretrained(tmp_path / "adapter")
+    result = export_model(tmp_path / "adapter", tmp_path / "out")
+    ids = torch.tensor([[5, 9, 20, 30, 31, 7, 8]])
+    with torch.inference_mode():
+        merged, apart = (load_model(each).model(input_ids=ids).logits for each in (result.path, tmp_path / "adapter"))
+    assert logp_diff(merged, apart) < 1e-4
 
 
 def test_the_folder_answers_through_a_plain_pipeline(base: Path, adapter: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fakes import NUMBERS, WORDS, lamps
@@ -13,8 +15,10 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import CreditRule, credit_groups, token_ends
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.grpo import GrpoLoop
 
 SPEC = lamps()
 
@@ -55,6 +59,28 @@ def test_episode_credit_is_one_number_an_episode(loaded: LoadedModel) -> None:
     group = with_rewards(groups(loaded)[0], [[[(None, 1.0)]], [[(None, 4.0)]], [[(None, 1.0)]]])
     samples = credited([group], rule("episode"), loaded)
     assert [sorted(set(values(one))) for one in samples] == [[-1.0], [2.0], [-1.0]]
+
+
+@pytest.mark.parametrize("algorithm", ["gradus", "gdpo"])
+def test_the_penalty_for_overlong_answers_reaches_every_algorithm(loaded: LoadedModel, algorithm: str) -> None:
+    """Three episodes of equal reward, the last with a turn more."""
+    settings = GrpoConfig(
+        algorithm=algorithm, credit="episode", overlong_buffer=9, max_turns=3, sampling=SamplingConfig(max_new_tokens=3)
+    )
+    group = with_rewards(groups(loaded)[0], [[[("a", 1.0)]], [[("a", 1.0)]], [[("a", 1.0)], [], []]])
+    loop = SimpleNamespace(
+        config=settings,
+        loaded=loaded,
+        step_grader=replace(SPEC.grader(), weights={"c": 1.0}),
+        credit_rule=rule("episode", algorithm=algorithm),
+    )
+    short, _, long = (values(each)[0] for each in GrpoLoop.credit(cast(Any, loop), [group]))
+    assert short > long
+
+
+def test_a_penalty_is_refused_if_rewards_must_not_be_negative() -> None:
+    with pytest.raises(ValueError, match="overlong_buffer takes from the reward"):
+        GrpoConfig(algorithm="maxrl", overlong_buffer=1)
 
 
 def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> None:

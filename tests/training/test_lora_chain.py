@@ -69,10 +69,17 @@ def test_an_adapter_folder_plays(warm_started: Path) -> None:
     assert episode.failure is None
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=8, alpha=8)])
+@pytest.mark.parametrize(
+    ("lora", "told"),
+    [
+        (None, "of rank 4 and alpha 8"),
+        (LoraConfig(rank=8, alpha=8), "of rank 4 and alpha 8"),
+        (LoraConfig(rank=4, alpha=8, targets=("q_proj",)), r"on down_proj, .*asks for q_proj"),
+    ],
+)
 def test_other_adapters_than_those_there_are_refused(
-    warm_started: Path, tmp_path: Path, lora: LoraConfig | None
+    warm_started: Path, tmp_path: Path, lora: LoraConfig | None, told: str
 ) -> None:
     config = GrpoConfig(lora=lora, max_steps=1, groups=2, group_size=2, validation_every=0)
-    with pytest.raises(ConfigError, match="has adapters of rank 4 and alpha 8"):
+    with pytest.raises(ConfigError, match=f"has adapters {told}"):
         train_grpo(warm_started, SPEC, config, tmp_path / "run", live=False)

@@ -154,6 +154,15 @@ def test_an_invalid_answer_is_history_and_no_lesson(loaded: LoadedModel, taught:
     assert sequence.ids.tolist() == text_sequences(loaded, taught[:1])[0].ids.tolist()
 
 
+def test_an_answer_that_a_limit_cut_teaches_no_end(loaded: LoadedModel, taught: list[Episode]) -> None:
+    turns = (replace(taught[0].turns[0], cut=True), *taught[0].turns[1:])
+    whole = text_sequences(loaded, taught[:1])[0]
+    sequence = text_sequences(loaded, [replace(taught[0], turns=turns)])[0]
+    assert sequence.ids.tolist() == whole.ids.tolist()
+    ends = [(one.turns[one.targets == loaded.renderer.stop_id]).tolist() for one in (whole, sequence)]
+    assert ends == [[0, 1, 2], [1, 2]]
+
+
 def test_what_does_not_fit_is_an_error_with_both_lengths(loaded: LoadedModel, taught: list[Episode]) -> None:
     long = replace(taught[0], turns=tuple(replace(turn, observation="lamp red " * 200) for turn in taught[0].turns))
     with pytest.raises(ContextLengthError, match=r"has \d+ tokens, but the model's context holds 512"):

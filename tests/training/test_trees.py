@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -277,6 +279,27 @@ def test_checkpointed_layers_keep_their_inputs_alone(lean: bool, monkeypatch: py
     everything = numbers_kept(model)
     checkpoint_activations(model)
     assert numbers_kept(model) < everything / 3
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "dynamic"])
+def test_padding_has_no_place_that_no_sequence_has(kind: str) -> None:
+    """A long prefix with short answers beside a short prefix with long ones, in a context that just holds each."""
+    if kind == "GPT2":
+        shape = transformers.GPT2Config(vocab_size=256, n_positions=70, n_embd=32, n_layer=1, n_head=2)
+    else:  # its rates depend on the largest place of a pass
+        rates = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+        shape = transformers.LlamaConfig(
+            vocab_size=256, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+            max_position_embeddings=70, rope_parameters=rates, initializer_range=0.3,
+        )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(shape).eval()
+    wide = random_sequences(1, groups=1, prefix=50, suffix=10, spread=0)
+    long = random_sequences(2, groups=1, prefix=30, suffix=40, spread=0)
+    sequences = [*wide, *(replace(each, key=(1, 0)) for each in long)]
+    got = in_batches(model, sequences, budget=4096, share=True)
+    for index, sequence in enumerate(sequences):
+        torch.testing.assert_close(got[index], alone(model, sequence), atol=1e-4, rtol=0)
 
 
 def test_a_model_with_windows_takes_plain_rows() -> None:

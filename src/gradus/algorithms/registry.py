@@ -68,7 +68,8 @@ class Algorithm:
 
     ``scale`` None: the advantage scales in its own way, so a run cannot set it. ``credit`` None: what the grader supports
     (by turn if it has terms per turn). ``credits``: those that a run may choose. ``clip``: low and high, None for a loss that
-    does not clip. ``advantage`` is used with credit by episode; by turn and by span there is one way for all.
+    does not clip. ``advantage`` is used with credit by episode; by turn and by span there is one way for all. ``negative``: whether
+    rewards may be negative.
     """
 
     loss: PolicyLoss
@@ -79,6 +80,7 @@ class Algorithm:
     credits: tuple[Credit, ...] = ("episode", "turn", "span")
     baseline: Baseline = "mean"
     advantage: EpisodeAdvantage = _group
+    negative: bool = True
 
 
 _EPISODE_ONLY: tuple[Credit, ...] = ("episode",)
@@ -122,6 +124,7 @@ _ALGORITHMS: dict[str, Algorithm] = {
         clip=(0.2, 0.28),
         credits=_EPISODE_ONLY,
         advantage=_maxrl,
+        negative=False,
     ),
 }
 

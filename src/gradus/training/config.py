@@ -178,6 +178,10 @@ class GrpoConfig(TrainerConfig):
             raise ValueError(f"scale has no effect with {self.algorithm}, which scales in its own way")
         if named.clip is None:
             _refuse(given & {"clip_low", "clip_high"}, f"with {self.algorithm}, which does not clip")
+        if self.overlong_buffer is not None and not named.negative:
+            raise ValueError(
+                f"overlong_buffer takes from the reward, and rewards must not be negative with {self.algorithm}; leave it out"
+            )
         if self.discount != 1.0 and (self.credit or named.credit) == "episode":
             raise ValueError(
                 "discount is per turn and has no effect with credit by episode; leave it out, or set credit = 'turn'"

@@ -14,7 +14,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rewards import RewardSchedule
 from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import credit_groups, penalize_length
+from gradus.training.data.credit import OVERLONG, credit_groups, penalize_length
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.distributed.deepspeed import zero_launched
@@ -24,7 +24,7 @@ from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
-from gradus.training.engine.reference import load_reference
+from gradus.training.engine.reference import check_begins_as_stored, load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.run.alerts import AlertHandler, Monitor, alert_line
 from gradus.training.run.bookkeeping import GrpoState, RunBook
@@ -115,6 +115,8 @@ def train_grpo(
     )
     if resume:
         loop.restore()
+    elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
+        check_begins_as_stored(loaded, loop.reference)
     loop.sync_weights(loop.state.step, now=True)
     started = time.perf_counter()
     watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
@@ -283,10 +285,12 @@ class GrpoLoop:
 
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
         """Training samples with one advantage per sampled token."""
+        weights = self.step_grader.weights
         if self.config.overlong_buffer is not None:
             limit = self.config.sampling.max_new_tokens * (self.config.max_turns or 1)
             groups = penalize_length(groups, limit=limit, buffer=self.config.overlong_buffer)
-        return credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=self.step_grader.weights)
+            weights = {**weights, OVERLONG: 1.0}
+        return credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=weights)
 
     def observe(self, step: int, record: StepRecord) -> StepRecord:
         """Add the weights in force to a step's record and let the schedule see what came of them."""

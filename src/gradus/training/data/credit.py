@@ -23,6 +23,8 @@ from gradus.algorithms import (
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
 from gradus.training.data.sequences import TrainingSample, episode_samples
 
+OVERLONG = "overlong"  # the component of the penalty
+
 
 @dataclass(frozen=True, kw_only=True)
 class CreditRule:
@@ -217,8 +219,8 @@ def penalize_length(groups: Sequence[Group], *, limit: int, buffer: int) -> list
         assert reward.value is not None
         penalty = float(overlong_penalty(torch.tensor(sampled), limit=limit, buffer=buffer))
         *before, last = _terms(episode)
-        terms = (*before, (*last, RewardTerm(component="overlong", value=penalty)))
-        components = {**reward.components, "overlong": penalty}
+        terms = (*before, (*last, RewardTerm(component=OVERLONG, value=penalty)))
+        components = {**reward.components, OVERLONG: penalty}
         return replace(
             episode, reward=replace(reward, value=reward.value + penalty, components=components, terms=terms)
         )

@@ -234,7 +234,9 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vo
         suffix_ids[row, : len(suffix)] = suffix
         tokens += len(suffix)
         pairs += len(suffix) * (2 * start[row] + len(suffix) + 1) // 2
-    places = torch.tensor(start)[:, None] + torch.arange(longest)
+    # Padding has the place of its row's last token: one behind it may be further than the model's context reaches.
+    last = torch.tensor([_reach(sequences[index]) - 1 for _, index in rows])
+    places = torch.minimum(torch.tensor(start)[:, None] + torch.arange(longest), last[:, None])
     return MicroBatch(
         input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
         positions=torch.cat([torch.arange(longest_prefix).repeat(prefixes), places.ravel()])[None],

@@ -82,7 +82,9 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
             spots = [(len(ids) + offset, index, offset, token) for offset, token in enumerate(target)]
             parts.append(_sequence([*ids, *target], spots, (), number))
         elif turn.valid or turn.expert_action is not None:
-            places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(target))
+            # A limit cut the answer, so the stop token behind it is nobody's: the next turn reads it, and it is no lesson.
+            learned = target[:-1] if turn.cut and turn.expert_action is None else target
+            places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(learned))
         ids.extend(answer)
     parts.append(_sequence(ids, places, read, number))
     return [part for part in parts if part.actions]

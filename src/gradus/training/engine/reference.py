@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from gradus.core import ConfigError
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import launched_with
@@ -21,6 +22,7 @@ def load_reference(loaded: LoadedModel, config: GrpoConfig) -> Reference | None:
     """What opens the reference, None if kl_coef is 0.
 
     With adapters it is the model itself, with the adapters as they are now (new ones change nothing), so no second model is loaded.
+    Raises ConfigError if the reference has other words than the model.
     """
     if config.kl_coef == 0:
         return None
@@ -34,7 +36,26 @@ def load_reference(loaded: LoadedModel, config: GrpoConfig) -> Reference | None:
         attention=config.attention,
         keep_history=True,  # it scores tokens and renders nothing
     )
+    if reference.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+        raise ConfigError(
+            f"the reference {config.reference} has another tokenizer than the model, so its log-probs would be those of other "
+            "words; name a reference with the model's own tokenizer"
+        )
     return partial(nullcontext, reference.model.requires_grad_(False))
+
+
+def check_begins_as_stored(loaded: LoadedModel, reference: Reference | None) -> None:
+    """Raise ConfigError if a model in memory is not the stored one that its KL is measured to."""
+    if reference is None or launched_with("FSDP"):  # which holds a part of each weight
+        return
+    with reference() as stored:
+        weights = stored.state_dict()
+        same = all(torch.equal(value, weights[name]) for name, value in loaded.model.state_dict().items())
+    if not same:
+        raise ConfigError(
+            f"KL is measured to the model as it is stored in {loaded.path}, but this one has been trained since; save it and train "
+            "from that folder, or name grpo.reference"
+        )
 
 
 @contextmanager

@@ -77,6 +77,7 @@ def policy_update(
     """
     started = time.perf_counter()
     updates: list[_Update] = []
+    last: list[_Update] = []  # those of the last epoch
     norm = None
     stepping, skipped = 0.0, 0
     old, budget = _OldLogprobs(loaded, config), budget or PassBudget(config)
@@ -91,12 +92,12 @@ def policy_update(
         if not epoch and old.by_trainer and (len(parts) > 1 or config.epochs > 1):
             for part in parts:
                 part.score_old()
+        last = parts
         for part in parts:
             norm, seconds = part.run(optimizer, lr, skip_above, first=not updates)
             skipped += skip_above is not None and norm > skip_above
             stepping += seconds
             updates.append(part)
-    last = updates[-config.minibatches :]
     return UpdateResult(
         figures={**pass_figures([update.sums for update in last]), **logp_diff_figures(old.measured, old.limits)},
         logp_diff=old.measured,
@@ -174,7 +175,7 @@ class _Update:
         self.batches = microbatches(
             [self.trained[index] for index in self.own],
             budget=tokens,
-            share=share_prefixes(self.loaded.model),
+            share=share_prefixes(self.loaded.model) and self._reference_shares(),
             vocabulary=vocabulary_size(self.loaded.model),
         )
         self.sums = UpdateSums(scored=self.scored, shown=self.shown, measured=self.reference is not None)
@@ -296,6 +297,12 @@ class _Update:
         self.sums.loss += float(loss.detach())
         self.sums.metrics.append({**result.metrics, **mismatch})
         return loss
+
+    def _reference_shares(self) -> bool:
+        if self.reference is None:
+            return True
+        with self.reference() as model:
+            return share_prefixes(model)
 
     @torch.no_grad()
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor:

@@ -44,7 +44,7 @@ def chunked_figures(
     size = max(1, MAX_LOGITS // vocabulary)
     parts = [
         checkpoint(of_chunk, hidden[start : start + size], start, use_reentrant=False)
-        for start in range(0, len(hidden), size)
+        for start in range(0, max(1, len(hidden)), size)  # one empty chunk of no rows
     ]
     logprobs, entropy, greedy = zip(*parts, strict=True)
     return tuple(None if column[0] is None else torch.cat(column) for column in (logprobs, entropy, greedy))  # type: ignore[return-value]
