@@ -63,7 +63,11 @@ _HEDGES = re.compile(
     r"\b(?:or|either|neither|nor|not|\w+n['’]t|between|at least|at most|more than|less than|fewer than)\b"
     rf"|\b(?:over|under|plus|times)\s+{_STATED}|(?:\d|\b(?:{'|'.join(_WORDS)}))\s+(?:plus|minus)\b|[≤≥±∓]|<=?\s*[-+$.]?\d|(?:^|\s)>=?\s*[-+$.]?\d"
 )
-_SEVERAL = re.compile(r"=[^=]*(?:[,;\\]|\band\b)[\s$\\]*(?:and\s+)?[^\W\d]\w*\s*=", re.IGNORECASE)  # x = 5, y = 6
+_SEVERAL = re.compile(  # x = 5, y = 6; 5 and three quarters
+    r"=[^=]*(?:[,;\\]|\band\b)[\s$\\]*(?:and\s+)?[^\W\d]\w*\s*="
+    rf"|\d\s+and\s+(?!one\s+(?:{'|'.join(_PARTS)})\b)(?:{'|'.join(_WORDS)})\b",
+    re.IGNORECASE,
+)
 _POWER = r"\s?[x*]\s?10\s?\^\s?[{(]?(?:-?\d{1,3})[})]?"
 # Letters that behind a number are a unit (or a scale); others are variables.
 UNITS = "mgslhdwtcpkMKBCFNJWVALTHG"
@@ -192,10 +196,9 @@ def _join_parts(text: str) -> str:
         flags=re.IGNORECASE,
     )
     many = "|".join(name for name in _MANY_PARTS if name != "quarters")
-    text = re.sub(
+    return re.sub(
         rf"(?<=\d)\s+({many})\b", lambda match: f"/{_MANY_PARTS[match[1].lower()]}", text, flags=re.IGNORECASE
     )
-    return re.sub(rf"(?<=\d)\s+and\s+(?={'|'.join(_WORDS)})", " and 0", text, flags=re.IGNORECASE)
 
 
 def _join_mixed(text: str) -> str:
