@@ -74,6 +74,16 @@ def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):
     assert told in found.evidence
 
 
+def test_an_answer_that_was_not_asked_for_want_of_time_is_asked_later():
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_sound))
+    row = (scorer.subject.tasks[0], scorer.subject.tasks[0].gold)
+    scorer.allow(0.0)
+    assert scorer.score([row])[0].skipped
+    scorer.allow(1.0)
+    assert scorer.score([row, row])[1].value == 1.0
+    scorer.close()
+
+
 def test_a_cache_by_question_is_found_by_asking_in_another_order():
     seen = {}
 

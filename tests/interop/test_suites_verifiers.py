@@ -9,6 +9,7 @@ import pytest
 
 from gradus import environments
 from gradus.core import ConfigError
+from gradus.interop.suites.verifiers import _item
 from gradus.rollouts import roll_out
 
 PYTHON = os.environ.get("GRADUS_VERIFIERS_PYTHON") or sys.executable
@@ -67,6 +68,11 @@ def test_a_taskset_is_scored_by_its_own_rewards(tmp_path: Path) -> None:
     assert broken.reward
     assert broken.reward.value is None
     assert "this grader broke" in (broken.reward.error or "")
+
+
+@pytest.mark.parametrize(("answer", "text"), [(0, "0"), (False, "False"), (None, ""), ("7", "7")])
+def test_an_answer_of_0_is_an_answer(answer: object, text: str) -> None:
+    assert _item({"question": "q", "answer": answer, "system": ""}, 0).answer == text
 
 
 def test_what_is_missing_is_said() -> None:

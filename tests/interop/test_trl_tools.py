@@ -164,6 +164,25 @@ def test_an_environment_class_runs_unchanged_and_owns_its_reward():
     assert [tool["function"]["name"] for tool in groups[0].episodes[0].tools] == ["increment"]
 
 
+def test_async_reward_functions_work_with_a_factory():
+    meeting = asyncio.Event()
+
+    async def first(environments, **kwargs):
+        await meeting.wait()
+        return steps_left(environments)
+
+    async def second(environments, **kwargs):
+        meeting.set()
+        return [0.0] * len(environments)
+
+    spec = trl_environment("increment", environment_factory=IncrementEnv, reward_funcs=[first, second])
+    episode = roll_out(spec, FunctionPolicy("idle", lambda observation, script: "done"), [spec.train_task(0)]).episodes[
+        0
+    ]
+    assert episode.reward.error is None
+    assert episode.reward.components["first"] > 0
+
+
 def test_what_is_missing_is_named():
     with pytest.raises(ConfigError, match="nothing gives a reward"):
         trl_environment("x", tools=[multiply], rows=[{"prompt": "a"}] * 2)

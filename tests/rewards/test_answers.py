@@ -76,6 +76,42 @@ def test_a_person_would_agree(given_text: str, gold: str, right: bool, why: str)
     assert same_answer(given_text, gold) is right
 
 
+RIGHT = [  # an answer, and a gold answer that it states
+    (".5", "1/2"), ("0.5", ".5"), ("-.5", "-0.5"), ("...18", "18"),
+    ("-$5", "-5"), (r"-\$5", "-5"), ("- $5", "-5"), ("-€3", "-3"), ("-US$5", "-5"), ("negative 5", "-5"), ("minus five", "-5"),
+    ("-5", "-$5"), ("-5", "negative 5"), ("5", "US$5"), ("$-5$", "-5"),
+    ("5 Million", "5000000"), ("5K", "5000"), ("5M", "5000000"), ("50 Percent", "0.5"), ("18 k", "18000"), ("300 K", "300"),
+    ("2⅙", "13/6"), ("2⅖", "2.4"), ("⅚", "5/6"), ("3 × 10⁸", "300000000"), ("5 × 10⁻³", "0.005"), ("2e-3", "0.002"),
+    ("five and a half", "5.5"), ("5 and a quarter", "5.25"), ("two thirds", "2/3"), ("three quarters", "0.75"), ("half", "0.5"),
+    ("two and three quarters", "2.75"), ("one million two hundred thousand and five", "1200005"), ("a dozen", "12"),
+    ("three seconds", "3"), ("five m", "5"), ("three quarters", "3/4"),
+    ("25 cm^2", "25"), (r"25\text{ cm}^2", "25"), ("5 m/s^2", "5"), ("5", "5 m/s"), ("18 m^2", "18 m²"), (r"90^\circ", "90"),
+    ("1.5*10^3", "1500"), (r"3 \cdot 10^8", "300000000"), ("18 times", "18"), ("5 hours over", "5"), ("I got 18", "18"),
+    ("18 a day", "18"), ("The answer is 18!", "18"), ("12 + 6 = 18, so x = 18", "18"), ("120", "5!"), ("2π", "2π"), ("2x", "2x"),
+    ("[0,1)", "[0, 1)"), ("(1,2)", "(1, 2)"), ("{1, 2}", "{2, 1}"), (r"\ge 5", "≥ 5"), ("C)", "(C)"), ("room 101", "Room 101"),
+    ("3:30 pm", "3:30 PM"), ("2024-01-05", "2024-01-05"),
+]  # fmt: skip
+OTHER = [  # an answer, and a gold answer that it does not state
+    (".5", "5"), ("35625", ".35625"), ("-$5", "5"), ("5", "-$5"), ("negative 5", "5"), ("minus five", "5"), ("5 minus 3", "-3"),
+    ("5 Million", "5"), ("5K", "5"), ("5M", "5"), ("10⁴", "104"), ("10²", "10"), ("3²", "3"), ("3**2", "32"), ("2⅙", "7/2"), ("2⅖", "22/5"),
+    ("five and a half", "1/2"), ("five and a half", "5"), ("5 and three quarters", "5"), ("two thirds", "2"), ("2 thirds", "2"),
+    ("three quarters", "3"), ("two and three", "5"), ("two three", "5"), ("twenty-first", "20"), ("three point five", "3"),
+    ("two and a half million", "2.5"), ("twelve minus five", "12"), ("over 18", "18"), ("≥ 18", "18"), ("±18", "18"), ("wasn’t 18", "18"),
+    ("x = 3 or x = 4", "4"), ("x=5, y=6", "6"), ("x = 5 and y = 6", "6"), (r"$x = 5$ \\ $y=6$", "6"),
+    ("2", "2π"), ("2π", "2"), (r"2\pi", "2"), ("3", "3x"), ("3y", "3x"), ("3xy", "3"), ("3x^2", "3"), ("2m+2", "2"), ("2", "2i"), ("5", "5!"),
+    ("5!", "5"), ("≤ 5", "≥ 5"), ("2018", "2024-01-05"), ("-2", "18-20"), ("2024", "January 5, 2024"), ("101", "Room 101"),
+    ("[1, 2]", "(1, 2)"), (r"(-\infty, 3]", r"(-\infty, 3)"), ("[0,1)", "(0,1]"), ("n", "n!"), ("y'", "y"), ("y", "y'"), ("2x", "2X"),
+    ("x", "x²"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given_text", "gold", "right"), [*((*pair, True) for pair in RIGHT), *((*pair, False) for pair in OTHER)]
+)
+def test_signs_powers_scales_and_expressions(given_text: str, gold: str, right: bool) -> None:
+    assert same_answer(given_text, gold) is right
+
+
 COMPLETIONS = [
     ("<reasoning>9 * 2</reasoning><answer>18</answer>", 1.0, "as asked"),
     ("<reasoning>it is 18</reasoning><answer>17</answer>", 0.0, "right in the reasoning only"),
@@ -87,6 +123,8 @@ COMPLETIONS = [
     ("<answer> </answer>", 0.0, "empty"),
     (r"so we get \boxed{18}", 1.0, "boxed instead of tags"),
     ("9 * 2 = 18\n#### 18", 1.0, "GSM8K's own mark"),
+    ("#### Step 1: double it\n9 * 2\n#### 18", 1.0, "a heading before the mark"),
+    ("#### 18\nNo:\n#### 19", 0.0, "another mark at the end"),
     ("", 0.0, "silence"),
 ]
 

@@ -5,7 +5,7 @@ import pytest
 from gradus.core.sandbox import sandbox_works
 from gradus.environments.tools import ToolEnvironment, python_tool
 from gradus.rewards import Completion, load_rewards
-from gradus.rewards.code import find_code
+from gradus.rewards.code import _same_value, find_code
 
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 
@@ -68,6 +68,50 @@ def test_a_row_without_tests_has_no_reward_and_a_broken_test_is_an_error(score):
 def test_code_is_the_last_fenced_block_that_is_no_thought():
     assert find_code(fenced("a = 1")) == "a = 1\n"
     assert find_code("a = 1") == "a = 1"
+
+
+FENCE, CODE = "`" * 3, "def add(a, b):\n    return a + b\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{FENCE}python3\n{CODE}{FENCE}",
+        f"{FENCE}Python title='a.py'\n{CODE}{FENCE}",
+        f"{FENCE}python\n{CODE}{FENCE}".replace("\n", "\r\n"),
+        "1. So:\n" + "".join(f"   {line}\n" for line in f"{FENCE}python\n{CODE}{FENCE}".splitlines()),
+        f"{FENCE}bash\npip install x\n{FENCE}\nThen:\n{FENCE}python\n{CODE}{FENCE}",
+        f"{FENCE}python\n{CODE}{FENCE}\nIt prints:\n{FENCE}\n3\n{FENCE}",
+        f"{FENCE}\n{CODE}{FENCE}\nIt prints:\n{FENCE}\n3\n{FENCE}",
+        f"{FENCE}\na = 1\n{FENCE}\nBetter:\n{FENCE}\n{CODE}{FENCE}",
+        f"<answer>{FENCE}python\n{CODE}{FENCE}</answer>",
+        f"<thinking>{FENCE}python\na = 1\n{FENCE}</thinking>{FENCE}python\n{CODE}{FENCE}",
+        f"{FENCE}python\n{CODE}{FENCE}\n<think>or {FENCE}python\na = 1\n{FENCE}",
+    ],
+)
+def test_fences_are_read_as_models_write_them(text):
+    assert find_code(text) == CODE
+
+
+def test_fences_within_code_and_unclosed_thoughts():
+    quoted = f"s = '{FENCE}'\nprint(s)\n"
+    assert find_code(f"{FENCE}python\n{quoted}{FENCE}") == quoted
+    assert find_code(f"<think>{FENCE}python\nprint(1)\n{FENCE}") == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "same"),
+    [
+        ("Infinity", float("inf"), True),
+        ("5", float("inf"), False),
+        ("-Infinity", float("inf"), False),
+        ("NaN", float("nan"), True),
+        ("0.30000000000000004", 0.3, True),
+        ("1" + "0" * 400, 1.0, False),
+    ],
+)
+def test_values_that_are_not_finite_are_compared_by_equality(said, expected, same):
+    assert _same_value(f'{{"value": {said}}}', expected) is same
 
 
 def test_a_model_runs_code_as_a_tool():

@@ -29,6 +29,14 @@ class Handler(BaseHTTPRequestHandler):
         server.meeting.wait(0.05)
         score = min(answer.split().count("kind") / 4 + (0.25 * body["seed"] if "moody" in answer else 0), 1)
         text = f'Let me think {{"score": 9}} ... {{"reason": "{score}", "score": {score}}}'
+        if "latex" in answer:
+            text = r'{"reason": "uses {x}, \sqrt{2} and {\"score\": 1}", "score": 0.5}'
+        if "nested" in answer:
+            text = '{"score": 0.5, "parts": [{"score": 0.1}]}'
+        if "within" in answer:
+            text = '{"result": {"reason": "{}", "score": 0.5}}'
+        if "huge" in answer:
+            text = '{"score": 1' + "0" * 400 + "}"
         if "silent" in answer:
             text = "I would rather not say."
         if "beyond" in answer:
@@ -90,6 +98,17 @@ def test_scores_are_weighed_and_what_is_missing_is_none_and_named(server, reward
     assert "expected a score from 0 to 1, got 'I would rather not say.'" in silent.error
     assert "out of order" in down.error
     assert server.times == {"kind kind": 1, "silent": 1, "beyond": 1, "down": 1}
+
+
+@pytest.mark.parametrize(("answer", "score"), [("latex", 0.5), ("nested", 0.5), ("within", 0.5), ("huge", None)])
+def test_a_score_is_found_among_braces(rewards, answer, score):
+    assert rewards()(rows(answer))[0].components == {"judge": score}
+
+
+def test_a_gold_answer_may_be_a_list(server, rewards):
+    asked = [*rows("kind kind", "kind kind", gold=["yes", "sure"]), *rows("kind kind", gold=["no"])]
+    assert [each.components for each in rewards()(asked)] == [{"judge": 0.5}] * 3
+    assert len(server.bodies) == 2
 
 
 def test_the_judge_reads_rubric_question_gold_and_an_answer_that_cannot_end_its_own_mark(server, rewards):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,38 @@ def _async_picky():
 def test_an_async_function_that_raises_costs_one_completion() -> None:
     scored = Rewards([(_async_picky(), 1.0)])(rows(RIGHT, WRONG))
     assert [each.value for each in scored] == [1.0, None]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_what_a_failed_call_logged_is_discarded(kind: str) -> None:
+    def plain(completions, log_metric, log_extra, **columns):
+        log_metric("rows", len(completions))
+        log_extra("text", completions)
+        if any("3" in text for text in completions):
+            raise ValueError("three")
+        return [1.0] * len(completions)
+
+    async def waiting(**columns):
+        return plain(**columns)
+
+    rewards = Rewards([plain if kind == "plain" else waiting])
+    rewards(rows(RIGHT, WRONG, BROKEN))
+    assert rewards.metrics == {"rows": [1.0, 1.0]}
+    assert rewards.extras == {"text": [RIGHT, None, BROKEN]}
+
+
+def test_a_plain_callable_may_return_an_awaitable() -> None:
+    async def slow(completions):
+        if "3" in completions[0]:
+            raise TimeoutError("the server took too long")
+        await asyncio.sleep(60 * (completions[0] == BROKEN))
+        return [1.0] * len(completions)
+
+    rewards = Rewards([lambda completions, **columns: slow(completions)], time_limit=0.05)
+    said = [rewards(rows(text))[0] for text in (RIGHT, WRONG, BROKEN)]
+    assert [each.value for each in said] == [1.0, None, None]
+    assert "raised TimeoutError: the server took too long" in (said[1].error or "")
+    assert "took more than 0.05 s" in (said[2].error or "")
 
 
 @pytest.mark.parametrize(
@@ -171,10 +204,12 @@ def test_style_refuses_a_bad_pattern() -> None:
 def test_json_schema(tmp_path: Path) -> None:
     pytest.importorskip("jsonschema", reason="needs the package jsonschema")
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
-    texts = ['{"n": 1}', '{"n": "1"}', "n = 1", '<answer>{"n": 2}</answer>', '```json\n{"n": 3}\n```']
+    right = ['{"n": 1}', '<answer>{"n": 2}</answer>', '```json\n{"n": 3}\n```', '```JSON\n{"n": 3}\n```']
+    right += ['<think>x</think>\n{"n": 4}', '<reasoning>x</reasoning>{"n": 5}']
+    wrong = ['{"n": "1"}', "n = 1", "[" * 100_000]
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     for given_schema in (schema, str(tmp_path / "schema.json")):
-        assert json_schema(given_schema)(prompts=[""] * 5, completions=texts) == [1.0, 0.0, 0.0, 1.0, 1.0]
+        assert json_schema(given_schema)(prompts=[""] * 9, completions=right + wrong) == [1.0] * 6 + [0.0] * 3
 
 
 def test_debug_prints_and_pays_one(capsys: pytest.CaptureFixture[str]) -> None:

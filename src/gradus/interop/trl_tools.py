@@ -20,6 +20,7 @@ from gradus.core import Condition, ConfigError, EnvironmentSpec, Message, Task, 
 from gradus.core.waiting import wait_for
 from gradus.environments.tools import ToolEnvironment
 from gradus.rewards import RewardFunction, Rewards, grader_of, reward_name
+from gradus.rewards.compose import is_async
 
 Row = Mapping[str, Any]
 _TRAIN = 1_000_000  # seeds of training tasks without rows begin here
@@ -166,8 +167,12 @@ def _with_environments(function: RewardFunction, factory: Any) -> RewardFunction
         given = {**columns, "environments": [_restored(factory, state) for state in environment_state]}
         return function(**{key: value for key, value in given.items() if open_ended or key in parameters})
 
-    call.component_name = reward_name(function)  # type: ignore[attr-defined]
-    return call
+    async def waited(environment_state: Sequence[Mapping[str, Any]], **columns: Any) -> Any:
+        return await call(environment_state, **columns)
+
+    wrapper = waited if is_async(function) else call  # async functions wait at the same time
+    wrapper.component_name = reward_name(function)  # type: ignore[attr-defined]
+    return wrapper
 
 
 def _restored(factory: Any, state: Mapping[str, Any]) -> Any:

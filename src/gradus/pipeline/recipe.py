@@ -17,6 +17,7 @@ from gradus.pipeline.stepping import SteppingSection
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
+from gradus.rewards.grading import ranges_of
 from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
 
@@ -245,7 +246,7 @@ class Recipe(_Section):
         """
         if not self.stage and self.adaptive is None and not self.rewards:
             return None
-        return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive)
+        return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive, ranges=ranges_of(grader))
 
 
 def own_grader(spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0, messages: bool = False) -> Grader:

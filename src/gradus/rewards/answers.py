@@ -14,11 +14,20 @@ from pathlib import Path
 
 from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerLimit
-from gradus.rewards.numbers import NumberReading, plain_text, read_number
+from gradus.rewards.numbers import CURRENCY, UNITS, NumberReading, plain_text, read_number, without_powers_of_units
 
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
+# A date, a range, a bound: Math-Verify would work it out, or read its number alone.
+_WRITTEN = re.compile(r"\d+(?:[-/.]\d+){2,}|\d+-\d+|[<>≤≥±]=?\s?[-.\d][^<>≤≥±]*")
+_MATHEMATICAL = re.compile(r"[\\^_=+*/{}\[\]|<>≤≥∞πθ√'!]|\d|\([^()]*,")
+_FUNCTIONS = "sin|cos|tan|cot|sec|csc|log|exp|sqrt|arcsin|arccos|arctan|max|min|mod|det|lim"
+_PROSE = re.compile(rf"(?<![\\a-z])(?!(?:{_FUNCTIONS})\b)[a-z]{{3,}}\b|\b[ap]\.?m\b", re.IGNORECASE)
+# A variable in a calculation; in 5 m/s the letters are units.
+_OPERATED = re.compile(
+    rf"\b[a-zA-Z]\b\s*[-+*^=]|[-+*^]\s*\b[a-zA-Z]\b|\b(?![{UNITS}])[a-zA-Z]\b\s*/|/\s*\b(?![{UNITS}])[a-zA-Z]\b"
+)
 _TOLERANCE = Fraction(1, 10**6)  # Math-Verify's default of six decimals, relative for numbers above 1
 _LONGEST_EXPRESSION = 300  # characters that Math-Verify is asked about
 _MOST_MARKS = 50  # marked answers that are compared by value
@@ -33,9 +42,9 @@ class AnswerReading:
 
 
 def read_answer(completion: str) -> AnswerReading:
-    r"""The answer a completion commits to: ``<answer>...</answer>``, or ``\boxed{...}``, or ``#### ...``, outside the reasoning.
+    r"""The answer a completion commits to: ``<answer>...</answer>``, or ``\boxed{...}``, or the last ``#### ...``, outside the reasoning.
 
-    Several marked answers count as one if they are the same.
+    Several marked answers count as one if they are the same; ``####`` also begins a heading, so only the last one is a mark.
 
     >>> read_answer("<reasoning>9 * 2</reasoning><answer> 18 </answer>").text
     '18'
@@ -44,8 +53,8 @@ def read_answer(completion: str) -> AnswerReading:
     >>> read_answer("<think>perhaps <answer>17</answer></think><answer>18</answer>").text
     '18'
     """
-    outside = _REASONING.sub(" ", without_thoughts(completion))
-    marked = _ANSWER.findall(outside) or _boxed(outside) or _HASHES.findall(outside)
+    outside = without_reasoning(completion)
+    marked = _ANSWER.findall(outside) or _boxed(outside) or _HASHES.findall(outside)[-1:]
     answers = [answer.strip() for answer in marked]
     if not answers:
         return AnswerReading(problem="no answer is marked")
@@ -55,6 +64,18 @@ def read_answer(completion: str) -> AnswerReading:
     if not answers[-1]:
         return AnswerReading(problem="the answer is empty")
     return AnswerReading(text=answers[-1])
+
+
+def _same_names(given: str, gold: str) -> bool:
+    """Whether variables have the gold's case and primes, which Math-Verify does not tell apart."""
+    names, known = (set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", text)) for text in (given, gold))
+    other_case = {name for name in known - names if name.swapcase() in names - known}
+    return not other_case and given.count("'") == gold.count("'")
+
+
+def without_reasoning(text: str) -> str:
+    """Leave out thoughts and ``<reasoning>`` blocks, also those that were cut before they ended."""
+    return _REASONING.sub(" ", without_thoughts(text))
 
 
 def gold_answer(text: str) -> str:
@@ -76,20 +97,26 @@ def same_answer(given: str, gold: str) -> bool:
     if expected.value is not None:
         reading = read_number(given)
         return reading.value is not None and _equal_numbers(reading, expected)
-    if _words(given) == _words(gold) and _words(gold):
+    written = _WRITTEN.fullmatch(plain_text(gold)) is not None
+    prose = written or _PROSE.search(plain_text(gold)) is not None
+    if prose or not _MATHEMATICAL.search(gold):
+        if _words(given) == _words(gold) and _words(gold):
+            return True
+    elif plain_text(given).rstrip(" .") == plain_text(gold).rstrip(" ."):
         return True
-    return _looks_mathematical(gold) and _verify(given, gold)
+    worked_out = r"[\\^_=+*/(){}\[\]]" if prose else r"[\\^_=+*/(){}\[\]!']|\d"
+    if written or not re.search(worked_out, gold):
+        return False
+    return _same_names(given, gold) and _verify(given, gold)
 
 
 @lru_cache(maxsize=65536)
 def _read_gold(gold: str) -> NumberReading:
     """A gold answer that is all number (and unit); ``(1, 2)`` or ``x + 3`` is not."""
-    text = plain_text(gold)
-    if re.search(r"[\[\](){}|\\<>∞]|\d\s*,\s+\d", text) or re.search(
-        r"\b[a-zA-Z]\b\s*[-+*/^=]|[-+*/^]\s*\b[a-zA-Z]\b", text
-    ):
+    text = without_powers_of_units(plain_text(gold))
+    if re.search(r"[\[\](){}|\\<>∞]|\d\s*,\s+\d", text) or _OPERATED.search(text) or _WRITTEN.fullmatch(text):
         return NumberReading(problem="not a plain number")
-    if not re.fullmatch(r"[^\w-]*-?\s?[\d.].*", text):  # a sentence that holds a number is compared as a sentence
+    if not re.fullmatch(rf"[^\w-]*-?\s?{CURRENCY}?[\d.].*", text, re.IGNORECASE):  # others are compared as sentences
         return NumberReading(problem="not a plain number")
     return read_number(text)
 
@@ -123,12 +150,10 @@ def _boxed(text: str) -> list[str]:
 
 def _words(text: str) -> str:
     """Words for comparison: case, articles, brackets and end punctuation do not matter."""
-    text = plain_text(text).casefold().strip(" .!?,;:()[]\"'")
+    text = plain_text(text).casefold().strip(' .?,;:()[]"')
+    if len(text) > 2:  # y' and n! are not y and n
+        text = text.strip(" .!?,;:()[]\"'")
     return re.sub(r"^(the|an|a)\s+(?=\w{2})", "", text)
-
-
-def _looks_mathematical(gold: str) -> bool:
-    return bool(re.search(r"[\\^_=+*/(){}\[\]]|\d", gold))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,16 @@ from typing import Any
 
 from gradus.core import ConfigError, GradingError
 from gradus.core.sandbox import run_python
+from gradus.rewards.answers import without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
-_FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
-_THOUGHT = re.compile(r"<(think|reasoning)>.*?</\1>", re.DOTALL)
+# A fence may stand behind words, and its end before a tag: models write both.
+_OPENS = re.compile(
+    r"(?P<indent>[ \t]*)(?:(?P<fence>`{3,}+)[ \t]*(?P<info>[^`]*)|.*?(?<!`)(?P<late>`{3,}+)[ \t]*(?P<word>\S*)[ \t]*)"
+)
+_ENDS = re.compile(r"\s*(?P<fence>`{3,}+)(?!\w).*|(?P<code>.*?)(?<!`)(?P<late>`{3,}+)\s*(?:<.*)?")
+_PYTHON = re.compile(r"\W*(?:python|py)[\d.]*\b", re.IGNORECASE)
+_STATEMENT = re.compile(r"^\s*(?:def|class|import|from|for|while|if|with|try|async)\b|\w\s*=[^=]|\w\(", re.MULTILINE)
 # The calls are made inside, one a line; values come out as JSON on a file of their own, so that prints do not mix with them.
 _CALLS = """
 import json as _json, os as _os, sys as _sys
@@ -53,14 +60,39 @@ def code_tests(seconds: float = 10.0, unsafe: bool = False, workers: int = 2) ->
 
 
 def find_code(text: str) -> str:
-    """The last fenced block outside the thoughts, or the whole text if there is none.
+    """The last block marked as Python outside the reasoning, else the last unmarked one with a statement; the whole text without any.
 
-    >>> find_code("Like this: ```python\\nprint(1)\\n```")
+    >>> find_code("Like this: ```python\\nprint(1)\\n```\\nIt prints:\\n```\\n1\\n```")
     'print(1)\\n'
     """
-    visible = _THOUGHT.sub("", text)
-    blocks: list[str] = _FENCED.findall(visible)
-    return blocks[-1] if blocks else visible
+    visible = without_reasoning(text.replace("\r\n", "\n"))
+    blocks = _blocks(visible)
+    marked = [code for info, code in blocks if _PYTHON.match(info)]
+    unmarked = [code for info, code in blocks if not info]
+    likely = [code for code in unmarked if _STATEMENT.search(code)]  # what a program printed is unmarked too
+    return next(iter([*marked[-1:], *likely[-1:], *unmarked[-1:]]), visible)
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Fenced blocks that are closed: what stands behind the opening fence, and the lines without the fence's indent."""
+    blocks: list[tuple[str, str]] = []
+    opened: re.Match[str] | None = None
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if opened is None:
+            opened, lines = _OPENS.fullmatch(line), []
+            continue
+        fence = opened["fence"] or opened["late"]
+        indent = re.match(rf"[ \t]{{0,{len(opened['indent'])}}}", line)
+        line = line[indent.end() if indent else 0 :]
+        ends = _ENDS.fullmatch(line)
+        if ends is None or len(ends["fence"] or ends["late"]) < len(fence):
+            lines.append(line)
+            continue
+        lines += [ends["code"]] if ends["code"] else []
+        blocks.append(((opened["info"] or opened["word"] or "").strip(), "".join(f"{each}\n" for each in lines)))
+        opened = None
+    return blocks
 
 
 def _score(text: str, tests: Any, *, seconds: float, unsafe: bool) -> float | Exception | None:
@@ -100,13 +132,14 @@ def _same_value(line: str, expected: Any) -> bool:
     try:
         value = json.loads(line)["value"]
         return bool(_equal(value, json.loads(json.dumps(expected))))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return False
 
 
 def _equal(value: Any, expected: Any) -> bool:
     if float in (type(value), type(expected)) and {type(value), type(expected)} <= {int, float}:
-        return abs(value - expected) <= 1e-9 * max(1.0, abs(expected))
+        same = math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-9)  # by equality if one is infinite
+        return same or (math.isnan(value) and math.isnan(expected))
     if type(value) is not type(expected):
         return False
     if isinstance(value, list):

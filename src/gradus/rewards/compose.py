@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,14 @@ class _Outcome:
     error: str | None = None
 
 
+@dataclass(frozen=True)
+class _Logged:
+    """What one call of a function gave to log_extra and log_metric."""
+
+    extras: dict[str, list[Any]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+
+
 class Rewards:
     """Reward functions and their weights. Calling it scores completions.
 
@@ -93,9 +102,17 @@ class Rewards:
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
-        self.extras: dict[str, list[Any]] = {}  # what functions gave to log_extra in the last call
+        self.extras: dict[
+            str, list[Any]
+        ] = {}  # what functions gave to log_extra in the last call, None for a row that failed
         self.metrics: dict[str, list[float]] = {}  # and to log_metric
         self.trainer_state = SimpleNamespace(global_step=0, max_steps=0, epoch=0.0)
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest value of components whose functions say so, by ``component_range``."""
+        said = {name: getattr(function, "component_range", None) for name, function in self._functions.items()}
+        return {name: (float(each[0]), float(each[1])) for name, each in said.items() if each is not None}
 
     @property
     def remote(self) -> bool:
@@ -121,43 +138,53 @@ class Rewards:
         return ScoredCompletion(value=math.fsum(terms.values()), components=components, terms=terms)
 
     def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
+        places = range(len(rows))
         outcomes = {
-            name: self._ask(name, rows)
-            for name, function in self._functions.items()
-            if not inspect.iscoroutinefunction(_unwrapped(function))
+            name: self._ask(name, rows, places) for name, function in self._functions.items() if not is_async(function)
         }
         waiting = [name for name in self._functions if name not in outcomes]
         if waiting:
 
             async def together() -> list[list[_Outcome]]:
-                return list(await asyncio.gather(*(self._ask_async(name, rows) for name in waiting)))
+                return list(await asyncio.gather(*(self._ask_async(name, rows, places) for name in waiting)))
 
             outcomes.update(zip(waiting, _run(together), strict=True))
         return {name: outcomes[name] for name in self._functions}
 
-    def _ask(self, name: str, rows: list[Completion]) -> list[_Outcome]:
-        function = self._functions[name]
+    def _ask(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
+        """What a function says of the rows at ``places``."""
+        function, logged = self._functions[name], _Logged()
         try:
             call = limited(function, self.time_limit)
-            return _checked(call(**self._arguments(function, rows)), len(rows))
+            answer = call(**self._arguments(function, rows[places.start : places.stop], logged))
+            if inspect.isawaitable(answer):
+                answer = _run(partial(_in_time, answer, self.time_limit))
+            return self._accepted(answer, logged, len(rows), places)
         except Exception as error:
-            if len(rows) == 1 or isinstance(error, OutOfTime):
-                return [self._failed(name, error) for _ in rows]
-        return [self._ask(name, [row])[0] for row in rows]
+            if len(places) == 1 or isinstance(error, OutOfTime):
+                return [self._failed(name, error) for _ in places]
+        return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
 
-    async def _ask_async(self, name: str, rows: list[Completion]) -> list[_Outcome]:
-        function = self._functions[name]
+    async def _ask_async(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
+        function, logged = self._functions[name], _Logged()
         try:
-            answer = function(**self._arguments(function, rows))
-            async with asyncio.timeout(self.time_limit):
-                return _checked(await answer if inspect.isawaitable(answer) else answer, len(rows))
-        except TimeoutError:
-            late = OutOfTime(f"took more than {self.time_limit:g} s")
-            return [self._failed(name, late) for _ in rows]
+            answer = function(**self._arguments(function, rows[places.start : places.stop], logged))
+            if inspect.isawaitable(answer):
+                answer = await _in_time(answer, self.time_limit)
+            return self._accepted(answer, logged, len(rows), places)
         except Exception as error:
-            if len(rows) == 1:
-                return [self._failed(name, error)]
-        return [(await self._ask_async(name, [row]))[0] for row in rows]
+            if len(places) == 1 or isinstance(error, OutOfTime):
+                return [self._failed(name, error) for _ in places]
+        return [(await self._ask_async(name, rows, range(place, place + 1)))[0] for place in places]
+
+    def _accepted(self, answer: Any, logged: _Logged, rows: int, places: range) -> list[_Outcome]:
+        """A call's outcomes; what it logged is kept only if they are valid, its extras at the places of its rows."""
+        outcomes = _checked(answer, len(places))
+        for metric, values in logged.metrics.items():
+            self.metrics.setdefault(metric, []).extend(values)
+        for column, values in logged.extras.items():
+            self.extras.setdefault(column, [None] * rows)[places.start : places.stop] = values
+        return outcomes
 
     def _failed(self, name: str, error: Exception) -> _Outcome:
         self.errors[f"{name}: {type(error).__name__}"] += 1
@@ -165,7 +192,7 @@ class Rewards:
             return _Outcome(error=str(error))
         return _Outcome(error=f"raised {type(error).__name__}: {error}")
 
-    def _arguments(self, function: RewardFunction, rows: list[Completion]) -> dict[str, Any]:
+    def _arguments(self, function: RewardFunction, rows: list[Completion], logged: _Logged) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
         columns = dict.fromkeys(key for row in rows for key in row.columns)
         arguments: dict[str, Any] = {key: [row.columns.get(key) for row in rows] for key in columns}
@@ -174,8 +201,8 @@ class Rewards:
             "completions": [_completion(row, self.messages) for row in rows],
             "completion_ids": [list(row.completion_ids) for row in rows],
             "trainer_state": self.trainer_state,
-            "log_extra": lambda column, values: self.extras.update({column: list(values)}),
-            "log_metric": lambda metric, value: self.metrics.setdefault(metric, []).append(float(value)),
+            "log_extra": lambda column, values: logged.extras.update({column: list(values)}),
+            "log_metric": lambda metric, value: logged.metrics.setdefault(metric, []).append(float(value)),
         }
         parameters = inspect.signature(function).parameters.values()
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -192,6 +219,11 @@ def reward_name(function: RewardFunction) -> str:
     """The component's name: the attribute ``component_name`` if there is one, else the function's own."""
     plain = _unwrapped(function)
     return getattr(function, "component_name", None) or getattr(plain, "__name__", None) or type(plain).__name__
+
+
+def is_async(function: RewardFunction) -> bool:
+    """Whether a function is a coroutine function, also behind ``functools.partial`` or as an object's ``__call__``."""
+    return inspect.iscoroutinefunction(_unwrapped(function))
 
 
 def completion_text(completion: str | Messages) -> str:
@@ -233,6 +265,18 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
     if any(number is not None and not math.isfinite(number) for number in numbers):
         raise ValueError("returned a reward that is not finite; return None if it does not apply")
     return [failure or _Outcome(value=number) for failure, number in zip(failures, numbers, strict=True)]
+
+
+async def _in_time(answer: Awaitable[Any], seconds: float) -> Any:
+    """What ``answer`` gives. Raises OutOfTime if it takes too long; a TimeoutError of its own is an error like others."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await answer
+    except TimeoutError:
+        if limit.expired():
+            raise OutOfTime(f"took more than {seconds:g} s") from None
+        raise
 
 
 def _run(work: Callable[[], Any]) -> Any:

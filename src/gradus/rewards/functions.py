@@ -1,6 +1,7 @@
 """The built-in reward functions. All have TRL's signature and take strings as well as chat messages.
 
-Those with settings are made by a function (``length(limit=200)``); ``component_name`` is what the reward calls them.
+Those with settings are made by a function (``length(limit=200)``); ``component_name`` is what the reward calls them,
+``component_range`` the least and the greatest value (0 and 1 if there is none).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus.rewards.answers import gold_answer, read_answer, same_answer
+from gradus.rewards.answers import gold_answer, read_answer, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
 _TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 _STRICT = re.compile(r"\s*<reasoning>(.+?)</reasoning>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 
 
-def _named(name: str) -> Callable[[Any], Any]:
+def _named(name: str, values: tuple[float, float] = (0.0, 1.0)) -> Callable[[Any], Any]:
     def rename(function: Any) -> Any:
-        function.component_name = name
+        function.component_name, function.component_range = name, values
         return function
 
     return rename
@@ -63,7 +64,7 @@ def is_strict_format(text: str) -> bool:
     return bool(match and all(text.count(tag) == 1 for tag in _TAGS) and match[1].strip() and match[2].strip())
 
 
-@_named("incremental_format")
+@_named("incremental_format", (-0.5, 1.0))
 def incremental_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
     """0.25 for each of the four tags that stands exactly once; minus 0.01 a character after the end, 0.5 at most."""
     return [_incremental(completion_text(text)) for text in completions]
@@ -84,7 +85,7 @@ def length(*, limit: int, margin: int | None = None) -> RewardFunction:
     if not 0 < margin <= limit:
         raise ConfigError(f"length margin must be between 1 and the limit of {limit}, got {margin}")
 
-    @_named("length")
+    @_named("length", (-1.0, 0.0))
     def too_long(
         prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] = (), **columns: Any
     ) -> list[float]:
@@ -100,7 +101,7 @@ def repetition(*, ngram: int = 3) -> RewardFunction:
     if ngram < 1:
         raise ConfigError(f"repetition ngram must be at least 1, got {ngram}")
 
-    @_named("repetition")
+    @_named("repetition", (-1.0, 0.0))
     def repeats(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         return [_repeated_share(completion_text(text).lower().split(), ngram) for text in completions]
 
@@ -148,7 +149,7 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
     except re.error as error:
         raise ConfigError(f"style pattern {pattern!r} is no regular expression: {error}") from error
 
-    @_named(name)
+    @_named(name, (min(present, absent), max(present, absent)))
     def matches(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         return [present if compiled.search(completion_text(text)) else absent for text in completions]
 
@@ -156,7 +157,7 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
 
 
 def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -> RewardFunction:
-    """1 if the answer (the marked one, else the whole completion) is JSON that fits the schema, else 0.
+    """1 if the answer (the marked one, else all outside the reasoning) is JSON that fits the schema, else 0.
 
     ``schema`` is a JSON schema or the path of a file that holds one. Needs the package jsonschema.
     """
@@ -178,13 +179,12 @@ def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -
 
 
 def _is_valid(text: str, validator: Any) -> bool:
-    body = read_answer(text).text or text
-    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", body, re.DOTALL)
+    body = read_answer(text).text or without_reasoning(text)
+    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", body, re.DOTALL | re.IGNORECASE)
     try:
-        value = json.loads(fenced[1] if fenced else body)
-    except ValueError:
+        return bool(validator.is_valid(json.loads(fenced[1] if fenced else body)))
+    except (ValueError, RecursionError):  # also nested too deep
         return False
-    return bool(validator.is_valid(value))
 
 
 @_named("debug")

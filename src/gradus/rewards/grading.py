@@ -68,6 +68,11 @@ def logged_by(grader: Grader) -> Mapping[str, Sequence[float]]:
     return grader.compute.rewards.metrics if isinstance(grader.compute, _RewardGrader) else {}
 
 
+def ranges_of(grader: Grader) -> Mapping[str, tuple[float, float]]:
+    """The least and the greatest value of components, as far as the grader's reward functions say it."""
+    return grader.compute.rewards.ranges if isinstance(grader.compute, _RewardGrader) else {}
+
+
 def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
     """``grader`` under other weights; a component that is not named keeps its own, one with weight 0 counts for nothing.
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from math import fsum, isfinite
+from math import fsum, isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ Rubric:
 {rubric}
 
 Reply with one line of JSON and nothing else: {{"reason": "...", "score": S}}, S a number from {low:g} to {high:g}."""
-_OBJECT = re.compile(r"\{[^{}]*\}")
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_JSON = json.JSONDecoder(strict=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Judge:
 
     def __init__(self, model: str, rubric: str, settings: Mapping[str, Any]) -> None:
         self.model, self.rubric = model, rubric
-        self.low, self.high = settings["range"]
+        self.low, self.high = self.component_range = settings["range"]
         self.samples, self.recheck = settings["samples"], settings["recheck"]
         self.budget, self.price = settings["budget"], settings["price"]
         self.spent = 0.0  # US dollars, by this process
@@ -80,17 +81,18 @@ class Judge:
         limits = {"timeout": settings["timeout"], "max_retries": settings["retries"]}
         http = openai.DefaultAsyncHttpxClient(verify=_certificates())
         async with openai.AsyncOpenAI(base_url=settings["base_url"], api_key=key, http_client=http, **limits) as client:
-            wanted = [(row, sample) for row in dict.fromkeys(rows) for sample in range(self._times(row))]
-            scores = await asyncio.gather(*(self._score(client, slots, row, sample) for row, sample in wanted))
-        said: dict[Any, list[Score]] = {}
-        for (row, _), score in zip(wanted, scores, strict=True):
-            said.setdefault(row, []).append(score)
+            distinct = {self._key(row, 0): row for row in rows}  # a column may hold lists, which are no keys
+            wanted = [(key, row, sample) for key, row in distinct.items() for sample in range(self._times(row))]
+            scores = await asyncio.gather(*(self._score(client, slots, row, sample) for _, row, sample in wanted))
+        said: dict[str, list[Score]] = {}
+        for (same, _, _), score in zip(wanted, scores, strict=True):
+            said.setdefault(same, []).append(score)
         spreads = [max(values) - min(values) for each in said.values() if len(values := _values(each)) > 1]
         if log_metric is not None:
             log_metric("judge_cost", fsum(score.cost for score in scores))
             for spread in spreads:
                 log_metric("judge_disagreement", spread / (self.high - self.low))
-        return [self._settled(said[row]) for row in rows]
+        return [self._settled(said[self._key(row, 0)]) for row in rows]
 
     def _times(self, row: tuple[str, str, Any]) -> int:
         """How often a row is asked: ``samples`` times, once more if it belongs to the share that is rechecked."""
@@ -146,14 +148,8 @@ class Judge:
 
     def _read(self, text: str) -> float | None:
         """The score of the last object that has one; None if there is none within the range."""
-        for written in reversed(_OBJECT.findall(text)):
-            try:
-                value = json.loads(written).get("score")
-            except ValueError:
-                continue
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value) if isfinite(value) and self.low <= value <= self.high else None
-        return None
+        value = next(reversed(_scores(text)), nan)
+        return float(value) if self.low <= value <= self.high and isfinite(value) else None
 
     def _messages(self, row: tuple[str, str, Any]) -> list[dict[str, str]]:
         """The mark around the answer is made of its content, so that no answer can know and close it."""
@@ -219,6 +215,31 @@ def judge(
         raise ConfigError("judge: a budget needs price = [dollars per million prompt tokens, and completion tokens]")
     settings = {key: value for key, value in locals().items() if key not in ("model", "rubric", "low", "high")}
     return Judge(model, rubric, {**settings, "range": (low, high)})
+
+
+def _scores(text: str) -> list[float]:
+    """The numbers that JSON objects in a text call ``score``, in order."""
+    text = _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", text)  # LaTeX in a reason is seldom escaped
+    found: list[float] = []
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, end = _JSON.raw_decode(text, start)
+            found += _scores_of(value)
+        except (ValueError, RecursionError):
+            end = start + 1
+        start = text.find("{", end)
+    return found
+
+
+def _scores_of(value: Any) -> list[float]:
+    """The score of an object, else those of the objects in it."""
+    if isinstance(value, dict):
+        score = value.get("score")
+        if isinstance(score, int | float) and not isinstance(score, bool):
+            return [score]
+        value = list(value.values())
+    return [score for each in value for score in _scores_of(each)] if isinstance(value, list) else []
 
 
 @cache

@@ -7,24 +7,12 @@ hedge or a sum that was not worked out are no answer.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from unicodedata import normalize
 
-_VULGAR = {
-    "½": "1/2",
-    "⅓": "1/3",
-    "⅔": "2/3",
-    "¼": "1/4",
-    "¾": "3/4",
-    "⅕": "1/5",
-    "⅛": "1/8",
-    "⅜": "3/8",
-    "⅝": "5/8",
-    "⅞": "7/8",
-}
 _SCALES = {
-    "k": 10**3,
     "dozen": 12,
     "hundred": 100,
     "thousand": 10**3,
@@ -32,6 +20,7 @@ _SCALES = {
     "billion": 10**9,
     "trillion": 10**12,
 }
+_SHORT_SCALES = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}  # m is metres
 _ONES = [
     "zero",
     "one",
@@ -58,17 +47,42 @@ _TENS = dict(
     zip(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], range(20, 100, 10), strict=True)
 )
 _WORDS: dict[str, int] = {**{word: value for value, word in enumerate(_ONES)}, **_TENS}
+_PARTS = {  # one of them: "half"; several: "thirds"
+    "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9, "tenth": 10,
+}  # fmt: skip
+_MANY_PARTS = {"halves": 2, **{f"{name}s": parts for name, parts in _PARTS.items() if name != "half"}}
+# Behind a number in words they mean that it was not read to its end.
+_UNREAD = {"point", "first", "eleventh", "twelfth", *_WORDS, *_SCALES, *_PARTS, *_MANY_PARTS} | {
+    f"{word[:-1]}ie{end}" if word in _TENS else f"{word}{end}"
+    for word in [*_TENS, *_ONES[13:], "hundred", "thousand", "million"]
+    for end in ("th", "ths")
+}
+CURRENCY = r"(?:(?:us\$|us|usd|eur|gbp|rs\.?|inr|cad|aud|[$€£¥₹])\s?\$?\s?)"
+_STATED = rf"(?:[$€£¥₹]\s?)?(?:\.?\d|(?:{'|'.join(_WORDS)})\b)"  # how a number begins
 _HEDGES = re.compile(
-    r"\b(or|either|neither|nor|not|isn't|between|at least|at most|more than|less than|fewer than|over|under|plus|minus|times)\b"
+    r"\b(?:or|either|neither|nor|not|\w+n['’]t|between|at least|at most|more than|less than|fewer than)\b"
+    rf"|\b(?:over|under|plus|times)\s+{_STATED}|(?:\d|\b(?:{'|'.join(_WORDS)}))\s+(?:plus|minus)\b|[≤≥±∓]|<=?\s*[-+$.]?\d|(?:^|\s)>=?\s*[-+$.]?\d"
+)
+_SEVERAL = re.compile(  # x = 5, y = 6; 5 and three quarters
+    r"=[^=]*(?:[,;\\]|\band\b)[\s$\\]*(?:and\s+)?[^\W\d]\w*\s*="
+    rf"|\d\s+and\s+(?!one\s+(?:{'|'.join(_PARTS)})\b)(?:{'|'.join(_WORDS)})\b",
+    re.IGNORECASE,
+)
+_POWER = r"\s?[x*]\s?10\s?\^\s?[{(]?(?:-?\d{1,3})[})]?"
+# Letters that behind a number are a unit (or a scale); others are variables.
+UNITS = "mgslhdwtcpkMKBCFNJWVALTHG"
+_EXPRESSION = re.compile(
+    rf"[πθ∞√]|\\(?:pi|theta|infty|sqrt|sin|cos|tan|ln|log)(?![a-zA-Z])"
+    rf"|\d[xyz]{{2,}}\b|\d(?![{UNITS}])[a-zA-Z](?![a-zA-Z\d+-])|\d(?![eE][-+]?\d)[a-zA-Z]\s*[-+*^]|\d\s(?![{UNITS}])[a-zA-Z]\s*(?:[-+*/^=)$]|\Z)|^\W*\d+!+\W*$"
 )
 _NUMBER = re.compile(
     r"""(?P<sign>-\s?)?
         (?P<whole>\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)?
-        (?P<decimals>\.\d+)?
-        (?:\s?[eE](?P<exponent>[+-]?\d{1,3})(?!\w)|\s?x\s?10\^\{?(?P<power>-?\d{1,3})\}?)?
+        (?P<decimals>(?<!\.)\.\d+)?
+        (?:\s?[eE](?P<exponent>[+-]?\d{1,3})(?!\w)|\s?[x*]\s?10\s?\^\s?[{(]?(?P<power>-?\d{1,3})[})]?)?
         (?:\s?/\s?(?P<denominator>\d+(?:,\d{3})*))?
-        (?P<percent>\s?(?:%|per\s?cent\b|percent\b|pct\b))?
-        (?:\s?(?P<scale>k|dozen|hundred|thousand|million|billion|trillion)\b)?""",
+        (?P<percent>\s?(?:%|(?i:per\s?cent|percent|pct)\b))?
+        (?:\s?(?P<scale>(?i:dozen|hundred|thousand|million|billion|trillion)\b)|(?P<short>(?:\s?k|[KMB])\b))?""",
     re.VERBOSE,
 )
 _CURRENCY_BEFORE = re.compile(r"(?:us\$|us|usd|eur|gbp|rs\.?|inr|cad|aud)$", re.IGNORECASE)
@@ -85,19 +99,24 @@ class NumberReading:
 
 def plain_text(text: str) -> str:
     """``text`` without LaTeX dress, markdown and typographic variants; numbers and words keep their order."""
-    for sign, ascii_fraction in _VULGAR.items():
-        text = text.replace(sign, f" {ascii_fraction}")
-    text = re.sub(r"[²³]", "", text)
+    text = re.sub("[¼-¾⅐-⅟↉]", r" \g<0>", text)
+    text = re.sub(r"[⁰¹²³⁴-⁹⁺⁻]+", lambda match: f"^{match[0]}", text)  # 10² is not 102
     text = normalize("NFKC", text).replace("\u2044", "/")
     text = re.sub(r"[\u2212\u2010-\u2015]", "-", text)
+    text = re.sub(r"\^\s?\{?\s?\\circ\s?\}?|\\degree\b", "°", text)
     text = re.sub(r"\\(?:boxed|text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\[dt]?frac\s*\{?([^{}\s]+?)\}?\s*\{([^{}]+)\}", r" \1/\2", text)
     text = re.sub(r"\\[dt]?frac\s*(\d)\s*(\d)", r" \1/\2", text)
-    text = text.replace("{,}", ",").replace(r"\%", "%").replace(r"\$", "$").replace(r"\times", "x")
+    text = text.replace("{,}", ",").replace(r"\%", "%").replace(r"\$", "$").replace(r"\pm", "±")
+    text = text.replace(r"\times", "x").replace(r"\cdot", "*")
+    text = re.sub(r"\\(?:leq?|leqslant)(?![a-zA-Z])|<=", "≤", text)
+    text = re.sub(r"\\(?:geq?|geqslant)(?![a-zA-Z])|>=", "≥", text)
     text = re.sub(r"\\[,;:! ]|\\left|\\right|\\\(|\\\)|\\\[|\\\]", "", text)
     text = text.replace("×", "x").replace("·", "*").replace("÷", "/")
-    text = re.sub(r"(\*\*|__|`)", "", text)
-    return " ".join(text.split())
+    text = re.sub(r"(?<=\d)( ?)\*\*\1(?=\d)", "^", text)
+    text = " ".join(re.sub(r"(\*\*|__|`)", "", text).split())
+    text = re.sub(rf"(?<![-\w])(?:negative|minus)\s+{CURRENCY}?(?=\.?\d)", "-", text, flags=re.IGNORECASE)
+    return re.sub(rf"(?<!\w)-\s?{CURRENCY}(?=\.?\d)", "-", text, flags=re.IGNORECASE)
 
 
 def read_number(text: str) -> NumberReading:
@@ -112,13 +131,23 @@ def read_number(text: str) -> NumberReading:
     """
     if len(text) > 300:
         return NumberReading(problem="too long for an answer")
-    stated = plain_text(text).strip(" .!?,;:").rpartition("=")[2].strip()
-    stated = re.sub(r"\s+and a half\b", " 1/2", stated, flags=re.IGNORECASE)
+    stated = without_powers_of_units(plain_text(text))
     if _HEDGES.search(stated.lower()):
         return NumberReading(problem="it hedges")
+    if _SEVERAL.search(stated):
+        return NumberReading(problem="more than one value")
+    stated = stated.rpartition("=")[2].strip()
+    if _EXPRESSION.search(re.sub(_POWER, "", stated)):
+        return NumberReading(problem="an expression, not a number")
+    stated = stated.rstrip(" .!?,;:")
     if not re.search(r"\d", stated):
         return _read_words(stated)
-    return _read_digits(stated)
+    return _read_digits(_join_parts(stated))
+
+
+def without_powers_of_units(text: str) -> str:
+    """``cm^2`` without the power, which is no second number."""
+    return re.sub(rf"((?:[^\W\d_]{{2}}|(?<![^\W\d_])[{UNITS}])\s?)\^\s?[{{(]?[-+]?\d{{1,2}}[}})]?", r"\1", text)
 
 
 def _read_digits(text: str) -> NumberReading:
@@ -147,14 +176,29 @@ def _read_digits(text: str) -> NumberReading:
 
 def _calculation(text: str) -> str | None:
     """Why ``text`` is a sum that was not worked out, or None. A fraction that is a whole number is such a sum too."""
-    bare = re.sub(r"\s?x\s?10\^\{?-?\d{1,3}\}?|\d[eE][+-]\d", "", text)
-    if re.search(r"\d\s*[-+*^]\s*[-(]?\s*\$?\d|\d\s*x\s*\d|\d\s*\(\s*\d|sqrt|√|\*\*|\^", bare):
+    bare = re.sub(rf"{_POWER}|\d[eE][+-]\d", "", text)
+    if re.search(r"\d\s*[-+*^]\s*[-(]?\s*\$?\.?\d|\d\s*x\s*\d|\d\s*\(\s*\d|sqrt|√|\*\*|\^", bare):
         return "a calculation, not its result"
     for match in re.finditer(r"(\d+(?:,\d{3})*)\s?/\s?(\d+(?:,\d{3})*)", text):
         top, bottom = (int(part.replace(",", "")) for part in match.groups())
         if bottom and top % bottom == 0:
             return "a calculation, not its result"
     return None
+
+
+def _join_parts(text: str) -> str:
+    """``5 and a half`` and ``2 thirds`` with digits alone. Three quarters in digits may be coins, and stay."""
+    parts = "|".join(_PARTS)
+    text = re.sub(
+        rf"(?<=\d)\s+and (?:a|one) ({parts})\b",
+        lambda match: f" 1/{_PARTS[match[1].lower()]}",
+        text,
+        flags=re.IGNORECASE,
+    )
+    many = "|".join(name for name in _MANY_PARTS if name != "quarters")
+    return re.sub(
+        rf"(?<=\d)\s+({many})\b", lambda match: f"/{_MANY_PARTS[match[1].lower()]}", text, flags=re.IGNORECASE
+    )
 
 
 def _join_mixed(text: str) -> str:
@@ -179,31 +223,60 @@ def _value(match: re.Match[str]) -> Fraction | None:
             return None
         value /= bottom
     if match["scale"] is not None:
-        value *= _SCALES[match["scale"]]
+        value *= _SCALES[match["scale"].lower()]
+    if match["short"] is not None:
+        value *= _SHORT_SCALES[match["short"].strip()]
     return -value if match["sign"] else value
 
 
 def _read_words(text: str) -> NumberReading:
-    """``forty-two eggs`` and the like: the number words must stand together and at the front."""
+    """``forty-two eggs``, ``five and a half`` and the like: the number must stand whole and at the front."""
     words = re.findall(r"[a-z]+", text.lower())
     sign = -1 if words[:1] in (["minus"], ["negative"]) else 1
     words = words[1:] if sign < 0 else words
-    total = group = 0
-    used = 0
-    for word in words:
-        if word == "and" and used:
-            used += 1
-        elif word in _WORDS:
-            group, used = group + _WORDS[word], used + 1
-        elif word in _SCALES and used and word != "k":
-            scale = _SCALES[word]
-            if scale <= 100:
-                group *= scale
-            else:
-                total, group = total + group * scale, 0
-            used += 1
+    if words[:1] in (["a"], ["an"]) and words[1:2] and (words[1] in _SCALES or words[1] in _PARTS):
+        words[0] = "one"
+    elif words[:1] and words[0] in ("half", "dozen"):
+        words.insert(0, "one")
+    value, used = _cardinal(words)
+    if not used:
+        return NumberReading(problem="no number")
+    rest = words[used:]
+    parts = {**_MANY_PARTS, **(_PARTS if value == 1 else {})}
+    if rest and rest[0] in parts and "".join(words[:used]) in _WORDS:
+        value, rest = value / parts[rest[0]], rest[1:]
+    elif rest[:2] in (["and", "a"], ["and", "one"]) and rest[2:3] and rest[2] in _PARTS:
+        value, rest = value + Fraction(1, _PARTS[rest[2]]), rest[3:]
+    elif rest[:1] == ["and"] and rest[1:2] and rest[1] in _WORDS and rest[2:3] and rest[2] in _MANY_PARTS:
+        value, rest = value + Fraction(_WORDS[rest[1]], _MANY_PARTS[rest[2]]), rest[3:]
+    if any(word in _UNREAD for word in rest):
+        return NumberReading(problem="more than one value")
+    return NumberReading(value=sign * value)
+
+
+def _cardinal(words: Sequence[str]) -> tuple[Fraction, int]:
+    """The whole number that begins ``words``, and how many of them it takes, 0 if there is none."""
+    total = group = used = 0
+    largest = 10**15  # the scale before
+    for place, word in enumerate(words):
+        if word == "and":
+            if not (group or total) or group % 100 or words[place - 1] not in _SCALES:
+                break
+            continue  # counts only if a number follows
+        if word in _WORDS:
+            low = group % 100
+            joins = low in _TENS.values() and 0 < _WORDS[word] < 10 and words[place - 1] in _TENS
+            if (low and not joins) or (used and not (total or group)):
+                break
+            group += _WORDS[word]
+        elif word in _SCALES and group and _SCALES[word] <= 100:
+            if group % 100 == 0 or words[place - 1] == "dozen":
+                break
+            group *= _SCALES[word]
+        elif word in _SCALES and group and _SCALES[word] < largest:
+            largest = _SCALES[word]
+            total, group = total + group * largest, 0
         else:
             break
-    if not used or any(word in _WORDS for word in words[used:]):
-        return NumberReading(problem="no number" if not used else "more than one value")
-    return NumberReading(value=Fraction(sign * (total + group)))
+        used = place + 1
+    return Fraction(total + group), used

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gradus.core import ConfigError, Grader
 from gradus.rewards.grading import reweigh, tell_step
 
+_ROUNDING = 1e-6  # by which a mean may miss its range
+
 
 class StageConfig(BaseModel):
     """One ``[[stage]]`` of the rewards' schedule. Warm-up and decay of the rate go over the whole run."""
@@ -36,12 +38,12 @@ class StageConfig(BaseModel):
 
 
 class AdaptiveConfig(BaseModel):
-    """Weights that follow success."""
+    """Weights that follow success: a component's mean, from 0 for its least possible value to 1 for its greatest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     components: tuple[str, ...] = Field(
-        default=(), description="Those that adapt; all with a weight other than 0 by default."
+        default=(), description="Those that adapt; all with a weight above 0 by default."
     )
     low: float = Field(default=0.3, description="A component whose mean is below is weighted more.")
     high: float = Field(default=0.8, description="A component whose mean is above is weighted less.")
@@ -68,22 +70,22 @@ class StepPlan:
 
 
 def adapt(weight: float, success: float | None, start: float, config: AdaptiveConfig) -> float:
-    """The weight after a step with this success rate; unchanged if success is not known.
+    """The weight after a step with this success rate; unchanged if success is not known, or the first weight is not above 0.
 
     >>> adapt(1.0, 0.1, 1.0, AdaptiveConfig()), adapt(1.0, 0.9, 1.0, AdaptiveConfig()), adapt(1.0, 0.5, 1.0, AdaptiveConfig())
     (1.2, 0.8, 1.0)
     """
-    if success is None:
+    if success is None or start <= 0:
         return weight
     factor = config.up if success < config.low else config.down if success > config.high else 1.0
-    bounds = sorted((config.least * start, config.most * start))
-    return min(max(weight * factor, bounds[0]), bounds[1])
+    return min(max(weight * factor, config.least * start), config.most * start)
 
 
 class RewardSchedule:
     """Stages and adaptive weights together. ``plan(step)`` says what holds, ``observe(step, components)`` what came of it.
 
-    ``weights`` are the grader's own. Steps count from 1, as in the metrics. Call ``observe`` once after every step, in order;
+    ``weights`` are the grader's own. ``ranges``: the least and the greatest value of components, 0 and 1 for the others. Weights of a
+    component whose mean is out of its range do not adapt, nor do negative ones. Steps count from 1, as in the metrics. Call ``observe`` once after every step, in order;
     ``state()`` is JSON and ``restore`` takes it back. At a new stage the adaptive weights start anew from that stage's.
     """
 
@@ -93,10 +95,12 @@ class RewardSchedule:
         *,
         stages: Sequence[StageConfig] = (),
         adaptive: AdaptiveConfig | None = None,
+        ranges: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         self._base = dict(weights)
         self._stages = tuple(stages)
         self._adaptive = adaptive
+        self._ranges = dict(ranges or {})
         _check(self._base, self._stages, adaptive)
         self._step = 0
         self._weights = self._starting(1)
@@ -137,7 +141,7 @@ class RewardSchedule:
         elif self._adaptive is not None:
             start = self._starting(step)
             self._weights = {
-                name: adapt(weight, components.get(name), start[name], self._adaptive)
+                name: adapt(weight, self._success(name, components.get(name)), start[name], self._adaptive)
                 if self._adapts(name, start)
                 else weight
                 for name, weight in self._weights.items()
@@ -184,9 +188,17 @@ class RewardSchedule:
             return dict(self._base)
         return {name: float(stage.weights.get(name, 0.0)) for name in self._base}
 
+    def _success(self, name: str, mean: float | None) -> float | None:
+        """A component's mean as a share of its range; None if it is out of it, so that the range is another."""
+        low, high = self._ranges.get(name, (0.0, 1.0))
+        if mean is None or not low < high:
+            return None
+        share = (mean - low) / (high - low)
+        return share if -_ROUNDING <= share <= 1 + _ROUNDING else None
+
     def _adapts(self, name: str, start: Mapping[str, float]) -> bool:
         assert self._adaptive is not None
-        return start[name] != 0 and (not self._adaptive.components or name in self._adaptive.components)
+        return start[name] > 0 and (not self._adaptive.components or name in self._adaptive.components)
 
 
 def _check(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive: AdaptiveConfig | None) -> None:
@@ -194,6 +206,9 @@ def _check(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive
     unknown = sorted(named - set(weights))
     if unknown:
         raise ConfigError(f"the schedule names reward component {unknown[0]!r}; the grader has {', '.join(weights)}")
+    for name in adaptive.components if adaptive else ():
+        if any(each.get(name, 0.0) < 0 for each in (weights, *(stage.weights for stage in stages))):
+            raise ConfigError(f"adaptive weights are for what is wanted; the weight of {name!r} is below 0")
     names = [stage.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages need different names, got {', '.join(names)}")

@@ -74,9 +74,10 @@ class Scorer:
         """The score of every answer, in order; what was asked before is not asked again."""
         wanted = {(task.key, answer): task for task, answer in rows}
         missing = [(task, answer) for (key, answer), task in wanted.items() if (key, answer) not in self.known]
-        for (task, answer), score in zip(missing, self._asked(missing, self.confined), strict=True):
-            self.known[task.key, answer] = score
-        return [self.known[task.key, answer] for task, answer in rows]
+        asked = zip(missing, self._asked(missing, self.confined), strict=True)
+        scores = {(task.key, answer): score for (task, answer), score in asked}
+        self.known.update({key: score for key, score in scores.items() if not score.skipped})  # may be asked later
+        return [scores.get((task.key, answer)) or self.known[task.key, answer] for task, answer in rows]
 
     def fresh(self, rows: Sequence[tuple[TextTask, str]], *, confined: bool | None = None) -> list[Score]:
         """As :meth:`score`, in a new process and past the cache. ``confined``: in the sandbox, whatever the scorer's own setting."""

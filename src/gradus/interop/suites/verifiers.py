@@ -102,8 +102,9 @@ def _one_reply(worker: Worker, tasks: TableTasks, module: Mapping[str, Any], siz
     )
 
 
-def _item(row: dict[str, str | None], index: int) -> Item:
-    return Item(question=row["question"] or "", answer=str(row["answer"] or ""), columns={"index": index})
+def _item(row: dict[str, Any], index: int) -> Item:
+    answer = row["answer"]  # 0 and False are answers
+    return Item(question=row["question"] or "", answer="" if answer is None else str(answer), columns={"index": index})
 
 
 def _value(text: str) -> Any:
