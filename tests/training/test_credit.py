@@ -10,7 +10,7 @@ import pytest
 from fakes import NUMBERS, WORDS, lamps
 
 from gradus.algorithms import Credit, Scale, find_algorithm
-from gradus.core import Episode, Group, Reward, RewardTerm
+from gradus.core import ConfigError, Episode, Group, Reward, RewardTerm
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
@@ -81,6 +81,12 @@ def test_the_penalty_for_overlong_answers_reaches_every_algorithm(loaded: Loaded
 def test_a_penalty_is_refused_if_rewards_must_not_be_negative() -> None:
     with pytest.raises(ValueError, match="overlong_buffer takes from the reward"):
         GrpoConfig(algorithm="maxrl", overlong_buffer=1)
+
+
+def test_rewards_that_an_algorithm_cannot_take_are_an_error_of_the_run(loaded: LoadedModel) -> None:
+    group = with_rewards(groups(loaded)[0], [[[(None, -1.0)]], [[(None, 1.0)]], [[(None, 0.0)]]])
+    with pytest.raises(ConfigError, match="must not be negative"):
+        credited([group], rule("episode", algorithm="maxrl"), loaded)
 
 
 def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> None:

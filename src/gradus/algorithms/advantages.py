@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms.grouping import GroupIndex
-from gradus.core import ConfigError
 
 Baseline = Literal["mean", "leave_one_out"]
 Scale = Literal["none", "batch", "group"]
@@ -191,10 +190,10 @@ def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
         (N,); 0 in groups whose rewards are all equal, all zero included.
 
     Raises:
-        ConfigError: a reward is negative.
+        ValueError: a reward is negative.
     """
     if bool((rewards < 0).any()):
-        raise ConfigError(
+        raise ValueError(
             f"maxrl divides by the mean reward, so rewards must not be negative, got {float(rewards.min()):g}; "
             "shift the reward, or use another algorithm"
         )

@@ -65,7 +65,10 @@ def credit_groups(
         samples = [replace(each, entropy=_entropy(shares, each, episodes[each.episode], renderer)) for each in samples]
     if rule.credit == "episode":
         rewards = _episode_rewards(episodes, names, weights)
-        values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
+        try:
+            values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
+        except ValueError as error:  # these rewards suit another algorithm
+            raise ConfigError(str(error)) from error
         return [replace(sample, advantages=values[sample.episode].repeat(sample.actions)) for sample in samples]
     channels = _Channels.of(episodes, by_span=rule.credit == "span")
     advantage = partial(immediate_advantages, informing=rule.informing) if channels.immediate else span_advantages
