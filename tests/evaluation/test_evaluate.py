@@ -12,7 +12,7 @@ from garden import SPEC, Garden, Scripted
 from rich.console import Console
 
 from gradus.core import Action, ConfigError, Observation, child_rng
-from gradus.evaluation import compare, evaluate
+from gradus.evaluation import compare, compare_seeds, evaluate
 from gradus.reports import all_tables
 from gradus.reports.score_tables import score_tables
 from gradus.stats import mean_interval, paired_difference, pass_at_k
@@ -247,6 +247,60 @@ def test_several_samples_of_a_task_are_one_unit():
     assert all(row.cells[table.header.index("pass@4") - 1].note for row in table.rows)
     with pytest.raises(ConfigError, match="between 1 and samples"):
         evaluate(spec, policies, episodes=2, pass_k=[2])
+
+
+def test_episodes_of_a_condition_are_those_of_a_policy_and_a_seed():
+    spec = echo()
+    result = evaluate(spec, {"random": Guess()}, episodes=10, samples=2)
+    (condition,) = result.episodes
+    episodes = result.episodes[condition]["random"]
+    over_seeds = compare_seeds(spec, {condition: {"random": {0: episodes, 1: episodes}}}, seeds=[0, 1])
+    assert (
+        over_seeds["conditions"][condition]["episodes"] == result.to_json()["conditions"][condition]["episodes"] == 20
+    )
+    assert over_seeds["conditions"][condition]["policies"]["random"]["episodes"] == 40
+
+
+def test_averages_of_samples_that_differ_by_rounding_are_ties():
+    result = evaluate(echo(), {"random": Guess()}, episodes=8, samples=3)
+    (condition,) = result.episodes
+
+    def rewarded(values):
+        given = zip(result.episodes[condition]["random"], values * 8, strict=True)
+        return [replace(each, reward=replace(each.reward, value=value)) for each, value in given]
+
+    policies = {"up": rewarded([0.1, 0.2, 0.3]), "down": rewarded([0.3, 0.2, 0.1])}
+    document = compare(echo(), {condition: policies}, graded=True)
+    pair = document["conditions"][condition]["pairs"]["down - up"]["reward"]
+    assert (pair["mean"], pair["wins"], pair["ties"], pair["p"]) == (0.0, 0, 8, 1.0)
+
+
+def test_a_sample_without_spread_does_not_say_how_many_episodes_are_needed():
+    document = evaluate(
+        SPEC, {name: Scripted(name, lambda s, o, m: "5 feed") for name in "ab"}, episodes=10, power=0.02
+    )
+    (pair,) = document.to_json()["conditions"]["main"]["pairs"].values()
+    assert (pair["reward"]["ties"], pair["reward"]["episodes_needed"]) == (10, None)
+
+
+def test_data_that_changed_between_seeds_is_paired_by_what_tasks_ask(small):
+    episodes = small.episodes["main"]["random"]
+
+    def moved(each, by):
+        return replace(each, task=replace(each.task, seed=each.task.seed + by))
+
+    first = episodes[:20]
+    later = [moved(each, 1) for each in episodes[5:25]]
+    twice = [*later, moved(later[-1], 1)]
+    for other, shared in ((later, 15), (twice, 15)):
+        document = compare_seeds(
+            SPEC, {"main": {"a": {0: first}, "b": {0: other, 1: other}}}, seeds=[0, 1], graders=["honest"]
+        )
+        pair = document["conditions"]["main"]["pairs"]["b - a"]["reward"]
+        assert (pair["episodes"], pair["ties"]) == (shared, shared)
+        plain = compare(SPEC, {"main": {"a": first, "b": other}}, graders=["honest"], graded=True)
+        pair = plain["conditions"]["main"]["pairs"]["b - a"]["reward"]
+        assert (pair["episodes"], pair["ties"]) == (shared, shared)
 
 
 def test_tables_show_the_document(small):
