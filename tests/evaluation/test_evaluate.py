@@ -276,10 +276,9 @@ def test_averages_of_samples_that_differ_by_rounding_are_ties():
 
 
 def test_a_sample_without_spread_does_not_say_how_many_episodes_are_needed():
-    document = evaluate(
-        SPEC, {name: Scripted(name, lambda s, o, m: "5 feed") for name in "ab"}, episodes=10, power=0.02
-    )
-    (pair,) = document.to_json()["conditions"]["main"]["pairs"].values()
+    spec = echo()
+    document = evaluate(spec, {name: spec.policy("gold") for name in "ab"}, episodes=10, power=0.02).to_json()
+    ((pair,),) = (condition["pairs"].values() for condition in document["conditions"].values())
     assert (pair["reward"]["ties"], pair["reward"]["episodes_needed"]) == (10, None)
 
 
