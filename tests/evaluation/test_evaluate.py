@@ -11,6 +11,8 @@ from fakes import WORDS, echo
 from garden import SPEC, Garden, Scripted
 from rich.console import Console
 
+import gradus
+from gradus.api import Run
 from gradus.core import Action, ConfigError, Observation, child_rng
 from gradus.evaluation import compare, compare_seeds, evaluate
 from gradus.reports import all_tables
@@ -300,6 +302,21 @@ def test_data_that_changed_between_seeds_is_paired_by_what_tasks_ask(small):
         plain = compare(SPEC, {"main": {"a": first, "b": other}}, graders=["honest"], graded=True)
         pair = plain["conditions"]["main"]["pairs"]["b - a"]["reward"]
         assert (pair["episodes"], pair["ties"]) == (shared, shared)
+
+
+def test_two_policies_of_one_name_are_refused(tmp_path):
+    one, two = (Scripted("mine", lambda s, o, m, say=say: say) for say in ("5 feed", "5 water"))
+    with pytest.raises(ConfigError, match="two policies are called 'mine'"):
+        gradus.evaluate([one, two], env=SPEC)
+    with pytest.raises(ConfigError, match="two policies are called 'mine'"):
+        gradus.evaluate([one], against=two, env=SPEC)
+    with pytest.raises(ConfigError, match="two policies are called 'run'"):
+        gradus.evaluate([Run(tmp_path / "a" / "run"), Run(tmp_path / "b" / "run")], env=SPEC)
+    asked = {"conditions": ["main"], "episodes": 2, "env": SPEC}
+    scores = gradus.evaluate(["random", one], against={"mine": one, "other": two}, **asked)
+    assert list(scores.to_json()["conditions"]["main"]["policies"]) == ["random", "mine", "other"]
+    scores = gradus.evaluate("all", against=one, **asked)
+    assert {"random", "mine"} <= set(scores.to_json()["conditions"]["main"]["policies"])
 
 
 def test_tables_show_the_document(small):

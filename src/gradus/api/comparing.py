@@ -99,10 +99,10 @@ def evaluate(
     from gradus.pipeline.policies import make_policy
     from gradus.policies.local.shelf import ModelShelf
 
-    chosen = {**_named(policies), **_named(against)}
+    chosen = _named(policies, against)
     spec = load_environment(env or _environment_of(chosen.values()), rewards=rewards)
     if policies == "all":
-        chosen = _named(scripted_names(spec))
+        chosen = _named(scripted_names(spec), against)
     if pairs is not None:
         pairs = [parse_pair(each, list(chosen)) if isinstance(each, str) else each for each in pairs]
     shelf = ModelShelf()
@@ -127,12 +127,22 @@ def evaluate(
     return Scores(spec, result)
 
 
-def _named(policies: Any) -> dict[str, Any]:
+def _named(*given: Any) -> dict[str, Any]:
+    """Name -> policy, of all that was given. What is given twice counts once; raises ConfigError if two policies have one name."""
+    named: dict[str, Any] = {}
+    for name, policy in (each for policies in given for each in _labeled(policies)):
+        if name in named and named[name] != policy:
+            raise ConfigError(f"two policies are called {name!r}; give each a name of its own, as {{'name': policy}}")
+        named[name] = policy
+    return named
+
+
+def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
-        return dict(policies)
+        return list(cast(Mapping[str, Any], policies).items())
     single = isinstance(policies, str | Path | Run) or hasattr(policies, "start")
     several: list[Any] = [policies] if single else [*cast(Iterable[Any], policies)]
-    return {_label(each): each for each in several}
+    return [(_label(each), each) for each in several]
 
 
 def _label(policy: Any) -> str:
