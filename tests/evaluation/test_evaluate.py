@@ -304,6 +304,24 @@ def test_data_that_changed_between_seeds_is_paired_by_what_tasks_ask(small):
         assert (pair["episodes"], pair["ties"]) == (shared, shared)
 
 
+def test_a_policy_that_is_rolled_out_later_meets_the_same_questions_or_is_not_paired(tmp_path):
+    data, stored = tmp_path / "sums.jsonl", tmp_path / "episodes.jsonl"
+
+    def rows(numbers):
+        data.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in numbers))
+
+    rows(range(100))
+    scores = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"])
+    scores.save(stored)
+    rows([*range(200, 230), *range(100)])
+    compared = gradus.api.regrade(stored, "correctness", against="silence", environment=f"jsonl:{data}").compared
+    (pair,) = compared["conditions"]["held-out"]["pairs"].values()
+    asked = {each.task.seed: each.turns[0].observation for each in scores.episodes}
+    now = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"]).episodes
+    same = set(asked.values()) & {each.turns[0].observation for each in now if each.task.seed in asked}
+    assert 0 < pair["reward"]["episodes"] == len(same) < len(asked)
+
+
 def test_two_policies_of_one_name_are_refused(tmp_path):
     one, two = (Scripted("mine", lambda s, o, m, say=say: say) for say in ("5 feed", "5 water"))
     with pytest.raises(ConfigError, match="two policies are called 'mine'"):

@@ -32,15 +32,19 @@ def _sample(name: int, scores: dict[str, Any], metadata: dict[str, Any] | None =
 
 
 def _stub(
-    monkeypatch: pytest.MonkeyPatch, samples: list[Any], *, listed: tuple[str, ...] = (), packages: tuple[str, ...] = ()
+    monkeypatch: pytest.MonkeyPatch,
+    samples: list[Any],
+    *,
+    listed: tuple[str, ...] = (),
+    packages: tuple[str, ...] = (),
+    whole: bool = True,
 ) -> None:
     """The library, with a log of these samples in every file."""
     scores = [SimpleNamespace(name=name, scorer=name) for name in listed]
     config = SimpleNamespace(model_dump=lambda exclude_none: {})
-    spec = SimpleNamespace(
-        task="t", model="m", task_args={}, model_generate_config=config, packages=dict.fromkeys(packages)
-    )
-    log = SimpleNamespace(samples=samples, eval=spec, results=SimpleNamespace(scores=scores) if listed else None)
+    told = {"task": "t", "model": "m", "task_args": {}, "scorers": scores, "packages": dict.fromkeys(packages)}
+    spec = SimpleNamespace(**told, model_generate_config=config)
+    log = SimpleNamespace(samples=samples, eval=spec, results=SimpleNamespace(scores=scores) if whole else None)
     library = SimpleNamespace(read_eval_log=lambda path, resolve_attachments: log)
     monkeypatch.setattr("gradus.interop.inspect_logs._library", lambda: library)
 
@@ -68,8 +72,8 @@ def test_the_reward_is_the_first_scorer_of_the_log_and_not_of_its_first_sample(m
     log = read_log(Path("a.eval"), policy="a")
     assert (log.scorer, [each.reward and each.reward.value for each in log.episodes]) == ("g", [None, 1.0, 1.0])
     assert log.episodes[0].metrics == {"true_reward": 0.5}
-    _stub(monkeypatch, samples)
-    assert read_log(Path("a.eval"), policy="a").scorer == "true_reward", "a log without results has no other order"
+    _stub(monkeypatch, samples, listed=("g", "true_reward"), whole=False)
+    assert read_log(Path("a.eval"), policy="a").scorer == "g"
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def evaluate(
     """Roll out policies on the same seeds and compare them, with intervals.
 
     ``policies`` and ``against``: names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy
-    objects, several of them, a mapping from the name to show, or ``all`` scripted ones. ``pairs``: as ``(a, b)`` or ``"a-b"``. ``env`` may be left out if a run is among them.
+    objects, several of them, a mapping from the name to show, or ``all`` scripted ones; names must differ. ``pairs``: as ``(a, b)`` or ``"a-b"``. ``env`` may be left out if a run is among them.
     ``samples``: episodes of each task. ``pass_k``: for each k the chance that one of k samples passes, as the figure ``pass@k``.
     ``sampling``: ``temperature`` (0 is greedy), ``max_new_tokens`` and ``keep_history`` of models, if not as they were trained.
 
@@ -201,7 +201,8 @@ def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:
     """Compare runs of one environment by their stored evaluations, paired over the tasks; nothing is rolled out.
 
     ``runs``: folders, ``name=folder``, or runs; or logs of inspect_ai, paired over their samples. Runs of several training seeds are paired
-    over those too, if they have the same ones. ``policy``: the one of each run that is compared; the best trained one that
+    over those too, if they have the same ones. Runs whose rewards are composed differently are refused; if data changed between runs, tasks are
+    paired by what they ask. ``policy``: the one of each run that is compared; the best trained one that
     all have if None. p-values are corrected for the number of pairs and conditions.
 
     >>> import gradus

@@ -98,7 +98,10 @@ def _library() -> Any:
 def _scorers(log: Any, samples: Sequence[Any]) -> list[str]:
     """The names of all scores, in the order of the log's results; samples may lack some."""
     found = dict.fromkeys(name for sample in samples for name in sample.scores or ())
-    listed = [name for each in (log.results.scores if log.results else ()) for name in (each.name, each.scorer)]
+    if log.results:
+        listed = [name for each in log.results.scores for name in (each.name, each.scorer)]
+    else:  # the evaluation was broken off
+        listed = [each.name for each in log.eval.scorers or ()]
     return list(dict.fromkeys([name for name in listed if name in found] + list(found)))
 
 

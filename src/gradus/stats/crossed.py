@@ -108,11 +108,10 @@ def crossed_difference(
     mean = low = high = error = p = None
     if n:
         tables = _tables(left, right, matched)
+        whole = bool(np.isfinite(left).all() and np.isfinite(right).all())
         mean = float(
-            by_task.mean()
-            if np.isfinite(left).all() and np.isfinite(right).all()
-            else tables[0].mean() - tables[1].mean()
-        )
+            by_task.mean() if whole else tables[0].mean()
+        )  # the second table of an incomplete pair adds up to 0
         lost = len(left) < min(2, len(a)) or len(right) < min(2, len(b))
         spread = None if lost else _spread(*tables, labels)
         if spread is not None and spread.error > ROUNDING * scale:
@@ -175,11 +174,12 @@ def _filled(table: Array) -> Array:
     known = np.isfinite(table)
     if known.all():
         return table
-    counts = known.sum(axis=-1, keepdims=True)
-    means = np.where(known, table, 0.0).sum(axis=-1, keepdims=True) / np.maximum(counts, 1)
-    means = np.where(
-        counts > 0, means, means[counts > 0].mean()
-    )  # two seeds that share no task tell nothing of each other
+    counts: Array = np.asarray(known.sum(axis=-1, keepdims=True), dtype=np.float64)
+    sums: Array = np.asarray(np.where(known, table, 0.0).sum(axis=-1, keepdims=True), dtype=np.float64)
+    own = sums / np.maximum(counts, 1)
+    means: Array = np.where(
+        counts > 0, own, float(own[counts > 0].mean())
+    )  # of seeds that share no task, if any do not
     return means + np.where(known, table - means, 0.0) * table.shape[-1] / np.maximum(counts, 1)
 
 
