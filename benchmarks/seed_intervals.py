@@ -1,8 +1,8 @@
 """How often intervals over training seeds and tasks hold the truth, beside other ways to make them; and a null experiment.
 
-    python benchmarks/seed_intervals.py [--repetitions 2000] [--null RUN [RUN]]
+    python benchmarks/seed_intervals.py [--repetitions 2000] [--missing 0.25] [--null RUN [RUN]]
 
-Scores are drawn as mean + seed + task + noise with a mean of 0. ``--null`` is a null experiment with real training instead: three seeds
+Scores are drawn as mean + seed + task + noise with a mean of 0. ``--missing``: the share of them that is left out, by chance. ``--null`` is a null experiment with real training instead: three seeds
 of a `gradus run ... --seeds N` against three others of the same run, so each claimed difference is false. With a second folder that
 differs in a setting that does nothing, also against the same three seeds of that one; `benchmarks/ablations.py null --seeds N` makes two such.
 """
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=2000)
     parser.add_argument("--null", type=Path, nargs="+", metavar="RUN")
     parser.add_argument("--draws", type=int, default=4000, help="Draws of seeds in a null experiment, at most.")
+    parser.add_argument("--missing", type=float, default=0.0)
     given = parser.parse_args()
     rng = np.random.default_rng(0)
     if given.null:
@@ -46,6 +47,13 @@ def main() -> None:
             )
         if len(given.null) == 2:
             paired_null(rng, *(_scores(run) for run in given.null), draws=given.draws)
+        return
+    if given.missing:
+        print("| seeds | tasks | effect of seeds | ours | false wins | paired over seeds |")
+        print("|---" * 6 + "|")
+        for seeds, tasks, (name, mix) in itertools.product((3, 5), (50, 200), MIXES.items()):
+            shares = coverage_with_gaps(rng, seeds, tasks, mix, given.repetitions, given.missing)
+            print(f"| {seeds} | {tasks} | {name} | " + " | ".join(f"{100 * share:.1f} %" for share in shares) + " |")
         return
     print("| seeds | tasks | effect of seeds | " + " | ".join(WAYS) + " | false wins |")
     print("|---" * 7 + "|")
@@ -87,6 +95,21 @@ def coverage(
         row[:-1] = [low <= 0 <= high for low, high in bounds]
         null = crossed_difference(x.tolist(), y.tolist(), matched=False)
         row[-1] = null.p is not None and null.p < 0.05
+    return held.mean(axis=0).tolist()
+
+
+def coverage_with_gaps(
+    rng: np.random.Generator, seeds: int, tasks: int, mix: tuple[float, float, float], repetitions: int, missing: float
+) -> list[float]:
+    """The share of our intervals that hold 0, and of false wins over other seeds and over the same ones, if a share of values is missing."""
+    held = np.zeros((repetitions, 3))
+    for row in held:
+        difficulty = mix[1] * rng.standard_normal(tasks)
+        x, y = (table(rng, seeds, difficulty, mix) for _ in range(2))
+        x, y = (np.where(rng.random(each.shape) < missing, np.nan, each).tolist() for each in (x, y))
+        ours = crossed_interval(x)
+        nulls = [crossed_difference(x, y, matched=matched).p for matched in (False, True)]
+        row[:] = [ours.low <= 0 <= ours.high, *(p is not None and p < 0.05 for p in nulls)]
     return held.mean(axis=0).tolist()
 
 

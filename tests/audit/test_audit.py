@@ -11,14 +11,16 @@ from rich.console import Console
 
 from gradus.audit import NoisyPolicy, run_audit
 from gradus.audit.answers import answer_space
+from gradus.audit.comparisons import check_separation
 from gradus.audit.exploit import PlanSearch, check_search
 from gradus.audit.features import find_features
 from gradus.audit.honest import honest_curve
 from gradus.audit.judged import Reference
 from gradus.audit.plans import Plan, PlanPolicy, Shape
+from gradus.audit.records import PanelEpisodes
 from gradus.audit.search import Field, Search
 from gradus.audit.tables import tables
-from gradus.core import AuditHints, ConfigError, Language, Task, child_rng
+from gradus.core import AuditHints, ConfigError, Episode, Language, Reward, StopReason, Task, child_rng
 from gradus.rollouts import roll_out
 
 SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
@@ -338,3 +340,30 @@ def test_a_specification_without_teacher_is_not_failed_by_its_stand_in():
     bare = replace(SPEC, audit=hints, teacher=None, policies={}, language=Language())
     found = _audit(bare, "honest", budget=4200)
     assert _check(found, "signal").status == "skip"
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value):
+    """Whether the one number is a share of right answers or not."""
+
+    def episodes(n):
+        reward = Reward(grader="g", value=value)
+        tasks = [Task(environment="e", seed=seed) for seed in range(n)]
+        return [
+            Episode(
+                task=task,
+                policy="p",
+                turns=(),
+                stop=StopReason.TERMINATED,
+                reward=reward,
+                metrics={"true_reward": value},
+            )
+            for task in tasks
+        ]
+
+    for n, status in ((40, "skip"), (8, "skip"), (4, "unresolved")):
+        ladder = {"random": episodes(n), "gold": episodes(n)}
+        panel = PanelEpisodes(
+            condition="c", episodes=ladder, ladder=("random", "gold"), reflexes=("random",), exploits=()
+        )
+        assert check_separation(panel).status == status

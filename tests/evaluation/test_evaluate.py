@@ -11,8 +11,10 @@ from fakes import WORDS, echo
 from garden import SPEC, Garden, Scripted
 from rich.console import Console
 
+import gradus
+from gradus.api import Run
 from gradus.core import Action, ConfigError, Observation, child_rng
-from gradus.evaluation import compare, evaluate
+from gradus.evaluation import compare, compare_seeds, evaluate
 from gradus.reports import all_tables
 from gradus.reports.score_tables import score_tables
 from gradus.stats import mean_interval, paired_difference, pass_at_k
@@ -247,6 +249,92 @@ def test_several_samples_of_a_task_are_one_unit():
     assert all(row.cells[table.header.index("pass@4") - 1].note for row in table.rows)
     with pytest.raises(ConfigError, match="between 1 and samples"):
         evaluate(spec, policies, episodes=2, pass_k=[2])
+
+
+def test_episodes_of_a_condition_are_those_of_a_policy_and_a_seed():
+    spec = echo()
+    result = evaluate(spec, {"random": Guess()}, episodes=10, samples=2)
+    (condition,) = result.episodes
+    episodes = result.episodes[condition]["random"]
+    over_seeds = compare_seeds(spec, {condition: {"random": {0: episodes, 1: episodes}}}, seeds=[0, 1])
+    assert (
+        over_seeds["conditions"][condition]["episodes"] == result.to_json()["conditions"][condition]["episodes"] == 20
+    )
+    assert over_seeds["conditions"][condition]["policies"]["random"]["episodes"] == 40
+
+
+def test_averages_of_samples_that_differ_by_rounding_are_ties():
+    result = evaluate(echo(), {"random": Guess()}, episodes=8, samples=3)
+    (condition,) = result.episodes
+
+    def rewarded(values):
+        given = zip(result.episodes[condition]["random"], values * 8, strict=True)
+        return [replace(each, reward=replace(each.reward, value=value)) for each, value in given]
+
+    policies = {"up": rewarded([0.1, 0.2, 0.3]), "down": rewarded([0.3, 0.2, 0.1])}
+    document = compare(echo(), {condition: policies}, graded=True)
+    pair = document["conditions"][condition]["pairs"]["down - up"]["reward"]
+    assert (pair["mean"], pair["wins"], pair["ties"], pair["p"]) == (0.0, 0, 8, 1.0)
+
+
+def test_a_sample_without_spread_does_not_say_how_many_episodes_are_needed():
+    spec = echo()
+    document = evaluate(spec, {name: spec.policy("gold") for name in "ab"}, episodes=10, power=0.02).to_json()
+    ((pair,),) = (condition["pairs"].values() for condition in document["conditions"].values())
+    assert (pair["reward"]["ties"], pair["reward"]["episodes_needed"]) == (10, None)
+
+
+def test_data_that_changed_between_seeds_is_paired_by_what_tasks_ask(small):
+    episodes = small.episodes["main"]["random"]
+
+    def moved(each, by):
+        return replace(each, task=replace(each.task, seed=each.task.seed + by))
+
+    first = episodes[:20]
+    later = [moved(each, 1) for each in episodes[5:25]]
+    twice = [*later, moved(later[-1], 1)]
+    for other, shared in ((later, 15), (twice, 15)):
+        document = compare_seeds(
+            SPEC, {"main": {"a": {0: first}, "b": {0: other, 1: other}}}, seeds=[0, 1], graders=["honest"]
+        )
+        pair = document["conditions"]["main"]["pairs"]["b - a"]["reward"]
+        assert (pair["episodes"], pair["ties"]) == (shared, shared)
+        plain = compare(SPEC, {"main": {"a": first, "b": other}}, graders=["honest"], graded=True)
+        pair = plain["conditions"]["main"]["pairs"]["b - a"]["reward"]
+        assert (pair["episodes"], pair["ties"]) == (shared, shared)
+
+
+def test_a_policy_that_is_rolled_out_later_meets_the_same_questions_or_is_not_paired(tmp_path):
+    data, stored = tmp_path / "sums.jsonl", tmp_path / "episodes.jsonl"
+
+    def rows(numbers):
+        data.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in numbers))
+
+    rows(range(100))
+    scores = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"])
+    scores.save(stored)
+    rows([*range(200, 230), *range(100)])
+    compared = gradus.api.regrade(stored, "correctness", against="silence", environment=f"jsonl:{data}").compared
+    (pair,) = compared["conditions"]["held-out"]["pairs"].values()
+    asked = {each.task.seed: each.turns[0].observation for each in scores.episodes}
+    now = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"]).episodes
+    same = set(asked.values()) & {each.turns[0].observation for each in now if each.task.seed in asked}
+    assert 0 < pair["reward"]["episodes"] == len(same) < len(asked)
+
+
+def test_two_policies_of_one_name_are_refused(tmp_path):
+    one, two = (Scripted("mine", lambda s, o, m, say=say: say) for say in ("5 feed", "5 water"))
+    with pytest.raises(ConfigError, match="two policies are called 'mine'"):
+        gradus.evaluate([one, two], env=SPEC)
+    with pytest.raises(ConfigError, match="two policies are called 'mine'"):
+        gradus.evaluate([one], against=two, env=SPEC)
+    with pytest.raises(ConfigError, match="two policies are called 'run'"):
+        gradus.evaluate([Run(tmp_path / "a" / "run"), Run(tmp_path / "b" / "run")], env=SPEC)
+    asked = {"conditions": ["main"], "episodes": 2, "env": SPEC}
+    scores = gradus.evaluate(["random", one], against={"mine": one, "other": two}, **asked)
+    assert list(scores.to_json()["conditions"]["main"]["policies"]) == ["random", "mine", "other"]
+    scores = gradus.evaluate("all", against=one, **asked)
+    assert {"random", "mine"} <= set(scores.to_json()["conditions"]["main"]["policies"])
 
 
 def test_tables_show_the_document(small):

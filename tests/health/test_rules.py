@@ -217,14 +217,27 @@ def test_missing_figures_never_fire():
     assert diagnose([]) == []
 
 
-def test_a_loss_that_turns_null_is_not_a_number_but_one_that_always_was_is_missing():
+@pytest.mark.parametrize("begin", [0, 3, 19])
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+@pytest.mark.parametrize("kind", ["step", "sft"])
+def test_null_is_not_a_number_whatever_came_before(kind, name, begin):
+    """The writer of metrics turns NaN into null; SFT does not say how many tokens it trained on."""
+    records = [
+        {**record, "kind": kind, "stage": "a" if i < begin - 1 else "b"} for i, record in enumerate(healthy(0, 20))
+    ]
+    if kind == "sft":
+        records = [{key: value for key, value in each.items() if key != "trained_tokens"} for each in records]
+    gone = [*records[:begin], *({**each, name: None} for each in records[begin:])]
+    told = [each for each in diagnose(gone) if each.rule == "not a number"]
+    assert [(each.severity, each.first_step, each.ongoing) for each in told] == [("stop", begin + 1, True)]
+
+
+def test_nothing_trained_or_nothing_written_is_no_fault():
     records = healthy(0, 20)
-    gone = [*records[:-1], {**records[-1], "loss": None}]
-    assert "not a number" in {each.rule for each in diagnose(gone)}
-    never = [{**record, "loss": None} for record in records]
-    assert "not a number" not in {each.rule for each in diagnose(never)}
     skipped = [*records[:-1], {**records[-1], "loss": None, "grad_norm": None, "trained_tokens": 0}]
-    assert "not a number" not in {each.rule for each in diagnose(skipped)}
+    unwritten = [{key: value for key, value in each.items() if key not in ("loss", "grad_norm")} for each in records]
+    for each in (skipped, unwritten):
+        assert "not a number" not in {found.rule for found in diagnose(each)}
 
 
 def test_trend_is_calibrated_under_noise_that_neighbors_share():

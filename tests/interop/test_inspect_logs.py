@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,59 @@ def test_without_the_package_the_message_names_it(tmp_path: Path, monkeypatch: p
     with pytest.raises(ConfigError, match=r"gradus-rl\[inspect\]"):
         read_log(tmp_path / "a.eval", policy="a")
     assert not is_log(tmp_path)
+
+
+def _sample(name: int, scores: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
+    messages = [SimpleNamespace(role="user", text="q"), SimpleNamespace(role="assistant", text="a")]
+    values = {scorer: SimpleNamespace(value=value) for scorer, value in scores.items()}
+    return SimpleNamespace(
+        id=name, epoch=1, scores=values, metadata=metadata, error=None, limit=None, messages=messages
+    )
+
+
+def _stub(
+    monkeypatch: pytest.MonkeyPatch,
+    samples: list[Any],
+    *,
+    listed: tuple[str, ...] = (),
+    packages: tuple[str, ...] = (),
+    whole: bool = True,
+) -> None:
+    """The library, with a log of these samples in every file."""
+    scores = [SimpleNamespace(name=name, scorer=name) for name in listed]
+    config = SimpleNamespace(model_dump=lambda exclude_none: {})
+    told = {"task": "t", "model": "m", "task_args": {}, "scorers": scores, "packages": dict.fromkeys(packages)}
+    spec = SimpleNamespace(**told, model_generate_config=config)
+    log = SimpleNamespace(samples=samples, eval=spec, results=SimpleNamespace(scores=scores) if whole else None)
+    library = SimpleNamespace(read_eval_log=lambda path, resolve_attachments: log)
+    monkeypatch.setattr("gradus.interop.inspect_logs._library", lambda: library)
+
+
+def test_metadata_name_a_task_only_in_logs_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [_sample(index, {"s": "C"}, {"seed": 42, "condition": f"kind {index}"}) for index in range(20)]
+    _stub(monkeypatch, samples, packages=("inspect_ai",))
+    tasks = [each.task for each in read_log(Path("a.eval"), policy="a").episodes]
+    assert (len({task.seed for task in tasks}), {task.condition for task in tasks}) == (20, {"samples"})
+    _stub(monkeypatch, samples, packages=("gradus-rl",))
+    tasks = [each.task for each in read_log(Path("a.eval"), policy="a").episodes]
+    assert ({task.seed for task in tasks}, tasks[7].condition) == ({42}, "kind 7")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "nan", "-inf", "4/5", [1, 0]])
+def test_a_score_that_is_no_finite_number_is_missing(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
+    _stub(monkeypatch, [_sample(index, {"s": value if index == 3 else "0.5"}) for index in range(5)])
+    rewards = [each.reward for each in read_log(Path("a.eval"), policy="a").episodes]
+    assert [reward and reward.value for reward in rewards] == [0.5, 0.5, 0.5, None, 0.5]
+
+
+def test_the_reward_is_the_first_scorer_of_the_log_and_not_of_its_first_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [_sample(0, {"true_reward": 0.5}), *(_sample(index, {"g": 1.0, "true_reward": 0.5}) for index in (1, 2))]
+    _stub(monkeypatch, samples, listed=("g", "true_reward"))
+    log = read_log(Path("a.eval"), policy="a")
+    assert (log.scorer, [each.reward and each.reward.value for each in log.episodes]) == ("g", [None, 1.0, 1.0])
+    assert log.episodes[0].metrics == {"true_reward": 0.5}
+    _stub(monkeypatch, samples, listed=("g", "true_reward"), whole=False)
+    assert read_log(Path("a.eval"), policy="a").scorer == "g"
 
 
 @pytest.fixture
@@ -45,6 +100,16 @@ def test_a_log_of_ours_reads_back(logs: list[Path]) -> None:
         each.seed for each in gradus.load_environment("arithmetic").tasks("held-out", 12)
     }
     assert back.episodes[0].turns[0].action == log.samples[0].output.completion
+
+
+def test_the_grader_is_listed_first_if_the_first_episode_has_no_reward(tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai")
+    spec = gradus.load_environment("arithmetic")
+    episodes = list(roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 3), grader=spec.grader()).episodes)
+    episodes[0] = replace(episodes[0], reward=None)
+    (path,) = write_logs(episodes, tmp_path, model="none")
+    log = read_log(path, policy="gold")
+    assert (log.scorer, log.episodes[0].reward and log.episodes[0].reward.value) == (spec.default_grader, None)
 
 
 def test_logs_are_compared_over_their_samples(logs: list[Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
 from gradus.pipeline.seed_processes import free_cores
-from gradus.pipeline.seeds import run_seeds, seed_recipe
+from gradus.pipeline.seeds import _costs, run_seeds, seed_recipe
 from gradus.reports import write_report
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
@@ -115,9 +116,30 @@ def test_the_doctor_looks_at_every_seed(folder: Path, tmp_path: Path, monkeypatc
 
 def test_runs_of_several_seeds_compare_over_both(folder: Path) -> None:
     pair = compare_runs(named_runs([f"a={folder}", f"b={folder}"]))["conditions"]["main"]["pairs"]["b - a"]["reward"]
-    assert (pair["mean"], pair["wins"], pair["ties"]) == (0.0, 0, 8)
+    assert (pair["mean"], pair["wins"], pair["ties"], pair["p"]) == (0.0, 0, 8, 1.0)
     one = compare_runs(named_runs([f"a={folder / 'seed-0'}", f"all={folder}"]))
     assert one["conditions"]["main"]["policies"]["all"]["episodes"] == 16
+    assert one["one_checkpoint"] == ["a"]
+
+
+def test_costs_are_added_up_before_they_are_rounded(tmp_path: Path) -> None:
+    members = [tmp_path / f"seed-{seed}" for seed in range(5)]
+    for index, member in enumerate(members):
+        member.mkdir()
+        stages = [
+            {"stage": "audit", "seconds": 0.0},
+            {"stage": "teach", "seconds": 1.37, "episodes": 10, "cost": 0.004},
+            {"stage": "eval", "seconds": 0.1, "cost": None if index == 3 else 0.006},
+            {"stage": "sft", "seconds": 0.1, "cost": None},
+        ]
+        (member / "costs.json").write_text(json.dumps({"schema": 2, "stages": stages}))
+    run: Any = SimpleNamespace(state=SimpleNamespace(costs=lambda: [{"stage": "audit", "seconds": 2.0}]))
+    assert _costs(run, members) == [
+        {"stage": "audit", "seconds": 2.0},
+        {"stage": "teach", "seconds": 6.85, "episodes": 50, "cost": 0.02},
+        {"stage": "eval", "seconds": 0.5, "cost": None},
+        {"stage": "sft", "seconds": 0.5},
+    ]
 
 
 @pytest.mark.parametrize(("busy", "usable", "free"), [(0, 4, 4), (30, 4, 3), (100, 4, 1), (50, 2, 2)])

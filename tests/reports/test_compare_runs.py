@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gradus
-from gradus.core import ConfigError
+from gradus.core import ConfigError, StorageError
+from gradus.core.strictness import VARIABLE
 from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
-from gradus.rollouts import roll_out, write_episodes
+from gradus.reports.verdict import verdict_on
+from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
 from tests.fakes import results_document
 
@@ -83,3 +87,89 @@ def test_what_cannot_be_compared_is_refused(runs: dict[str, Path]) -> None:
     (runs["high"] / "results.json").write_text(json.dumps(results_document("memory")))
     with pytest.raises(ConfigError, match="environment"):
         compare_runs(runs)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ("rewards = ['correctness']", "rewards = [['correctness', 10.0]]", "rewards: low correctness=1, high correctness=10"),
+        ("weights = {play = 1}", "weights = {play = 2.0}", "weights: low play=1, high play=2"),
+        ("", "[stepping]\nstep_seconds = 5", "stepping.step_seconds: low has none, high 5"),
+        ("rewards = ['length=1']", "rewards = [{function = 'length', settings = {limit = 9}}]", "{'limit': 9}"),
+    ],
+)  # fmt: skip
+def test_rewards_of_one_name_and_another_composition_are_refused(
+    runs: dict[str, Path], a: str, b: str, told: str
+) -> None:
+    for folder, table in ((runs["low"], a), (runs["high"], b)):
+        (folder / "recipe.toml").write_text(f'environment = "rhythm"\n{table}\n')
+    with pytest.raises(ConfigError, match="gradus eval rhythm --policy") as refused:
+        compare_runs(runs)
+    assert told in str(refused.value)
+
+
+def test_rewards_that_are_written_in_two_ways_are_the_same(runs: dict[str, Path]) -> None:
+    compare = "gradus.pipeline.recipe_files.load_recipe"
+    ways = ("rewards = ['correctness=2']", "rewards = [{function = 'correctness', weight = 2.0}]")
+    for folder, table in zip(runs.values(), ways, strict=True):
+        (folder / "recipe.toml").write_text(f'environment = "rhythm"\n{table}\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, lambda *_, **__: SimpleNamespace(spec=lambda: gradus.load_environment("rhythm")))
+        assert compare_runs(runs)["conditions"]
+
+
+def test_what_one_checkpoint_cannot_say_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
+    document = compare_runs(runs)
+    assert document["one_checkpoint"] == ["low", "high"]
+    assert any("low and high are one checkpoint each" in each for each in verdict_on(document).cautions)
+    several = tmp_path / "several"
+    for seed in (0, 1):
+        shutil.copytree(runs["low"], several / f"seed-{seed}")
+    (several / "seeds.json").write_text('{"schema": 2, "seeds": [0, 1]}')
+    shutil.copy(runs["low"] / "results.json", several)
+    document = compare_runs({"all": several, "one": runs["high"]})
+    assert document["one_checkpoint"] == ["one"]
+    cautions = " ".join(verdict_on(document).cautions)
+    assert "over 2 training seeds" in cautions
+    assert "one is one checkpoint: its own training seed is not taken into account" in cautions
+    assert "one_checkpoint" not in compare_runs({"all": several, "again": several})
+
+
+def _moved(run: Path, change: Any) -> None:
+    """Store the episodes of a run with other tasks."""
+    file = run / "eval" / "episodes.jsonl.gz"
+    write_episodes(file, [change(each) for each in read_episodes(file).episodes], environment="rhythm")
+
+
+def _next_row(episode: Any) -> Any:
+    return replace(episode, task=replace(episode.task, seed=episode.task.seed + 1))
+
+
+def test_tasks_are_paired_by_what_they_ask_if_data_moved(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row was inserted before all others, so each task has the next seed, and one is of another condition now."""
+    before = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]
+    assert capsys.readouterr().err == ""
+    _moved(runs["high"], _next_row)
+    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"] == before
+    assert "8 tasks are paired by what they ask" in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(StorageError, match="other tasks under 7 of the seeds of in-distribution"):
+        compare_runs(runs)
+    monkeypatch.delenv(VARIABLE)
+    _moved(runs["high"], lambda each: replace(each, task=replace(each.task, id=f"other {each.task.id}")))
+    with pytest.raises(ConfigError, match="no task of one"):
+        compare_runs(runs)
+
+
+def test_tasks_that_say_nothing_of_what_they_ask_are_paired_by_seed(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in runs.values():
+        _moved(run, lambda each: replace(each, task=replace(each.task, id="")))
+    pair = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]
+    assert (pair["episodes"], capsys.readouterr().err) == (8, "")
+    _moved(runs["high"], _next_row)
+    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 7
+    assert "begin with other texts under 7 of the seeds" in capsys.readouterr().err

@@ -90,6 +90,24 @@ def test_a_long_run_is_thinned() -> None:
     assert len(curve.series[0].x) <= LONGEST
 
 
+def test_what_is_measured_now_and_then_is_drawn_however_long_the_run_is() -> None:
+    """With 1,200 steps each second point is drawn, and validation at every 50th step fell between them."""
+    for steps in (600, 1200, 12_000, 12_001):
+        lines = [{"kind": "sft", "step": number, "loss": 1.0 / number} for number in range(1, steps + 1)]
+        for line in lines[49::50]:
+            line["validation_loss"] = 2.0
+        training, validation = sft_curves(lines)[0].series
+        assert (training.name, len(training.x) <= LONGEST, training.x[-1]) == ("training", True, steps)
+        assert (validation.name, validation.dots, validation.x[-1]) == ("validation", True, steps // 50 * 50)
+        assert len(validation.x) == min(steps // 50, LONGEST)
+
+
+def test_gaps_that_come_at_the_pace_of_thinning_hide_nothing() -> None:
+    lines = [step(number, kl=None if number % 3 == 1 else 0.5) for number in range(1, 3 * LONGEST + 1)]
+    (kl,) = (curve.series[0] for curve in grpo_curves(lines) if curve.title == "KL")
+    assert kl.y == [0.5] * LONGEST
+
+
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60), st.integers(1, 15))
 def test_a_running_mean_stays_within_its_values(values: list[float], window: int) -> None:
     curves = running_mean(values, window)

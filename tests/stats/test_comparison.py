@@ -55,6 +55,23 @@ def test_swapping_sides_mirrors_the_result():
     assert back.p == pytest.approx(there.p)
 
 
+def test_rounding_of_averages_is_a_tie():
+    left, right = [(0.1 + 0.2 + 0.3) / 3] * 8, [(0.3 + 0.2 + 0.1) / 3] * 8
+    assert left != right
+    result = paired_difference(left, right)
+    assert (result.mean, result.wins, result.ties, result.p) == (0.0, 0, 8, 1.0)
+    moved = paired_difference([1e6 + 0.1 * i for i in range(9)], [1e6 - 0.5 + 0.1 * i for i in range(9)])
+    assert (moved.wins, moved.low, moved.p) == (9, None, 2 * 0.5**9)
+    assert paired_difference([1e-9, 3e-9], [1e-10, 1e-9]).wins == 2
+
+
+def test_clusters_that_do_not_differ_have_no_interval():
+    values, labels = [0.1, 0.5, 0.5, 0.1, 0.3, 0.3], ["a", "a", "b", "b", "c", "c"]
+    result = paired_difference(values, [0.0] * 6, labels)
+    assert (result.low, result.sd, result.p) == (None, None, 0.25)
+    assert mean_interval(values, clusters=labels).low is None
+
+
 def test_too_few_pairs_are_undefined():
     for result in (paired_difference([], []), paired_difference([1.0], [0.5])):
         assert (result.low, result.bca_low, result.p, result.sd, result.t) == (None, None, None, None, None)
@@ -74,6 +91,7 @@ def test_two_right_answers_of_two_prove_nothing():
     result = paired_difference([1.0, 1.0], [0.0, 0.0])
     assert result.p == 0.5
     assert result.low < 0 < result.high <= 1
+    assert result.sd is None
     assert mean_interval([1.0, 1.0]).low == pytest.approx(0.342, abs=0.001)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradus.stats import crossed_difference, crossed_interval, mean_interval, paired_difference
+from gradus.stats import crossed_difference, crossed_interval, mean_interval, paired_difference, tango_interval
 
 # Standard deviations of seeds, tasks and noise: no effect of seeds, a small one, a large one, and nothing but noise.
 MIXES = [(0.0, 1.0, 1.0), (0.1, 1.0, 0.5), (0.5, 1.0, 1.0), (0.1, 0.0, 1.0)]
@@ -59,10 +59,55 @@ def test_one_row_on_both_sides_is_the_paired_difference():
     assert (crossed.low, crossed.high, crossed.p) == pytest.approx((plain.low, plain.high, plain.p), abs=1e-9)
 
 
-def test_a_task_that_lacks_a_value_is_left_out_everywhere():
+def test_a_missing_value_is_missing_for_its_seed_alone():
     interval = crossed_interval([[1.0, None, 3.0, 5.0], [2.0, 9.0, 3.0, 4.0]])
-    assert (interval.n, interval.mean) == (3, 3.0)
-    assert crossed_interval([[None, None], [1.0, None]]).mean is None
+    assert (interval.n, interval.mean) == (4, 3.75)
+    quarters = [[None if task % 4 == seed else float(task % 5) for task in range(20)] for seed in range(4)]
+    seeds = [[value for value in row if value is not None] for row in quarters]
+    mean = np.mean([np.mean(row) for row in seeds])
+    interval = crossed_interval(quarters)
+    assert (interval.n, interval.mean) == (20, pytest.approx(mean))
+    assert interval.low < mean < interval.high
+    for matched, other in ((True, [[0.0] * 20] * 4), (False, [[0.0] * 20] * 3), (False, [[0.0] * 20])):
+        paired = crossed_difference(quarters, other, matched=matched)
+        assert (paired.n, paired.wins, paired.ties, paired.mean) == (20, 16, 4, pytest.approx(mean))
+        assert paired.p < 0.05
+
+
+def test_what_a_task_lacks_on_one_side_does_not_make_the_other_better():
+    tasks = np.arange(20.0)
+    hard_ones_failed = [[None if task > 9 + seed else task for task in tasks] for seed in range(3)]
+    for other in ([list(tasks)], [list(tasks)] * 2):
+        paired = crossed_difference(hard_ones_failed, other, matched=False)
+        assert (paired.n, paired.mean, paired.p) == (12, 0.0, 1.0)
+
+
+def test_seeds_without_a_value_are_not_counted_as_seeds():
+    one_left = [[None, None, None], [1.0, 2.0, 4.0]]
+    assert crossed_interval(one_left).low is None
+    paired = crossed_difference(one_left, [[0.0, 0.0, 0.0]], matched=False)
+    assert (paired.mean, paired.p) == (pytest.approx(7 / 3), None)
+    assert crossed_interval([[None, None], [1.0, None]]).mean == 1.0
+    assert crossed_interval([[None], [None]]).mean is None
+
+
+@pytest.mark.parametrize("solved", [False, True])
+def test_intervals_hold_with_missing_values(solved):
+    """A quarter is missing by chance, or a value is known if a task is solved, which easy ones are more often."""
+    rng = np.random.default_rng(11)
+    held = wins = 0
+    for _ in range(400):
+        ease = rng.standard_normal(50)
+        chance = 1 / (1 + np.exp(-ease)) if solved else 0.75
+        x, y = (
+            np.where(rng.random((3, 50)) < chance, ease + np.array(table(rng, 3, 50, (0.2, 0.0, 1.0))), np.nan).tolist()
+            for _ in range(2)
+        )
+        interval = crossed_interval(x)
+        held += interval.low <= (0.4133 if solved else 0.0) <= interval.high
+        wins += crossed_difference(x, y, matched=False).p < 0.05
+    assert held > 0.93 * 400
+    assert wins <= 0.05 * 400
 
 
 def test_shares_stay_between_0_and_1_and_certain_ones_have_a_width():
@@ -71,6 +116,29 @@ def test_shares_stay_between_0_and_1_and_certain_ones_have_a_width():
     assert 0.9 < crossed_interval([[1.0] * 40] * 3).low < 1
 
 
-def test_values_that_never_differ_prove_nothing():
-    nothing = crossed_difference([[2.0, 2.0, 2.0]] * 3, [[1.0, 1.0, 1.0]] * 3, matched=True)
-    assert (nothing.mean, nothing.low, nothing.p) == (1.0, None, None)
+@pytest.mark.parametrize(("seeds", "p"), [(3, 0.25), (6, 2 * 0.5**6)])
+def test_a_perfect_result_is_as_sure_as_its_tasks_and_its_seeds(seeds, p):
+    for matched, other in ((True, seeds), (False, seeds), (False, 1)):
+        right = crossed_difference([[1.0] * 30] * seeds, [[0.0] * 30] * other, matched=matched)
+        assert (right.mean, right.p) == (1.0, p)
+        assert (right.low, right.high) == tango_interval(30, 0, 30)
+    constant = crossed_difference([[2.5] * 4] * seeds, [[1.0] * 4] * seeds, matched=True)
+    assert (constant.mean, constant.low, constant.p) == (1.5, None, max(p, 2 * 0.5**4))
+
+
+def test_nothing_is_proven_by_a_table_without_an_error():
+    same = crossed_difference([[2.0, 2.0, 2.0]] * 3, [[2.0, 2.0, 2.0]] * 3, matched=True)
+    assert (same.mean, same.low, same.p) == (0.0, None, 1.0)
+    turned = [[1.0, 2.0, 3.0], [2.0, 3.0, 1.0]]  # seeds of one mean, tasks closer than noise
+    interval = crossed_interval(turned)
+    assert (interval.low, interval.high) == pytest.approx(tuple(vars(mean_interval([1.5, 2.5, 2.0])).values())[1:3])
+
+
+def test_rounding_is_no_win():
+    up, down = [[0.1] * 8, [0.2] * 8, [0.3] * 8], [[0.3] * 8, [0.2] * 8, [0.1] * 8]
+    for matched in (True, False):
+        paired = crossed_difference(up, down, matched=matched)
+        assert (paired.wins, paired.ties, paired.mean) == (0, 8, 0.0)
+    paired = crossed_difference([[0.1 + 0.2, 0.7]] * 2, [[0.3, 0.7]] * 2, matched=True)
+    assert (paired.ties, paired.p) == (2, 1.0)
+    assert crossed_interval([[0.1 + 0.2, 0.1], [0.1, 0.3]]).low is None

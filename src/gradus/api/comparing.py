@@ -86,7 +86,7 @@ def evaluate(
     """Roll out policies on the same seeds and compare them, with intervals.
 
     ``policies`` and ``against``: names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy
-    objects, several of them, a mapping from the name to show, or ``all`` scripted ones. ``pairs``: as ``(a, b)`` or ``"a-b"``. ``env`` may be left out if a run is among them.
+    objects, several of them, a mapping from the name to show, or ``all`` scripted ones; names must differ. ``pairs``: as ``(a, b)`` or ``"a-b"``. ``env`` may be left out if a run is among them.
     ``samples``: episodes of each task. ``pass_k``: for each k the chance that one of k samples passes, as the figure ``pass@k``.
     ``sampling``: ``temperature`` (0 is greedy), ``max_new_tokens`` and ``keep_history`` of models, if not as they were trained.
 
@@ -99,10 +99,10 @@ def evaluate(
     from gradus.pipeline.policies import make_policy
     from gradus.policies.local.shelf import ModelShelf
 
-    chosen = {**_named(policies), **_named(against)}
+    chosen = _named(policies, against)
     spec = load_environment(env or _environment_of(chosen.values()), rewards=rewards)
     if policies == "all":
-        chosen = _named(scripted_names(spec))
+        chosen = _named(scripted_names(spec), against)
     if pairs is not None:
         pairs = [parse_pair(each, list(chosen)) if isinstance(each, str) else each for each in pairs]
     shelf = ModelShelf()
@@ -127,12 +127,22 @@ def evaluate(
     return Scores(spec, result)
 
 
-def _named(policies: Any) -> dict[str, Any]:
+def _named(*given: Any) -> dict[str, Any]:
+    """Name -> policy, of all that was given. What is given twice counts once; raises ConfigError if two policies have one name."""
+    named: dict[str, Any] = {}
+    for name, policy in (each for policies in given for each in _labeled(policies)):
+        if name in named and named[name] != policy:
+            raise ConfigError(f"two policies are called {name!r}; give each a name of its own, as {{'name': policy}}")
+        named[name] = policy
+    return named
+
+
+def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
-        return dict(policies)
+        return list(cast(Mapping[str, Any], policies).items())
     single = isinstance(policies, str | Path | Run) or hasattr(policies, "start")
     several: list[Any] = [policies] if single else [*cast(Iterable[Any], policies)]
-    return {_label(each): each for each in several}
+    return [(_label(each), each) for each in several]
 
 
 def _label(policy: Any) -> str:
@@ -191,7 +201,8 @@ def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:
     """Compare runs of one environment by their stored evaluations, paired over the tasks; nothing is rolled out.
 
     ``runs``: folders, ``name=folder``, or runs; or logs of inspect_ai, paired over their samples. Runs of several training seeds are paired
-    over those too, if they have the same ones. ``policy``: the one of each run that is compared; the best trained one that
+    over those too, if they have the same ones. Runs whose rewards are composed differently are refused; if data changed between runs, tasks are
+    paired by what they ask. ``policy``: the one of each run that is compared; the best trained one that
     all have if None. p-values are corrected for the number of pairs and conditions.
 
     >>> import gradus

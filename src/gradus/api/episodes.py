@@ -233,7 +233,8 @@ def _compared(spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode]
         by_condition.setdefault(each.task.condition, {}).setdefault(each.policy, []).append(each)
     for policies in by_condition.values():
         if against not in policies:
-            tasks = list({each.task.seed: each.task for several in policies.values() for each in several}.values())
+            stored = {each.task.seed: each.task for several in policies.values() for each in several}
+            tasks = [replace(task, id="") for task in stored.values()]  # what it asks now: data may have changed since
             policies[against] = list(roll_out(spec, make_policy(spec, against), tasks, grader=grader).episodes)
     names = dict.fromkeys(name for policies in by_condition.values() for name in policies)
     pairs = [(name, against) for name in names if name != against]

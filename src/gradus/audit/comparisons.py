@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradus.audit.bounds import high_of, low_of
+from gradus.audit.bounds import ENOUGH, high_of, low_of
 from gradus.audit.panel import best_reflex
 from gradus.audit.records import Check, PanelEpisodes, Status, signed, tasks_to_settle
 from gradus.core import Grader, child_seed
@@ -68,7 +68,7 @@ def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
 
 def _is_level(aim: Paired) -> bool:
     """Whether the true reward is known to be the same on both sides, so that there is no step to see."""
-    return low_of(aim) == high_of(aim) == 0
+    return aim.ties == aim.n >= ENOUGH
 
 
 def _settled_by(tasks: Sequence[int | None]) -> str:

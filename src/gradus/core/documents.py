@@ -116,6 +116,9 @@ class Results(TypedDict):
     samples: NotRequired[int]
     graders: NotRequired[dict[str, Conditions]]
     power: NotRequired[dict[str, float]]
+    one_checkpoint: NotRequired[
+        list[str]
+    ]  # runs of one training seed in a comparison, whose own seed no interval takes into account
     promises: NotRequired[list[PromiseOutcome]]
     quick: NotRequired[bool]
 

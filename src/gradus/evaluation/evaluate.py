@@ -8,7 +8,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, Results
-from gradus.evaluation.summary import Figures, holm_adjusted, pair_record, policy_record
+from gradus.evaluation.summary import Figures, holm_adjusted, on_same_tasks, pair_record, policy_record
 from gradus.rollouts import MAX_CONCURRENT, regrade, roll_out
 
 Progress = Callable[[str, int, int], None]
@@ -198,7 +198,9 @@ def _conditions(
     for condition, policies in rollouts.items():
         declared = spec.conditions.get(condition)
         cluster = declared.cluster if declared else None
-        figures = {name: Figures.of(spec, grader, episodes, cluster, pass_k) for name, episodes in policies.items()}
+        figures = on_same_tasks(
+            {name: Figures.of(spec, grader, episodes, cluster, pass_k) for name, episodes in policies.items()}
+        )
         records[condition] = {
             "episodes": max((len(episodes) for episodes in policies.values()), default=0),
             "summary": declared.summary if declared else "",

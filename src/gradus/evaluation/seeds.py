@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import fsum
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Grader
@@ -13,6 +14,7 @@ from gradus.evaluation.summary import (
     Values,
     counts,
     holm_adjusted,
+    on_same_tasks,
     pair_record,
     policy_record,
     rounded,
@@ -67,15 +69,18 @@ def _condition(
     """A condition's record under one grader; ``again``: it has to grade the episodes first."""
     declared = spec.conditions.get(condition)
     cluster = declared.cluster if declared else None
-    figures = {
-        name: {
-            seed: Figures.of(spec, grader, regrade(spec, episodes, grader) if again else episodes, cluster, pass_k)
+    rolled_out = on_same_tasks(
+        {
+            (name, seed): Figures.of(
+                spec, grader, regrade(spec, episodes, grader) if again else episodes, cluster, pass_k
+            )
+            for name, of_seeds in policies.items()
             for seed, episodes in of_seeds.items()
         }
-        for name, of_seeds in policies.items()
-    }
+    )
+    figures = {name: {seed: rolled_out[name, seed] for seed in of_seeds} for name, of_seeds in policies.items()}
     return {
-        "episodes": max((len(each.seeds) for several in figures.values() for each in several.values()), default=0),
+        "episodes": max((len(each.episodes) for each in rolled_out.values()), default=0),
         "summary": declared.summary if declared else "",
         "clustered": cluster is not None,
         "policies": {name: _policy_record(each) for name, each in figures.items()},
@@ -162,7 +167,7 @@ def _point(figures: Figures, name: str, place: int) -> Values | None:
 
 def _average(values: Values) -> float | None:
     known = [value for value in values if value is not None]
-    return rounded(sum(known) / len(known)) if known else None
+    return rounded(fsum(known) / len(known)) if known else None
 
 
 def _minus(a: Values, b: Values) -> Values:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
-from typing import Any
+from dataclasses import dataclass, replace
+from math import fsum, isfinite
+from typing import Any, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import Mean, PairedMean
@@ -21,6 +21,7 @@ _RESERVED = frozenset(
     {"reward", "actions", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"}
 )
 
+T = TypeVar("T")
 Values = list[float | None]
 
 
@@ -34,6 +35,7 @@ class Figures:
     components: Mapping[str, Values]
     curves: Mapping[str, list[Values]]  # name -> points -> tasks
     clusters: list[str] | None
+    ids: list[str]  # of the tasks' contents; empty texts if they were not stored
 
     @staticmethod
     def of(
@@ -79,7 +81,34 @@ class Figures:
             components={name: by_task(values) for name, values in components.items()},
             curves={name: [by_task(values) for values in points] for name, points in curves.items()},
             clusters=[cluster(each) if each else "" for each in kept] if cluster else None,
+            ids=[episodes[places[0]].task.id for places in samples],
         )
+
+
+def on_same_tasks(figures: Mapping[T, Figures]) -> dict[T, Figures]:
+    """Figures whose ``seeds`` stand for the same tasks. They do already, unless data changed between the rollouts: if a seed has another
+    task in one of them, tasks are numbered anew by what they ask.
+    """
+    if not tasks_moved(list(figures.values())):
+        return dict(figures)
+    numbers: dict[tuple[str | int, int], int] = {}
+
+    def numbered(each: Figures) -> list[int]:
+        met: Counter[str] = Counter()
+        seeds: list[int] = []
+        for seed, content in zip(each.seeds, each.ids, strict=True):
+            met[content] += 1  # a task may stand in the data twice
+            seeds.append(numbers.setdefault((content, met[content]) if content else (seed, 0), len(numbers)))
+        return seeds
+
+    return {name: replace(each, seeds=numbered(each)) for name, each in figures.items()}
+
+
+def tasks_moved(figures: Sequence[Figures]) -> bool:
+    """Whether some seed stands for different tasks."""
+    first: dict[int, str] = {}
+    known = ((seed, content) for each in figures for seed, content in zip(each.seeds, each.ids, strict=True) if content)
+    return any(first.setdefault(seed, content) != content for seed, content in known)
 
 
 def _samples(episodes: Sequence[Episode]) -> list[list[int]]:
@@ -92,7 +121,7 @@ def _samples(episodes: Sequence[Episode]) -> list[list[int]]:
 
 def _average(values: Values, places: Sequence[int]) -> float | None:
     known = [value for place in places if (value := values[place]) is not None]
-    return sum(known) / len(known) if known else None
+    return fsum(known) / len(known) if known else None
 
 
 def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: int) -> Values:

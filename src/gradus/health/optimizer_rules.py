@@ -31,11 +31,11 @@ def logp_diff_max(history: History) -> Finding | None:
 
 
 def not_a_number(history: History) -> Finding | None:
-    """JSON has no NaN, so a writer may leave NaN, Infinity, or null where every earlier step had a number."""
+    """JSON has no NaN, so a writer may leave NaN, Infinity, or null. A step in which nothing was trained has null, too, and is no fault."""
+    record = history.records[-1]
     for name in ("loss", "grad_norm"):
-        record = history.records[-1]
         value = record.get(name)
-        gone = name in record and value is None and len(history.known(name, 6)) >= 5 and record.get("trained_tokens", 1)
+        gone = name in record and value is None and record.get("trained_tokens", 1)
         if gone or (isinstance(value, float) and not np.isfinite(value)):
             return Finding(severity="stop", evidence=f"{name} is {'null' if value is None else value}")
     return None

@@ -46,11 +46,15 @@ RULES: tuple[Rule, ...] = (
         "grammar are the same on both sides and that the model is in evaluation mode while it samples.",
         check=optimizer_rules.logp_diff_max,
     ),
-    Rule(
-        name="not a number",
-        summary="the loss or the gradient is no longer finite",
-        remedy="Restore the last checkpoint, halve the learning rate, and look at the precision (bf16 rather than fp16).",
-        check=optimizer_rules.not_a_number,
+    *(
+        Rule(
+            name="not a number",
+            summary="the loss or the gradient is not finite",
+            remedy="Restore the last checkpoint, halve the learning rate, and look at the precision (bf16 rather than fp16).",
+            check=optimizer_rules.not_a_number,
+            kind=kind,
+        )
+        for kind in ("step", "sft")
     ),
     Rule(
         name="gradient spike",

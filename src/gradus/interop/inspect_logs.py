@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -41,6 +42,9 @@ _WORDS = {
 }  # as inspect_ai scores them
 
 
+_PACKAGE = "gradus-rl"  # in a log's packages: we wrote it
+
+
 @dataclass(frozen=True, kw_only=True)
 class InspectLog:
     """A log as ours: its task, its first scorer, an episode for each sample and epoch, and its settings."""
@@ -59,6 +63,8 @@ def is_log(path: Path) -> bool:
 def read_log(path: Path, *, policy: str) -> InspectLog:
     """A log's samples as episodes of ``policy``. The first scorer's value is the reward; other scorers become metrics.
 
+    Scorers are in the order of the log's results. Values that are no finite number are missing. What a sample's metadata say of seed and
+    condition is read if Gradus wrote the log; anyone else may mean something else by them.
     Raises ConfigError if inspect_ai is not installed or the log holds no scored sample, StorageError if it cannot be read.
     """
     logs = _library()
@@ -67,15 +73,16 @@ def read_log(path: Path, *, policy: str) -> InspectLog:
     except Exception as error:  # the library raises what its parsers raise
         raise StorageError(f"{path} is no log that inspect_ai can read: {str(error).splitlines()[0]}") from error
     samples: Sequence[Any] = log.samples or ()
-    scorers = list(dict.fromkeys(name for sample in samples for name in sample.scores or ()))
+    scorers = _scorers(log, samples)
     if not scorers:
         raise ConfigError(f"{path} holds no scored sample; run its evaluation to the end, with a scorer")
+    own = _PACKAGE in (log.eval.packages or {})
     generated = log.eval.model_generate_config.model_dump(exclude_none=True)
     settings = {"model": log.eval.model, **log.eval.task_args, **generated}
     return InspectLog(
         task=log.eval.task,
         scorer=scorers[0],
-        episodes=[_episode(sample, log.eval.task, policy, scorers) for sample in samples],
+        episodes=[_episode(sample, log.eval.task, policy, scorers, own=own) for sample in samples],
         settings={name: str(value) for name, value in settings.items()},
     )
 
@@ -88,16 +95,26 @@ def _library() -> Any:
     return log
 
 
-def _episode(sample: Any, task: str, policy: str, scorers: Sequence[str]) -> Episode:
+def _scorers(log: Any, samples: Sequence[Any]) -> list[str]:
+    """The names of all scores, in the order of the log's results; samples may lack some."""
+    found = dict.fromkeys(name for sample in samples for name in sample.scores or ())
+    if log.results:
+        listed = [name for each in log.results.scores for name in (each.name, each.scorer)]
+    else:  # the evaluation was broken off
+        listed = [each.name for each in log.eval.scorers or ()]
+    return list(dict.fromkeys([name for name in listed if name in found] + list(found)))
+
+
+def _episode(sample: Any, task: str, policy: str, scorers: Sequence[str], *, own: bool) -> Episode:
     values = {name: _number(score.value) for name, score in (sample.scores or {}).items()}
     failure = sample.error and Failure(stage="act", type="EvalError", message=sample.error.message)
     reward = Reward(grader=scorers[0], value=values.get(scorers[0]))
-    own = sample.metadata or {}
+    told = (sample.metadata or {}) if own else {}
     return Episode(
         task=Task(
             environment=task,
-            seed=own["seed"] if isinstance(own.get("seed"), int) else _stable(sample.id),
-            condition=str(own.get("condition", "samples")),
+            seed=told["seed"] if isinstance(told.get("seed"), int) else _stable(sample.id),
+            condition=str(told.get("condition", "samples")),
             id=str(sample.id),
         ),
         policy=policy,
@@ -127,12 +144,13 @@ def _turns(sample: Any) -> Iterable[Turn]:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, str):
-        try:
-            return _WORDS.get(value.upper(), float(value))
-        except ValueError:
-            return _WORDS.get(value.upper())
-    return float(value) if isinstance(value, int | float) else None
+    if isinstance(value, str) and value.upper() in _WORDS:
+        return _WORDS[value.upper()]
+    try:
+        number = float(value) if isinstance(value, str | int | float) else None
+    except ValueError:
+        return None
+    return number if number is not None and isfinite(number) else None
 
 
 def _stable(name: int | str) -> int:
@@ -184,11 +202,12 @@ def _log(logs: Any, episodes: Sequence[Episode], condition: str, name: str, mode
         model=name,
         model_args={"checkpoint": model},
         config=logs.EvalConfig(epochs=1 + max(episode.member for episode in episodes)),
-        packages={"gradus-rl": __version__},
+        packages={_PACKAGE: __version__},
     )
+    graders = [each.reward.grader for each in episodes if each.reward and each.reward.value is not None]
     scores = [
         logs.EvalScore(name=scorer, scorer=scorer, metrics=_metrics(logs, [s.scores[scorer].value for s in samples if scorer in s.scores]))
-        for scorer in dict.fromkeys(scorer for sample in samples for scorer in sample.scores)
+        for scorer in dict.fromkeys([*graders, *(scorer for sample in samples for scorer in sample.scores)])
     ]  # fmt: skip
     whole = sum(sample.error is None for sample in samples)
     results = logs.EvalResults(total_samples=len(samples), completed_samples=whole, scores=scores)
@@ -210,7 +229,7 @@ def _sample(logs: Any, episode: Episode, model: str) -> Any:
     messages = [_message(each) for each in _conversation(episode)]
     values = {"true_reward": episode.metrics.get("true_reward"), **episode.metrics}
     graded = episode.reward
-    scores = {name: Score(value=value) for name, value in values.items() if value is not None}
+    scores = {name: Score(value=value) for name, value in values.items() if value is not None and isfinite(value)}
     if graded is not None and graded.value is not None:
         first = Score(value=graded.value, metadata={"components": dict(graded.components)})
         scores = {graded.grader: first, **scores}

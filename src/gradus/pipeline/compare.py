@@ -14,11 +14,13 @@ from gradus.core.members import stored_file
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
+from gradus.pipeline.state import CHECKPOINTS
 from gradus.reports import render_report
 from gradus.reports.run_files import RunRecord, read_run, seed_folders
 from gradus.rollouts import read_episodes
 
 STUDENTS = ("grpo", "sft", "base")
+_LIMITS = ("step_seconds", "episode_seconds")  # beyond them an episode has no reward
 
 
 def named_runs(given: Sequence[str]) -> dict[str, Path]:
@@ -47,7 +49,8 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     """The document of an evaluation whose policies are the runs, paired over tasks, and over training seeds if runs have the same ones.
 
     ``policy``: the policy of each run; if None the best trained one that all of them were evaluated with. p-values are
-    corrected (Holm) over conditions and pairs. Raises ConfigError if the runs share no environment, grader, policy or task.
+    corrected (Holm) over conditions and pairs. ``one_checkpoint`` names the runs of one training seed, whose own seed no interval takes
+    into account. Raises ConfigError if the runs share no environment, grading, policy or task.
     """
     from gradus.evaluation import compare_seeds
 
@@ -58,6 +61,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
     environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
     grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
+    _graded_alike(runs, environment)
     files = {name: _episodes(folder) for name, folder in runs.items()}
     shared = set.intersection(
         *({episode.policy for episodes in of_seeds.values() for episode in episodes} for of_seeds in files.values())
@@ -73,7 +77,42 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     seeds = (
         sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
     )
-    return compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
+    document = compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
+    single = [name for name, of_seeds in files.items() if len(of_seeds) == 1]
+    if single and CHECKPOINTS.get(chosen, ("model",))[0] != "model":
+        document["one_checkpoint"] = single
+    return document
+
+
+def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
+    """Raise ConfigError if recipes compose their rewards differently: graders of one name then measure different things."""
+    recipes = {name: folder / "recipe.toml" for name, folder in runs.items()}
+    tables = {name: _grading(read_toml(path)) for name, path in recipes.items() if path.is_file()}
+    keys = dict.fromkeys(key for table in tables.values() for key in table)
+    differing = [key for key in keys if len({str(table.get(key)) for table in tables.values()}) > 1]
+    if differing:
+        values = {key: [f"{name} {table.get(key, 'has none')}" for name, table in tables.items()] for key in differing}
+        told = "; ".join(f"{key}: {', '.join(each)}" for key, each in values.items())
+        raise ConfigError(
+            f"the runs were not graded in one way ({told}); only what was measured in one way can be compared. Evaluate them with one "
+            f"grader: gradus eval {environment} --policy {','.join(map(str, runs.values()))} --grader NAME (or --reward NAME=WEIGHT)"
+        )
+
+
+def _grading(table: Mapping[str, Any]) -> dict[str, str]:
+    """What a recipe says of how episodes are graded, in one form."""
+    from gradus.rewards.catalog import RewardConfig
+
+    said: dict[str, str] = {}
+    if table.get("rewards"):
+        rewards = [RewardConfig.model_validate(each) for each in table["rewards"]]
+        said["rewards"] = " + ".join(f"{each.function}={each.weight:g}{each.settings or ''}" for each in rewards)
+    if table.get("weights"):
+        said["weights"] = " + ".join(f"{name}={weight:g}" for name, weight in sorted(table["weights"].items()))
+    if table.get("reward_messages"):
+        said["reward_messages"] = "true"
+    stepping = table.get("stepping") or {}
+    return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in _LIMITS if key in stepping}
 
 
 def _rollouts(
@@ -91,9 +130,41 @@ def _rollouts(
         }
         if all(episodes for of_seeds in of_runs.values() for episodes in of_seeds.values()):
             rollouts[condition] = of_runs
+    rollouts = {name: of_runs for name, of_runs in rollouts.items() if _shares_tasks(name, of_runs)}
     if not rollouts:
-        raise ConfigError("the runs share no condition; evaluate them on the same ones")
+        raise ConfigError(
+            "the runs share no condition, or no task of one; evaluate them on the same conditions and data"
+        )
     return rollouts
+
+
+def _shares_tasks(condition: str, of_runs: Mapping[str, Mapping[int, Sequence[Episode]]]) -> bool:
+    """Whether there is a task to compare on. Says so if a seed has not the same task everywhere, as after a change of a data file."""
+    several = [episodes for of_seeds in of_runs.values() for episodes in of_seeds.values()]
+    contents = [{each.task.seed: each.task.id for each in episodes if each.task.id} for episodes in several]
+    begun = [{each.task.seed: each.turns[0].observation for each in episodes if each.turns} for episodes in several]
+    if moved := _differing(contents):
+        shared = set.intersection(*(set(each.values()) for each in contents if each))
+        go_around(
+            f"the runs have other tasks under {moved} of the seeds of {condition}, because their data differ",
+            f"{len(shared)} tasks are paired by what they ask",
+        )
+        return bool(shared)
+    if other := _differing(begun):
+        go_around(
+            f"the runs begin with other texts under {other} of the seeds of {condition}: the environment or its data differ",
+            "tasks are paired by their seeds",
+        )
+    return True
+
+
+def _differing(values: Sequence[Mapping[int, str]]) -> int:
+    """How many seeds have not the same value wherever they have one."""
+    by_seed: dict[int, set[str]] = {}
+    for each in values:
+        for seed, value in each.items():
+            by_seed.setdefault(seed, set()).add(value)
+    return sum(len(each) > 1 for each in by_seed.values())
 
 
 def _compare_logs(runs: Mapping[str, Path]) -> Results:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gradus.core.files import write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
+from gradus.reports.results import differences
 from gradus.reports.run_files import seed_folders
 
 
@@ -46,17 +47,21 @@ def diagnosis_of(run: Path) -> Diagnoses:
 
 
 def evaluation_records(run: Path) -> list[dict[str, Any]]:
-    """What the evaluation of a run says of GRPO against the student before it, as records for the rules."""
+    """What the evaluation of a run says of GRPO against the student before it, whichever way round it was stored, as records for the rules."""
     path = run / "results.json"
     if not path.is_file():
         return []
     conditions = read_document(path, Results)["conditions"]
-    return [
-        {"kind": "evaluation", "condition": condition, "pair": pair, **stored["pairs"][pair]}
-        for condition, stored in list(conditions.items())[:1]
-        for pair in ("grpo - sft", "grpo-greedy - sft-greedy", "grpo - base")
-        if pair in stored["pairs"]
-    ]
+    records: list[dict[str, Any]] = []
+    for condition in list(conditions)[:1]:
+        stored = {(each.first, each.second): each for each in differences(conditions, condition)}
+        for first, second in (("grpo", "sft"), ("grpo-greedy", "sft-greedy"), ("grpo", "base")):
+            turned = stored.get((second, first))
+            pair = stored.get((first, second)) or (turned.reversed() if turned else None)
+            if pair is not None:
+                figures = {name: asdict(each) for name, each in pair.figures.items() if each is not None}
+                records.append({"kind": "evaluation", "condition": condition, "pair": f"{first} - {second}", **figures})
+    return records
 
 
 def diagnoses_table(document: Diagnoses) -> list[Any]:

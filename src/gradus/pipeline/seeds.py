@@ -159,12 +159,20 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
 def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
     """What was done once, then each stage added up over the seeds."""
     once = [{**row, "stage": "eval, once" if row["stage"] == "eval" else row["stage"]} for row in run.state.costs()]
-    total: dict[str, dict[str, Any]] = {}
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     for member in members:
         for row in read_document(member / "costs.json", Costs)["stages"]:
-            sums = total.setdefault(row["stage"], {"stage": row["stage"]})
-            for name, value in row.items():
-                if isinstance(value, int | float):
-                    sums[name] = round(sums.get(name, 0) + value, 2)
-    total.pop("audit", None)  # it was switched off there
-    return [*once, *total.values()]
+            rows.setdefault(row["stage"], []).append(row)
+    rows.pop("audit", None)  # it was switched off there
+    return [*once, *({"stage": stage, **_added_up(of_seeds)} for stage, of_seeds in rows.items())]
+
+
+def _added_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The sum of each figure, rounded once; None if it is known for some rows only."""
+    sums: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if name in row]
+        known = [value for value in values if isinstance(value, int | float)]
+        if known:
+            sums[name] = round(sum(known), 6) if len(known) == len(values) else None
+    return sums

@@ -244,15 +244,22 @@ def _series(name: str, records: Sequence[Json], value: Callable[[Json], Any], *,
     points = [(float(record.get("step", index)), _finite(value(record))) for index, record in enumerate(records)]
     # A resumed run may write a step twice; the later line is the one that counts.
     points = sorted(dict(points).items())
-    stride = -(-len(points) // LONGEST)
-    points = points[:: stride or 1]
     measured = [point for point in points if point[1] is not None]
     if dots or 2 * len(measured) <= len(points):  # measured now and then: a line would have more gaps than stretches
         dots, points = True, measured
+    points = _thinned(points)
     y = [each for _, each in points]
     known = sum(each is not None for each in y)
     smooth = running_mean(y, max(5, known // 10)) if known >= 20 and not dots else ()
     return Series(name=name, x=[x for x, _ in points], y=y, smooth=smooth, dots=dots)
+
+
+def _thinned(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
+    """At most ``LONGEST`` of the points: of each stretch the first one that is known, of the last stretch the last one."""
+    stride = max(1, -(-len(points) // LONGEST))
+    stretches = [points[start : start + stride] for start in range(0, len(points), stride)]
+    stretches = [*stretches[:-1], *(stretch[::-1] for stretch in stretches[-1:])]
+    return [next((point for point in stretch if point[1] is not None), stretch[0]) for stretch in stretches]
 
 
 def _finite(value: Any) -> float | None:

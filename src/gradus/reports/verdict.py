@@ -68,6 +68,8 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
         cautions.append(_reach(results))
     elif len(results.get("seeds") or ()) > 1:
         cautions.append(_reach(results))
+    if single := results.get("one_checkpoint"):
+        cautions.append(_single(single))
     pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
     if pairs and max(pairs) < FEWEST:
         cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
@@ -85,6 +87,19 @@ def _reach(results: Json) -> str:
         return "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
     wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
     return f"Intervals are over {seeds} training seeds and the tasks, both taken as drawn.{wide}"
+
+
+def _single(names: Sequence[str]) -> str:
+    """What is not known of runs of one training seed."""
+    if len(names) == 1:
+        return (
+            f"{names[0]} is one checkpoint: its own training seed is not taken into account. A difference from it holds for this "
+            "checkpoint, and says little of its settings."
+        )
+    return (
+        f"{', '.join(names[:-1])} and {names[-1]} are one checkpoint each: their own training seeds are not taken into account. "
+        "Differences hold for these checkpoints, and say little of their settings."
+    )
 
 
 def state_of(difference: Figure) -> str:

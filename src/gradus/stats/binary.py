@@ -8,15 +8,29 @@ import numpy as np
 
 from gradus.stats.distributions import Array, binomial_cdf, normal_quantile
 
+ROUNDING = 1e-9  # of the largest value: far above what averaging can round, far below any difference of rewards
+
 
 def is_binary(*columns: Array) -> bool:
     """Whether there are values and every one is 0 or 1."""
     return all(column.size > 0 and bool(np.all((column == 0) | (column == 1))) for column in columns)
 
 
-def is_constant(values: Array) -> bool:
-    """Whether all values are one number, to rounding."""
-    return bool(np.ptp(values) <= 1e-12 * max(1e-300, float(np.abs(values).max()))) if values.size else True
+def is_constant(values: Array, scale: float = 0.0) -> bool:
+    """Whether all values are one number, to rounding. ``scale``: the largest of the numbers that they are differences of."""
+    if not values.size:
+        return True
+    return bool(np.ptp(values) <= max(1e-12 * max(1e-300, float(np.abs(values).max())), ROUNDING * scale))
+
+
+def largest(*columns: Array) -> float:
+    """The largest absolute value that is known, which rounding errors are measured by."""
+    return max((float(np.abs(column[np.isfinite(column)]).max(initial=0.0)) for column in columns), default=0.0)
+
+
+def without_rounding(difference: Array, scale: float) -> Array:
+    """Differences of numbers up to ``scale``, where those that are rounding errors of averages become 0."""
+    return np.where(np.abs(difference) <= ROUNDING * scale, 0.0, difference)
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -10,15 +10,15 @@ over three seeds does not: it draws from three values what Student's t knows to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradus.stats.binary import is_binary, is_constant
+from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest, sign_test, without_rounding
 from gradus.stats.clusters import Labels, cluster_index
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
-from gradus.stats.intervals import Interval, score_interval
-from gradus.stats.paired import Paired
+from gradus.stats.intervals import Interval, mean_interval, score_interval
+from gradus.stats.paired import Paired, paired_difference
 
 Rows = Sequence[Sequence[float | None]]  # one row a training seed, one column a task
 
@@ -48,27 +48,34 @@ class _Spread:
 
 
 def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: float = 0.95) -> Interval:
-    """The mean of a table of seeds by tasks with its interval. A task that lacks a value for some seed is left out.
+    """The mean over seeds of each seed's mean over the tasks where it has a value, with its interval.
 
-    Values that are all 0 or 1 get Wilson's interval for as many values as the error stands for. ``clusters``: one label a task.
+    ``n`` is the number of tasks that have a value for some seed. Values that are all 0 or 1 get Wilson's interval for as many values as
+    the error stands for. If the error is 0, the bounds are those of the tasks' means. ``clusters``: one label a task.
 
     >>> interval = crossed_interval([[1.0, 2.0, 3.0, 5.0], [1.5, 2.0, 3.5, 5.0], [1.0, 2.5, 3.0, 4.0]])
     >>> round(interval.mean, 4), round(interval.low, 4), round(interval.high, 4)
     (2.7917, 0.3946, 5.1888)
     """
-    (table,), labels = _complete([values], clusters)
-    if not table.size:
+    (given,), labels = _known([_array(values)], clusters)
+    known = given[np.isfinite(given)]
+    if not known.size:
         return Interval(mean=None, low=None, high=None, n=0)
+    table = _filled(given)
     mean, n = float(table.mean()), table.shape[1]
-    spread = _spread(table, np.zeros((1, n)), labels)
-    if is_binary(table.ravel()) and spread is not None:
+    lost = len(given) < min(2, len(values))
+    spread = None if lost else _spread(table, np.zeros((1, n)), labels)
+    error = 0.0 if spread is None or spread.error <= ROUNDING * largest(known) else spread.error
+    if is_binary(known) and spread is not None:
         size, z = float(n), float(normal_quantile(0.5 + level / 2))
-        if spread.error > 0:
-            size, z = mean * (1 - mean) / spread.error**2, spread.half(0.5 - level / 2) / spread.error
+        if error > 0:
+            size, z = mean * (1 - mean) / error**2, spread.half(0.5 - level / 2) / error
         share = score_interval(mean, size, z)
         return Interval(mean=mean, low=share.low, high=share.high, n=n)
-    if spread is None or is_constant(table.ravel()):
+    if spread is None or is_constant(known):
         return Interval(mean=mean, low=None, high=None, n=n)
+    if error == 0:
+        return replace(mean_interval(table.mean(axis=0).tolist(), clusters=labels, level=level), mean=mean)
     half = spread.half(0.5 - level / 2)
     return Interval(mean=mean, low=mean - half, high=mean + half, n=n)
 
@@ -78,23 +85,44 @@ def crossed_difference(
 ) -> Paired:
     """a - b, paired over tasks, and over seeds too if ``matched``: row i of both then comes from one seed.
 
-    One row stands for a policy that no training seed changes (a scripted one), or for a single checkpoint. Bounds and p belong to one
-    interval. Wins are tasks on which the mean over seeds is higher. The rest of :class:`Paired` is undefined here.
+    One row stands for a policy that no training seed changes (a scripted one), or for a single checkpoint. What both sides have of a
+    task is compared; the result is the mean over seeds (over pairs of seeds, if not ``matched``) of each one's mean over tasks.
+    Bounds and p belong to one interval. If its error is 0, both are those of :func:`paired_difference` over the tasks' means, and p is
+    not below that of the sign test over seeds. Wins are tasks on which the mean over seeds is higher. The rest of :class:`Paired` is
+    undefined here.
 
     >>> paired = crossed_difference([[3.0, 4.0, 6.0], [3.5, 4.0, 5.0]], [[1.0, 2.0, 3.0]], matched=False)
     >>> round(paired.mean, 4), paired.wins, paired.n
     (2.25, 3, 3)
     """
-    (left, right), labels = _complete([a, b], clusters)
-    n = left.shape[1]
-    by_task = left.mean(axis=0) - right.mean(axis=0) if n else np.zeros(0)
-    tables = (left - right, np.zeros((1, n))) if matched else (left, right)
-    spread = _spread(*tables, labels) if n else None
-    mean = float(by_task.mean()) if n else None
-    low = high = error = p = None
-    if spread is not None and mean is not None and spread.error > 0:
-        half = spread.half(0.5 - level / 2)
-        low, high, error, p = mean - half, mean + half, spread.error, spread.p(mean)
+    left, right = _array(a), _array(b)
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(f"expected tables of the same tasks, got {[left.shape, right.shape]}")
+    if matched:
+        missing = ~np.isfinite(left - right)
+        left, right = np.where(missing, np.nan, left), np.where(missing, np.nan, right)
+    (left, right), labels = _known([left, right], clusters)
+    n, scale = left.shape[1], largest(left, right)
+    x, y = (np.nanmean(table, axis=0) if n else np.zeros(0) for table in (left, right))
+    by_task = without_rounding(x - y, scale)
+    mean = low = high = error = p = None
+    if n:
+        tables = _tables(left, right, matched)
+        whole = bool(np.isfinite(left).all() and np.isfinite(right).all())
+        mean = float(
+            by_task.mean() if whole else tables[0].mean()
+        )  # the second table of an incomplete pair adds up to 0
+        lost = len(left) < min(2, len(a)) or len(right) < min(2, len(b))
+        spread = None if lost else _spread(*tables, labels)
+        if spread is not None and spread.error > ROUNDING * scale:
+            half = spread.half(0.5 - level / 2)
+            low, high, error, p = mean - half, mean + half, spread.error, spread.p(mean)
+        elif spread is not None:
+            tasks = paired_difference(x.tolist(), y.tolist(), labels, level=level)
+            low, high, error, p = tasks.low, tasks.high, tasks.error, tasks.p
+            seeds = min((len(each) for each in (left, right) if len(each) > 1), default=0)
+            if p is not None and seeds and abs(mean) > ROUNDING * scale:
+                p = max(p, sign_test(seeds, 0))  # without an error all seeds have one mean, and one sign
     return Paired(
         mean=mean,
         low=low,
@@ -111,14 +139,48 @@ def crossed_difference(
     )
 
 
-def _complete(tables: Sequence[Rows], clusters: Labels | None) -> tuple[list[Array], Labels | None]:
-    """The tables (seeds, tasks) without the tasks that lack a value anywhere, and the labels of those that stayed."""
-    arrays = [np.array(table, dtype=np.float64) for table in tables]  # None becomes nan
-    if len({array.shape[1] for array in arrays}) > 1:
-        raise ValueError(f"expected tables of the same tasks, got {[array.shape for array in arrays]}")
-    kept = np.all([np.isfinite(array).all(axis=0) for array in arrays], axis=0)
+def _array(rows: Rows) -> Array:
+    return np.array(rows, dtype=np.float64)  # None becomes nan
+
+
+def _known(tables: Sequence[Array], clusters: Labels | None) -> tuple[list[Array], list[str] | None]:
+    """The tables (seeds, tasks) without tasks that lack all values in one of them, then without seeds that lack all; the tasks' labels."""
+    kept = np.all([np.isfinite(table).any(axis=0) for table in tables], axis=0)
     labels = None if clusters is None else [str(label) for label, stays in zip(clusters, kept, strict=True) if stays]
-    return [array[:, kept] for array in arrays], labels
+    cut = [table[:, kept] for table in tables]
+    seeds = [np.isfinite(table).any(axis=1) for table in cut]
+    return [table if each.all() else table[each] for table, each in zip(cut, seeds, strict=True)], labels
+
+
+def _tables(left: Array, right: Array, matched: bool) -> tuple[Array, Array]:
+    """Two tables whose spreads add up to that of the difference. If values are missing, every seed is held against every other on the
+    tasks that both have.
+    """
+    if matched:
+        return _filled(left - right), np.zeros((1, left.shape[1]))
+    if np.isfinite(left).all() and np.isfinite(right).all():
+        return left, right
+    pairs = _filled(left[:, None] - right[None])  # (seeds, seeds, tasks)
+    return pairs.mean(axis=1), pairs.mean(axis=(0, 1)) - pairs.mean(axis=0)
+
+
+def _filled(table: Array) -> Array:
+    """The table (..., tasks) without gaps: each row keeps its mean, and each task stands for what it adds to the error of that mean.
+
+    A missing value becomes the mean of its row, and the known ones lie as much further from it as there are fewer of them. Mean squares
+    over rows and columns are then those of the mean's linear terms, clustered two ways (Cameron, Gelbach and Miller, J. Business &
+    Economic Statistics 29, 2011).
+    """
+    known = np.isfinite(table)
+    if known.all():
+        return table
+    counts: Array = np.asarray(known.sum(axis=-1, keepdims=True), dtype=np.float64)
+    sums: Array = np.asarray(np.where(known, table, 0.0).sum(axis=-1, keepdims=True), dtype=np.float64)
+    own = sums / np.maximum(counts, 1)
+    means: Array = np.where(
+        counts > 0, own, float(own[counts > 0].mean())
+    )  # of seeds that share no task, if any do not
+    return means + np.where(known, table - means, 0.0) * table.shape[-1] / np.maximum(counts, 1)
 
 
 def _spread(a: Array, b: Array, clusters: Labels | None) -> _Spread | None:

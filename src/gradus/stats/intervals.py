@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradus.stats.binary import is_binary, is_constant
+from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest
 from gradus.stats.clusters import Labels, cluster_index, standard_error
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
 
@@ -36,7 +36,7 @@ def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = N
     """Mean of ``values`` with its interval; None entries are left out.
 
     Student's t; if all values are 0 or 1, Wilson's score interval of a share. Bounds are None below two values (or clusters),
-    and if all values are one number other than 0 or 1: such a sample says nothing of its own spread.
+    and if all values (or clusters' means) are one number other than 0 or 1: such a sample says nothing of its own spread.
 
     ``clusters``: one label per value; bounds are then cluster-robust with one degree of freedom less than clusters;
     a share takes the effective number of values that this error implies, with Student's t for the normal quantile. Source:
@@ -59,7 +59,7 @@ def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = N
     if error is not None and is_binary(x):
         share = _share(x, error, clusters is not None and bool(label.max() + 1 < x.size), level)
         return Interval(mean=mean, low=share.low, high=share.high, n=x.size)
-    if error is None or is_constant(x):
+    if error is None or is_constant(x) or error[0] <= ROUNDING * largest(x):
         return Interval(mean=mean, low=None, high=None, n=x.size)
     half = student_quantile(0.5 + level / 2, error[1]) * error[0]
     return Interval(mean=mean, low=mean - half, high=mean + half, n=x.size)

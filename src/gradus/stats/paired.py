@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradus.stats.binary import is_binary, is_constant, sign_test, tango_interval
+from gradus.stats.binary import (
+    ROUNDING,
+    is_binary,
+    is_constant,
+    largest,
+    sign_test,
+    tango_interval,
+    without_rounding,
+)
 from gradus.stats.bootstrap import RESAMPLES, bca_interval
 from gradus.stats.clusters import Labels, cluster_index, standard_error
 from gradus.stats.distributions import normal_quantile, student_cdf, student_quantile
@@ -19,8 +27,8 @@ class Paired:
     """The differences a - b over ``n`` pairs.
 
     ``low``, ``high``: bounds of the mean difference, Student's t, or Tango's score interval if all outcomes are 0 or 1. They
-    are None if all differences are one number: a sample without spread says nothing of its spread. ``bca_low``,
-    ``bca_high``: the bootstrap's. ``wins`` pairs have a > b and ``ties`` have a = b; ``win_low``, ``win_high`` are Wilson's
+    are None if all differences (or clusters' means) are one number: a sample without spread says nothing of its spread. ``bca_low``,
+    ``bca_high``: the bootstrap's. ``wins`` pairs have a > b and ``ties`` have a = b, to rounding; ``win_low``, ``win_high`` are Wilson's
     bounds of the win rate wins / n, None under clusters, where pairs are not independent. ``error`` is the standard error of
     the mean difference. ``p`` is two-sided: of the t test, or of the exact sign test (McNemar's, for outcomes that are 0 or 1)
     where t does not hold.
@@ -51,8 +59,11 @@ class Paired:
 
     @property
     def sd(self) -> float | None:
-        """Standard deviation of a difference, such that ``error`` = sd / sqrt(n); clusters inflate it."""
-        return None if self.error is None else self.error * float(np.sqrt(self.n))
+        """Standard deviation of a difference, such that ``error`` = sd / sqrt(n); clusters inflate it.
+
+        None if all differences are one number: such a sample says nothing of its spread.
+        """
+        return self.error * float(np.sqrt(self.n)) if self.error else None
 
 
 def paired_difference(
@@ -74,20 +85,21 @@ def paired_difference(
         raise ValueError(f"expected pairs, got {len(a)} and {len(b)} values; roll out both policies on the same seeds")
     index = cluster_index(clusters, len(a))
     pairs = [(i, x, y) for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
-    difference = np.array([x - y for _, x, y in pairs], dtype=np.float64)
+    columns = (np.array([x for _, x, _ in pairs]), np.array([y for _, _, y in pairs]))
+    scale = largest(*columns)
+    difference = without_rounding(columns[0] - columns[1], scale)
     kept = np.unique(index[[i for i, _, _ in pairs]], return_inverse=True)[1] if pairs else index[:0]
     wins, ties = int(np.sum(difference > 0)), int(np.sum(difference == 0))
     rate = wilson(wins, len(pairs), level=level) if clusters is None else None
     labels = [int(i) for i in kept]
     bca = bca_interval([float(d) for d in difference], clusters=labels, level=level, resamples=resamples, seed=seed)
     low, high, error, p = _student(difference, kept, level)
-    columns = (np.array([x for _, x, _ in pairs]), np.array([y for _, _, y in pairs]))
     exact = False
     if clusters is None and is_binary(*columns):
         exact, p = True, sign_test(wins, len(pairs) - wins - ties)
         low, high = tango_interval(wins, len(pairs) - wins - ties, len(pairs), level=level)
-    elif error is not None and is_constant(difference):
-        signs = int(kept.max()) + 1 if difference[0] != 0 else 0  # clusters, each with one sign
+    elif error is not None and (is_constant(difference, scale) or error <= ROUNDING * scale):
+        signs = int(kept.max()) + 1 if abs(difference.mean()) > ROUNDING * scale else 0  # clusters, each with one sign
         exact, p, low, high, error = True, sign_test(signs, 0), None, None, None
     return Paired(
         mean=bca.mean,
