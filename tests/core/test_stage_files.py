@@ -97,9 +97,10 @@ def test_no_evaluation_outlives_its_weights(tmp_path: Path, monkeypatch: pytest.
         if folder.name == "grpo":
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as stopped:
         stopped.setattr(shutil, "rmtree", killed)
-        RunState(run, redo=True).done("grpo", {"seed": 1})
+        with pytest.raises(KeyboardInterrupt):
+            RunState(run, redo=True).done("grpo", {"seed": 1})
     assert not any((run / name).exists() for name in ("results.json", "doctor.json", "report/episodes.json.gz", *made))
     assert not RunState(run, redo=True).done("grpo", {"seed": 1})
     assert changed_since(run) == []

@@ -19,7 +19,13 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import write_folder, write_text
 from gradus.core.strictness import VARIABLE
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_weights
+from gradus.training.run.checkpoints import (
+    Checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    save_weights,
+)
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information
