@@ -1,15 +1,20 @@
 """The commands as a new user types them."""
 
+import io
 import json
 import os
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from gradus import environments
-from gradus.cli.app import app, main
+from gradus.cli.app import _ordered, app, main
 from gradus.cli.commands import attach
+from gradus.cli.output import json_text
 from gradus.core import Failure, GradusError, StopReason
 from gradus.rollouts import roll_out, write_episodes
 
@@ -27,7 +32,8 @@ def gradus(*words, expect=0):
 
 def test_teach_show_and_regrade(tmp_path):
     file = tmp_path / "t.jsonl"
-    assert "4 episodes" in gradus("teach", "rhythm", "-n", 4, "-o", file)
+    assert "4 episodes in" in gradus("teach", "rhythm", "-n", 4, "-o", file)
+    assert "3 of the 4 episodes in" in gradus("teach", "rhythm", "-n", 3, "-o", file)
     assert "0 rolled out now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
     assert "mon morning" in gradus("show", file, "--episode", -1)
     regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
@@ -76,7 +82,51 @@ def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
             main()
         assert ended.value.code == 0
         assert os.environ["GRADUS_OUTPUT"] == "quiet"
-    assert "rhythm" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "rhythm" in said.out
+    assert "next:" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "taken"),
+    [
+        ("memory insert m values -- --quiet", "memory insert m values -- --quiet"),
+        ("memory insert m values x --timestamp --quiet", "memory insert m values x --timestamp --quiet"),
+        ("eval shop --save --strict -p gold --verbose", "--verbose eval shop --save --strict -p gold"),
+        ("check shop --json --strict", "--strict check shop --json"),
+        ("eval shop --save -- --quiet", "--quiet eval shop --save --"),
+    ],
+)
+def test_a_word_that_is_a_value_or_comes_after_two_dashes_stays_where_it_is(typed, taken):
+    assert " ".join(_ordered(typed.split())) == taken
+
+
+def ends_with(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["gradus", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize("words", [["envs"], ["envs", "--json"], ["--help"]])
+def test_output_that_nobody_reads_is_no_verdict(words, monkeypatch):
+    """typer and rich ended with 1, which is what a failed check ends with."""
+    monkeypatch.setattr("sys.stderr", sys.stderr)  # typer puts something of its own in its place
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as unread, open(os.devnull, "w") as nowhere:
+        monkeypatch.setattr("sys.stdout", unread)
+        assert ends_with(monkeypatch, *words) == 141
+        os.dup2(nowhere.fileno(), writer)
+
+
+def test_characters_that_the_output_does_not_have_stop_no_table(monkeypatch):
+    monkeypatch.setattr("sys.stdout", output := io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert json.loads(json_text("ő")) == "ő"
+    assert json_text("ő").isascii()
+    assert ends_with(monkeypatch, "envs") == 0
+    output.flush()
+    assert b"rhythm" in output.buffer.getvalue()
 
 
 def test_the_same_evaluation_twice_gives_the_same_bytes(tmp_path):
@@ -155,9 +205,52 @@ def test_rows_are_audited_by_the_name_of_their_file(rows):
 
 
 def test_an_evaluation_names_itself_again_as_it_was(rows):
-    words = ("eval", "rows.jsonl", "--reward", "mine.py:starts", "-p", "gold,silence", "-n", 2, "-c", "held-out")
-    said = gradus(*words)
-    assert "eval rows.jsonl --policy gold,silence --reward mine.py:starts --condition held-out --save" in said
+    words = (
+        "--policy gold,silence --reward mine.py:starts --condition held-out --episodes 2 --seed 3 --pairs gold-silence"
+    )
+    words += " --power 0.5 --samples 2 --pass-k 1,2 --temperature 0.5 --max-new-tokens 9 --rewrite-history --wide"
+    said = gradus("eval", "rows.jsonl", *words.split())
+    assert f"next: gradus eval rows.jsonl {words} --save" in said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "says"),
+    [
+        ("pass", 0, "next: gradus run shop --reward format --set grader=strict"),
+        ("fail", 1, "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit"),
+    ],
+)
+def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, verdict, code, says):
+    result = SimpleNamespace(verdict=verdict, hack=None, show=lambda: None)
+    monkeypatch.setattr("gradus.api.audit", lambda *_, **__: result)
+    words = ("audit", "shop", "-g", "strict", "--reward", "format", "-n", 9, "--seed", 2)
+    assert says in gradus(*words, expect=code)
+
+
+def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
+    result = SimpleNamespace(status="pass", problem=None, changes=["grpo.groups=2"], show=lambda: None)
+    monkeypatch.setattr("gradus.check", lambda *_, **__: result)
+    monkeypatch.setattr("gradus.plan", lambda *_, **__: result)
+    said = gradus("check", "shop", "--seed", 4, "-o", "my run", "--quick", "-s", "grpo.groups=3")
+    assert "next: gradus run shop --set grpo.groups=3 --quick --seed 4 --out 'my run'" in said
+    said = gradus("plan", "shop", "--quick", "-s", "grpo.groups=3")
+    assert "next: gradus check shop --quick --set grpo.groups=3 --set grpo.groups=2" in said
+
+
+def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
+    monkeypatch.setattr("gradus.api.sft", lambda *_, **__: Path("runs/sft/best"))
+    said = gradus("sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3")
+    assert "gradus grpo shop --model runs/sft/best --recipe mine.toml --set grpo.groups=3 --seed 2" in said
+
+
+def test_suggested_commands_are_quoted(monkeypatch):
+    exported = SimpleNamespace(path=Path("my model"), gap=None, parameters=1, dtype="float32")
+    monkeypatch.setattr("gradus.api.export", lambda *_, **__: exported)
+    assert "gradus chat 'my model' " in gradus("export", "run", "my model")
+    package = SimpleNamespace(folder=Path("my env"), files=(), locked=True, oracle=True)
+    monkeypatch.setattr("gradus.api.package_environment", lambda *_, **__: package)
+    said = gradus("package-env", "shop", "my env")
+    assert "python 'my env/server/app.py'    check it: openenv validate 'my env'" in said
 
 
 def test_what_is_known_at_the_end_is_shown_without_what_is_missing(rows):

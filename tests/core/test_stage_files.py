@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,30 @@ def test_with_redo_a_damaged_stage_and_what_builds_on_it_are_done_again(tmp_path
     for stage in ("sft", "grpo", "eval", "doctor"):
         assert not state.done(stage, {"seed": 0})
     assert not (run / "sft").exists()
+
+
+def test_no_evaluation_outlives_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results, report and recipe of a run were published with the weights of the next one, which had just begun."""
+    run = a_run(tmp_path / "run")
+    made = ("report.html", "figures/scores.png", "costs.json", "recipe.toml")
+    for name in ("report/episodes.json.gz", *made):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("of the old weights")
+    RunState(run).keep("costs.json", "recipe.toml")
+
+    def killed(folder: Path, **_: object) -> None:
+        if folder.name == "grpo":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunState(run, redo=True).done("grpo", {"seed": 1})
+    assert not any((run / name).exists() for name in ("results.json", "doctor.json", "report/episodes.json.gz", *made))
+    assert not RunState(run, redo=True).done("grpo", {"seed": 1})
+    assert changed_since(run) == []
+    assert RunState(run).done("sft", {"seed": 0})
+    assert (run / "sft" / "best").is_dir()
 
 
 def test_a_report_names_what_changed_and_strict_refuses(

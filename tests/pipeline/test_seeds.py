@@ -191,3 +191,20 @@ def _held(folder: Path) -> bool:
     except StorageError:
         return True
     return False
+
+
+def test_with_redo_no_joint_evaluation_is_left_while_seeds_are_trained_again(
+    folder: Path, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(folder, tmp_path / "run")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradus.pipeline.seeds.train_here", killed)
+    for redo, left in ((False, True), (True, False)):
+        with pytest.raises(KeyboardInterrupt):
+            run_seeds(recipe, seeds=2, parallel=1, out=run, redo=redo)
+        there = {name: (run / name).exists() for name in ("results.json", "report.html", "costs.json", "recipe.toml")}
+        assert there == dict.fromkeys(there, left)
+    assert (run / "eval" / "shared.jsonl.gz").is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -18,7 +19,13 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import write_folder, write_text
 from gradus.core.strictness import VARIABLE
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
+from gradus.training.run.checkpoints import (
+    Checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    save_weights,
+)
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information
@@ -40,6 +47,28 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     write_folder(target, lambda path: write_text(path / "b", "new"))
     assert {path.name for path in target.iterdir()} == {"b", "SHA256SUMS"}
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mode: int) -> None:
+    """What was written aside was shared under any umask, and what safetensors wrote was private."""
+    model = torch.nn.Linear(3, 2)
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "doctor.json", "{}")
+        save_weights(tmp_path / "best.safetensors", model)
+        save_checkpoint(tmp_path, Checkpoint(step=1, offset=0), model, torch.optim.AdamW(model.parameters()))
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files} == {path.name: oct(mode) for path in files}
+
+
+def test_a_folder_that_was_private_stays_so(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    target.mkdir(mode=0o700)
+    write_folder(target, lambda path: write_text(path / "a", "new"))
+    assert [oct(path.stat().st_mode & 0o777) for path in (target, target / "a")] == ["0o700", "0o600"]
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(

@@ -1,14 +1,16 @@
 """The `gradus` command and what happens when something goes wrong.
 
 Exit codes: 0 done (or healthy, or pass), 1 a verdict of fail or warnings, 2 wrong usage or a verdict of stop,
-3 an error that the message explains, 130 stopped by Ctrl-C.
+3 an error that the message explains, 130 stopped by Ctrl-C, 141 if whoever read the output did not want the rest.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
+from typing import Any
 
 import typer
 
@@ -18,6 +20,8 @@ from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
 _INTERRUPTED = 130
+_CLOSED_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
+_ANYWHERE = ("--quiet", "--verbose", "--strict")
 
 app = typer.Typer(
     name="gradus",
@@ -61,6 +65,8 @@ def main() -> None:
     collect_rarely()
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
+        sys.stdout.reconfigure(errors="replace")
     try:
         app(_ordered(sys.argv[1:]))
     except GradusError as error:
@@ -72,6 +78,8 @@ def main() -> None:
         typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
         sys.exit(3)
     except (KeyboardInterrupt, SystemExit) as ended:  # typer makes the code 130 of Ctrl-C, and says nothing
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with the code 1, which is a verdict
+            sys.exit(_CLOSED_PIPE)
         if isinstance(ended, SystemExit) and ended.code != _INTERRUPTED:
             raise
         typer.echo(_stopped(sys.argv[1:]), err=True)
@@ -83,9 +91,38 @@ def _say_error() -> None:
 
 
 def _ordered(words: list[str]) -> list[str]:
-    """The words with those in front that go anywhere."""
-    anywhere = [word for word in words if word in ("--quiet", "--verbose", "--strict")]
-    return [*anywhere, *(word for word in words if word not in anywhere)]
+    """The words with those in front that go anywhere. The value of an option stays where it is, and so does what comes after ``--``."""
+    if not any(word in _ANYWHERE for word in words):
+        return words
+    front: list[str] = []
+    rest: list[str] = []
+    valued = _valued(words)
+    is_value = False
+    for place, word in enumerate(words):
+        if word == "--" and not is_value:
+            return [*front, *rest, *words[place:]]
+        if word in _ANYWHERE and not is_value:
+            front.append(word)
+            continue
+        rest.append(word)
+        is_value = word in valued and not is_value
+    return [*front, *rest]
+
+
+def _valued(words: list[str]) -> set[str]:
+    """The options of the command in ``words`` that take a value."""
+    command: Any = typer.main.get_command(app)
+    for name in (word for word in words if not word.startswith("-")):
+        if (group := getattr(command, "commands", None)) is None:
+            break
+        command = group.get(name, command)
+    # A word with two dashes is never the value of --json.
+    return {
+        name
+        for option in command.params
+        if not getattr(option, "is_flag", True) and option.name != "json_file"
+        for name in option.opts
+    }
 
 
 def _stopped(words: list[str]) -> str:

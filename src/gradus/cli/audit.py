@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from gradus.cli.options import ENVIRONMENT, GRADER, JSON, RECIPE, REWARDS
-from gradus.cli.output import next_command, note, print_json, show
+from gradus.cli.output import next_command, note, print_json, same, show
 
 if TYPE_CHECKING:
     from gradus.api.checking import Audit
 
+# What makes an audit the one that it is.
+_SAME = ("grader", "reward", "recipe", "episodes", "budget", "policy", "seed", "review", "unsafe", "seconds", "attack",
+         "attack_episodes", "attempts", "compare")  # fmt: skip
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
 
@@ -108,22 +111,19 @@ def command(
         note(f"written: {path}")
     if review is not None and json_file is None and (marked := result.ask_person(review)):
         note(f"{marked} marks written to {review}; the same command counts them")
-    _say_next(result, environment, grader=grader, rewards=reward, recipe=recipe, out=out)
+    _say_next(result, environment, grader=grader, out=out)
     raise typer.Exit(_CODES[result.verdict])
 
 
-def _say_next(
-    result: Audit, environment: str, *, grader: str | None, rewards: list[str], recipe: str | None, out: Path | None
-) -> None:
+def _say_next(result: Audit, environment: str, *, grader: str | None, out: Path | None) -> None:
     """After a pass the run; after a failure the hack, or the same audit with evidence to mend the grader by."""
-    words = [word for each in rewards for word in ("--reward", each)] + (["--recipe", recipe] if recipe else [])
     if result.verdict != "fail":
-        next_command("run", environment, *words)
+        paying = ["--set", f"grader={grader}"] if grader else []
+        next_command("run", environment, *same("reward", "recipe"), *paying)
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
     else:
-        again = [] if grader is None else ["--grader", grader]
-        next_command("audit", environment, *again, *words, *(["--out", "audit"] if out is None else []))
+        next_command("audit", environment, *same(*_SAME), "--out", out or "audit")
 
 
 def _openenv(

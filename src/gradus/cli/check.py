@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import CHANGES, JSON, MODEL, PRESET, QUICK, RECIPE, REWARDS
-from gradus.cli.output import next_command, show
+from gradus.cli.output import next_command, same, show
 
 
 def command(
@@ -47,13 +47,5 @@ def command(
     show(result, json_file)
     if result.status == "fail":
         raise typer.Exit(1)
-    options = [
-        word
-        for flag, value in (("--recipe", recipe), ("--model", model), ("--preset", preset))
-        if value
-        for word in (flag, value)
-    ]
-    options += [
-        word for flag, values in (("--reward", reward), ("--set", changes)) for each in values for word in (flag, each)
-    ]
-    next_command("run", *([data] if data else []), *options, *(["--quick"] if quick else []))
+    again = same("recipe", "model", "preset", "reward", "changes", "quick", "seed", "out")
+    next_command("run", *([data] if data else []), *again)

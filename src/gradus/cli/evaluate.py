@@ -8,7 +8,11 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import ENVIRONMENT, JSON, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
-from gradus.cli.output import next_command, note, show
+from gradus.cli.output import next_command, note, same, show
+
+# What makes an evaluation the one that it is.
+_SAME = ("policy", "reward", "grader", "condition", "episodes", "seed", "pairs", "power", "samples", "pass_k",
+         "temperature", "max_new_tokens", "keep_history", "wide")  # fmt: skip
 
 
 def command(
@@ -74,11 +78,8 @@ def command(
     if save is not None:
         next_command("show", save)
     else:
-        same = [("--reward", each) for each in reward] + [("--grader", each) for each in grader]
-        same += [("--condition", each) for each in condition if condition != ["main"]]
-        words = [word for each in same for word in each]
-        also = ("--save", "episodes.jsonl", "--report", "report.html")
-        next_command("eval", environment, "--policy", ",".join(policies), *words, *also)
+        also = ("--save", "episodes.jsonl", "--report", report or "report.html")
+        next_command("eval", environment, *same(*_SAME), *also)
 
 
 def _split(texts: list[str]) -> list[str]:

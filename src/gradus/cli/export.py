@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
 
 from gradus.cli.options import MAX_NEW_TOKENS, TEMPERATURE
+from gradus.core.verbosity import quiet
 
 
 def command(
@@ -35,6 +37,6 @@ def command(
     exported = api.export(run, out, merge=merge, dtype=dtype, overwrite=overwrite, **sampling)
     merged = "" if exported.gap is None else f", merged (largest gap {exported.gap:.1e} nats)"
     typer.echo(f"{exported.path}: {exported.parameters:,} parameters in {exported.dtype}{merged}")
-    typer.echo(
-        f"use it: gradus chat {exported.path}   or   transformers.pipeline('text-generation', '{exported.path}')"
-    )
+    if not quiet():
+        path = str(exported.path)
+        typer.echo(f"use it: gradus chat {shlex.quote(path)}   or   transformers.pipeline('text-generation', {path!r})")

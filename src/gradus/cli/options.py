@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from gradus.cli.output import FOR_MACHINES
+from gradus.cli.output import FOR_MACHINES, GIVEN
 
 ENVIRONMENT = typer.Argument(
     ...,
@@ -104,4 +104,19 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         FOR_MACHINES.set(ctx.params.get("json_file") == "-")
+        GIVEN.set(
+            {each.name: _typed(ctx, each) for each in self.params if each.param_type_name == "option" and each.name}
+        )
         return super().invoke(ctx)
+
+
+def _typed(ctx: Any, option: Any) -> list[str]:
+    """The words of an option, if it was typed."""
+    source = ctx.get_parameter_source(option.name)
+    if source is None or source.name != "COMMANDLINE":
+        return []
+    value = ctx.params[option.name]
+    if option.is_flag:
+        return [(option.opts if value else option.secondary_opts)[0]]
+    several = value if option.multiple else [value]
+    return [word for each in several for word in (option.opts[0], str(each))]

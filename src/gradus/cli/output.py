@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import shlex
+import sys
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
 import typer
 
+from gradus.core.verbosity import quiet
+
 FOR_MACHINES: ContextVar[bool] = ContextVar(
     "FOR_MACHINES", default=False
 )  # the command prints JSON, and no hint after it
+GIVEN: ContextVar[Mapping[str, list[str]] | None] = ContextVar(
+    "GIVEN", default=None
+)  # parameter -> the words of the option that was typed
 
 
 class _Result(Protocol):
@@ -23,7 +31,7 @@ class _Result(Protocol):
 def show(result: _Result, json_file: str | None) -> None:
     """Tables, or JSON on standard output, or both with the JSON in a file."""
     if json_file == "-":
-        typer.echo(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
+        typer.echo(json_text(result.to_json(), indent=1))
         return
     result.show()
     if json_file is not None:
@@ -36,7 +44,7 @@ def show(result: _Result, json_file: str | None) -> None:
 def print_json(value: Any, json_file: str | None) -> bool:
     """Print or write JSON if it was asked for; whether tables are to be shown as well."""
     if json_file == "-":
-        typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+        typer.echo(json_text(value, indent=1))
         return False
     if json_file is not None:
         from gradus.core.files import write_json
@@ -46,12 +54,24 @@ def print_json(value: Any, json_file: str | None) -> bool:
     return True
 
 
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """``value`` as JSON for standard output. Characters are written as escapes if the output may not have them."""
+    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
+    return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf-8")
+
+
 def note(text: str) -> None:
     """A line on standard error, so that standard output holds results alone."""
     typer.echo(text, err=True)
 
 
+def same(*names: str) -> list[str]:
+    """The options of the command that were typed, by the names of their parameters, for a command that does the same."""
+    typed = GIVEN.get() or {}
+    return [word for name in names for word in typed.get(name, ())]
+
+
 def next_command(*words: object) -> None:
-    """The next sensible command, quoted for a shell; nothing after JSON."""
-    if not FOR_MACHINES.get():
+    """The next sensible command, quoted for a shell; nothing after JSON or with --quiet."""
+    if not FOR_MACHINES.get() and not quiet():
         note(f"next: gradus {shlex.join(str(word) for word in words)}")

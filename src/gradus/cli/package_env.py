@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
+
+from gradus.core.verbosity import quiet
 
 
 def command(
@@ -21,4 +24,6 @@ def command(
         typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
     if not written.oracle:
         typer.echo("no oracle was written: no policy of it earns the full reward on every task", err=True)
-    typer.echo(f"try it: python {written.folder}/server/app.py    check it: openenv validate {written.folder}")
+    if not quiet():
+        server, package = (shlex.quote(str(path)) for path in (written.folder / "server" / "app.py", written.folder))
+        typer.echo(f"try it: python {server}    check it: openenv validate {package}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gradus.cli.options import CHANGES, JSON, MEMORY, MODEL, PRESET, QUICK, RECIPE
-from gradus.cli.output import next_command, show
+from gradus.cli.output import next_command, same, show
 
 
 def command(
@@ -28,11 +28,6 @@ def command(
     show(result, json_file)
     if result.problem:
         raise ConfigError(result.problem)
-    words = [
-        word
-        for flag, value in (("--recipe", recipe), ("--model", model), ("--preset", preset))
-        if value
-        for word in (flag, value)
-    ]
-    settings = [word for each in (*changes, *result.changes) for word in ("--set", each)]
-    next_command("check", *([data] if data else []), *words, *settings)
+    fitted = [word for each in result.changes for word in ("--set", each)]
+    again = same("recipe", "model", "preset", "quick", "changes")
+    next_command("check", *([data] if data else []), *again, *fitted)

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import JSON, REWARDS
-from gradus.cli.output import next_command, note, show
+from gradus.cli.output import next_command, note, same, show
 from gradus.cli.show import ENV
 from gradus.core.strictness import go_around
 
@@ -39,4 +39,4 @@ def command(
     if result.failure:
         note(f"no episode got a reward; the first says why: {result.failure}")
         raise typer.Exit(1)
-    next_command("show", out or file)
+    next_command("show", out or file, *same("environment"))

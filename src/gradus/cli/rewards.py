@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import Command
+from gradus.cli.output import json_text
 
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
@@ -38,8 +39,6 @@ def try_(
     as_json: bool = typer.Option(False, "--json", help="Print JSON, one line a completion."),
 ) -> None:
     """Score stored or typed completions. Exit code 1 if a reward function failed on any."""
-    import json
-
     from gradus import api
     from gradus.core import ConfigError
 
@@ -48,7 +47,7 @@ def try_(
     tried = api.try_rewards(file or completion, reward, prompt=prompt, answer=answer, messages=messages, limit=limit)
     if as_json:
         for row in tried.rows():
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            typer.echo(json_text(row))
     else:
         tried.show()
         for problem in tried.problems():

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import CHANGES, ENVIRONMENT, MEMORY, MODEL, PRESET, RECIPE, REWARDS, TRACKER
-from gradus.cli.output import next_command
+from gradus.cli.output import next_command, same
 
 
 def command(
@@ -42,4 +42,5 @@ def command(
         memory=memory,
     )
     typer.echo(f"model: {best}")
-    next_command("grpo", environment, "--model", best)
+    again = same("reward", "recipe", "changes", "preset", "memory", "tracker", "seed")
+    next_command("grpo", environment, "--model", best, *again)

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import JSON
-from gradus.cli.output import next_command, show
+from gradus.cli.output import next_command, same, show
 from gradus.core.strictness import go_around
 
 ENV = typer.Option(
@@ -35,4 +35,4 @@ def command(
         go_around(problem, "the rest is used")
     show(result, json_file)
     if result.path == file and not diff and 0 <= episode < result.count - 1:
-        next_command("show", file, "--episode", episode + 1)
+        next_command("show", file, "--episode", episode + 1, *same("environment"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
 
 from gradus.cli.options import ENVIRONMENT, GRADER, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
-from gradus.cli.output import next_command, note
+from gradus.cli.output import next_command, note, same
 
 
 def command(
@@ -42,6 +43,6 @@ def command(
     summary = api.teach(environment, policy, out=out, remote=remote, **options, **sampling)
     typer.echo(summary.sentence(out))
     if summary.failed == summary.episodes:
-        note(f"every episode failed; gradus show {out} says why")
+        note(f"every episode failed; gradus show {shlex.quote(str(out))} says why")
         raise typer.Exit(1)
-    next_command("sft", environment, "--data", out)
+    next_command("sft", environment, "--data", out, *same("reward"))

@@ -6,9 +6,9 @@ import gzip
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 import tomllib
 import zlib
 from collections.abc import Callable, Generator, Iterable
@@ -40,14 +40,15 @@ def replacing(path: Path) -> Generator[Path]:
             yield path
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        aside = Path(name)
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        fresh.touch(exist_ok=False)  # with the mode that the umask gives
+        aside = fresh
+        mode = stat.S_IMODE((path if path.exists() else aside).stat().st_mode)  # what was private stays so
+        aside.chmod(0o600)  # as long as it is written
         yield aside
         with aside.open("rb+") as file:
             os.fsync(file.fileno())
-        # Temporary files are private, results are to be shared; but what was private stays so.
-        aside.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)
+        aside.chmod(mode)  # a writer may have put a private file in its place
         os.replace(aside, path)
     except OSError as error:
         raise StorageError(
@@ -62,16 +63,20 @@ def replacing(path: Path) -> Generator[Path]:
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write into a folder aside, then put it in place of ``path``, synced and with checksums.
 
-    Raises StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is
+    The files get the mode that the umask gives, whoever wrote them; in a folder that was private they are private. Raises StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is
     cleared first.
     """
     aside, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
     try:
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        before = stat.S_IMODE(path.stat().st_mode) | stat.S_IRWXU if path.exists() else 0o777
+        aside.mkdir(before, parents=True)
         fill(aside)
         write_checksums(aside)
+        shared = stat.S_IMODE(aside.stat().st_mode) & 0o666
         for file in (*aside.rglob("*"), aside):
+            if file.is_file() and not file.is_symlink():
+                file.chmod(shared)
             _sync(file)
         shutil.rmtree(old, ignore_errors=True)
         if path.exists():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradus.core.checksums import check_checksums, digest
@@ -22,6 +23,8 @@ _MODELS: Mapping[str, tuple[str, ...]] = {
     "sft": ("sft/best", "sft/final"),
     "grpo": ("grpo/best", "grpo/final"),
 }
+# What is made of several stages when a run ends.
+_SUMMARIES = ("report.html", "figures/*.png", "costs.json", "recipe.toml")
 
 
 def stage_files(run: Path, stage: str) -> dict[str, str]:
@@ -29,6 +32,28 @@ def stage_files(run: Path, stage: str) -> dict[str, str]:
     files = sorted(file for pattern in _WRITTEN.get(stage, ()) for file in run.glob(pattern) if file.is_file())
     models = [run / name / "SHA256SUMS" for name in _MODELS.get(stage, ())]
     return {file.relative_to(run).as_posix(): digest(file) for file in (*files, *models) if file.is_file()}
+
+
+def remove_stages(run: Path, stages: Sequence[str]) -> None:
+    """Remove what these stages wrote, and what was made of it.
+
+    The last one goes first: if the process is killed meanwhile, no evaluation is left of weights that are gone.
+    """
+    _remove(run, _SUMMARIES)
+    for stage in reversed(stages):
+        _remove(run, _WRITTEN.get(stage, ()))
+        shutil.rmtree(run / stage, ignore_errors=True)
+
+
+def remove_evaluation(run: Path) -> None:
+    """Remove the evaluation over several seeds, which belongs to no stage, and what was made of it."""
+    _remove(run, (*_SUMMARIES, "results.json"))
+
+
+def _remove(run: Path, patterns: Sequence[str]) -> None:
+    for file in (file for pattern in patterns for file in run.glob(pattern)):
+        if file.is_file():
+            file.unlink(missing_ok=True)
 
 
 def changed_files(run: Path, stored: Mapping[str, str]) -> list[str]:

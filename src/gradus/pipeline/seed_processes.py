@@ -103,8 +103,8 @@ def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subproc
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
         start_new_session=True,  # Ctrl-C is for the process that started it
     )
     assert process.stdin is not None

@@ -16,6 +16,7 @@ from gradus.core import ConfigError, Episode
 from gradus.core.documents import Costs, read_document
 from gradus.core.files import read_json, write_json
 from gradus.core.locks import FolderLock
+from gradus.core.stage_files import remove_evaluation
 from gradus.core.verbosity import quiet
 from gradus.evaluation import compare_seeds
 from gradus.pipeline.evaluate import evaluate_policies, parse_pair
@@ -63,6 +64,8 @@ def run_seeds(
         do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, section_of("grader", "rewards", "eval"))})
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": 2, "seeds": sorted({*before, *chosen})})
+        if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
+            remove_evaluation(folder)
         members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
         shared = folder / SHARED
         beside = parallel or min(free_cores(), seeds)

@@ -123,7 +123,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             progress=lambda done, total: advance(done, total, note=spent(policy)),
         )
     run.console.print(summary.sentence(path), highlight=False)
-    left_out = {"seconds", "grader", "policy", *(() if summary.spent else ("spent",))}
+    left_out = {"seconds", "grader", "policy", "stored", *(() if summary.spent else ("spent",))}
     cost.update({key: value for key, value in asdict(summary).items() if key not in left_out})
 
 

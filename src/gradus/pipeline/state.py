@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.checksums import digest
 from gradus.core.documents import Stages, read_document
 from gradus.core.files import write_json
-from gradus.core.stage_files import changed_files, stage_files
+from gradus.core.stage_files import changed_files, remove_stages, stage_files
 
 # What a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
@@ -132,9 +131,11 @@ class RunState:
 
     def _forget(self, stage: str) -> None:
         """Remove a stage's output and everything that builds on it."""
-        for name in [stage, *_downstream(stage)]:
+        names = [stage, *_downstream(stage)]
+        remove_stages(self.folder, names)
+        for name in names:
             self._stages.pop(name, None)
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        self._files = {}
         self._write()
 
     def _unbegun(self, stage: str) -> None:

@@ -21,11 +21,14 @@ MOST_EPISODES, MOST_WORKERS = 10_000_000, 1024  # a mistyped number should not k
 class TeachSummary:
     """What a teacher did and what it cost. ``reward_mean`` is None if nothing could be graded.
 
+    ``stored``: episodes in the file; more than ``episodes`` if an earlier call asked for more.
+
     Tokens and ``cost`` are those of the stored episodes; ``spent`` is what this call used, in words, failed and repeated calls too.
     """
 
     policy: str
     episodes: int
+    stored: int
     rolled_out: int
     failed: int
     reward_mean: float | None
@@ -43,8 +46,9 @@ class TeachSummary:
         money = (f", {tokens:,} tokens" if tokens else "") + ("" if self.cost is None else f", ${self.cost:.2f}")
         money += f"; spent now, failed calls too: {self.spent}" if self.spent else ""
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
+        count = f"{self.episodes}" if self.stored == self.episodes else f"{self.episodes} of the {self.stored}"
         return (
-            f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
+            f"{self.policy}: {count} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
             f"reward {self.grader} {format_number(self.reward_mean)}, {self.seconds:.1f} s{money}{reason}"
         )
 
@@ -80,11 +84,12 @@ class Tally:
                     self.costs.append(usage.cost)
         return self.episodes
 
-    def summary(self, policy: Policy, rolled_out: int, grader: Grader, seconds: float) -> TeachSummary:
-        """The cost is None if a single answer's is not known."""
+    def summary(self, policy: Policy, beyond: int, rolled_out: int, grader: Grader, seconds: float) -> TeachSummary:
+        """The cost is None if a single answer's is not known. ``beyond``: stored episodes that were not counted."""
         return TeachSummary(
             policy=policy.name,
             episodes=self.episodes,
+            stored=self.episodes + beyond,
             rolled_out=rolled_out,
             failed=self.failed,
             reward_mean=fsum(self.rewards) / len(self.rewards) if self.rewards else None,

@@ -57,7 +57,7 @@ def teach(
     tally = Tally()
     note = f"teacher {policy.name}, seed {seed}"
     kept = _kept(spec, policy, path, note, grader)
-    tally.count([episode for index, episode in sorted(kept.items()) if index < episodes])
+    beyond = len(kept) - tally.count([episode for index, episode in sorted(kept.items()) if index < episodes])
     named = _known_by_name(spec, policy, grader)
     # An answer of a teacher that is not the environment's own may cost money, so few are under way between two writes.
     size = _CHUNK if named else getattr(policy, "concurrency", _CHUNK)
@@ -74,7 +74,8 @@ def teach(
         for chunk in chunks:
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
             tally.count(_write(writer, chunk))
-    return tally.summary(policy, sum(len(indices) for _, indices in spans), grader, time.perf_counter() - started)
+    rolled_out = sum(len(indices) for _, indices in spans)
+    return tally.summary(policy, beyond, rolled_out, grader, time.perf_counter() - started)
 
 
 def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> list[Span]:
