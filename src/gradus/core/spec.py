@@ -218,7 +218,7 @@ class EnvironmentSpec:
     ``max_sessions``: episodes that may run at once, if something behind the environment limits them. ``stepping``: how its resets and
     steps are run, if they take time.
     ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
-    ``recipe``: file name under gradus/recipes.
+    ``data_set``: the rows that the tasks are made of, if they are made of rows. ``recipe``: file name under gradus/recipes.
     """
 
     name: str
@@ -239,6 +239,7 @@ class EnvironmentSpec:
     max_sessions: int | None = None
     stepping: Stepping = Stepping()
     content: Callable[[Task], str] | None = None
+    data_set: Any = None
     recipe: str | None = None
     presentation: Presentation = Presentation()
     language: Language = Language()
