@@ -51,7 +51,12 @@ class Grader:
 
     def read(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Reward]:
         """What :attr:`compute` returned, as rewards. Raises GradingError for another number or type of entries."""
-        given = list(entries)
+        try:
+            given = list(entries)
+        except TypeError:
+            raise GradingError(
+                f"grader {self.name!r} returned a {type(entries).__name__}; expected a list with a reward per episode"
+            ) from None
         if len(given) != len(episodes):
             raise GradingError(
                 f"grader {self.name!r} gave {len(given)} rewards for {len(episodes)} episodes; expected one each, in order"

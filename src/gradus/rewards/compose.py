@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,7 +94,7 @@ class Rewards:
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
-        self.extras: dict[str, list[Any]] = {}  # what functions gave to log_extra in the last call
+        self.extras: dict[str, list[Any]] = {}  # what functions gave to log_extra in the last call, one value a completion
         self.metrics: dict[str, list[float]] = {}  # and to log_metric
         self.trainer_state = SimpleNamespace(global_step=0, max_steps=0, epoch=0.0)
 
@@ -106,8 +107,10 @@ class Rewards:
         """Score completions, in order."""
         if not completions:
             return []
-        self.extras, self.metrics = {}, {}
+        self.metrics = {}
+        self._logged: dict[str, dict[int, Any]] = {}
         outcomes = self._ask_all(list(completions))
+        self.extras = {name: [each.get(id(row)) for row in completions] for name, each in self._logged.items()}
         return [self._combine({name: each[row] for name, each in outcomes.items()}) for row in range(len(completions))]
 
     def _combine(self, outcomes: Mapping[str, _Outcome]) -> ScoredCompletion:
@@ -174,7 +177,7 @@ class Rewards:
             "completions": [_completion(row, self.messages) for row in rows],
             "completion_ids": [list(row.completion_ids) for row in rows],
             "trainer_state": self.trainer_state,
-            "log_extra": lambda column, values: self.extras.update({column: list(values)}),
+            "log_extra": partial(self._log_extra, rows),
             "log_metric": lambda metric, value: self.metrics.setdefault(metric, []).append(float(value)),
         }
         parameters = inspect.signature(function).parameters.values()
@@ -186,6 +189,13 @@ class Rewards:
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             return arguments
         return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
+
+    def _log_extra(self, rows: list[Completion], column: str, values: Sequence[Any]) -> None:
+        given = list(values)
+        if len(given) != len(rows):
+            raise ValueError(f"log_extra got {len(given)} values of {column!r} for {len(rows)} completions")
+        # By completion, because a batch that raises is asked again in parts.
+        self._logged.setdefault(column, {}).update(zip(map(id, rows), given, strict=True))
 
 
 def reward_name(function: RewardFunction) -> str:
@@ -225,6 +235,8 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
 
 def _checked(values: Any, rows: int) -> list[_Outcome]:
     """What a function returned, as one finite number or None a row. Raises ValueError otherwise."""
+    if isinstance(values, Mapping | str | set):  # its keys or characters would be taken for rewards
+        raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
     listed = list(values)
     if len(listed) != rows:
         raise ValueError(f"returned {len(listed)} rewards for {rows} completions; return one per completion")
