@@ -185,6 +185,12 @@ def test_class_methods_are_tools_and_a_reward_may_be_a_coroutine():
             """Wait."""
             return "so"
 
+        async def reply(self, text: str) -> str | None:
+            return None
+
+        async def outcome(self):
+            return {"slow": True}
+
     async def reward(episode):
         return 0.25 * len(episode.turns)
 
@@ -193,3 +199,5 @@ def test_class_methods_are_tools_and_a_reward_may_be_a_coroutine():
     episodes = roll_out(spec, policy, spec.tasks("main", 2)).episodes
     assert [[each.fault for each in turn.calls] for turn in episodes[0].turns] == [[None, None]] * 2
     assert [each.reward.value for each in episodes] == [0.5, 0.5]
+    (said,) = roll_out(spec, FunctionPolicy("says", lambda seen, script: "bye"), spec.tasks("main", 1)).episodes
+    assert (said.stop, said.outcome["slow"]) == (StopReason.TERMINATED, True)

@@ -353,7 +353,10 @@ def test_reward_functions_get_what_the_row_has(tmp_path: Path, own: object) -> N
     ("content", "says"),
     [
         (PARTS, None),
-        ([*PARTS, {"type": "image_url", "image_url": {"url": "x"}}], r"row 3: a message has a part of the type 'image_url'"),
+        (
+            [*PARTS, {"type": "image_url", "image_url": {"url": "x"}}],
+            r"row 3: a message has a part of the type 'image_url'",
+        ),
         ([3], "row 3: a message has a part of the type 'int'"),
     ],
 )
@@ -389,9 +392,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content:
 def test_long_cells_and_byte_order_marks_are_read(tmp_path: Path) -> None:
     (tmp_path / "long.csv").write_text("question,answer\n" + "".join(f"{n} {'x' * 140_000},1\n" for n in range(30)))
     assert len(read_tasks(parse_source("csv", str(tmp_path / "long.csv"))).splits["harder"][0].question) > 140_000
-    (tmp_path / "bom.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in questions(40)), encoding="utf-8-sig"
-    )
+    (tmp_path / "bom.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions(40)), encoding="utf-8-sig")
     assert read_tasks(parse_source("jsonl", f"{tmp_path / 'bom.jsonl'}?answer=target")).size("train") > 20
 
 

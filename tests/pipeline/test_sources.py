@@ -15,7 +15,9 @@ from gradus.pipeline.sources import code_digest
 from gradus.pipeline.stages import RunContext, section_of
 
 STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}
-DOORS = "class Doors:\n    def reset(self, seed): return 'a door'\n    def step(self, action): return 'open', {}, True\n"
+DOORS = (
+    "class Doors:\n    def reset(self, seed): return 'a door'\n    def step(self, action): return 'open', {}, True\n"
+)
 
 
 def rows(answer="a"):
@@ -112,7 +114,10 @@ def _compiled(text):
         (functools.partial(constant, 1.0), functools.partial(constant, value=1.0)),
         (Scorer(), constant(1.0)),
         (_compiled("def f(c): return 'x' in {'a', 'b'}"), _compiled("def f(c): return 'x' in {'a', 'c'}")),
-        (_compiled("def f(c): return [len(each) for each in c]"), _compiled("def f(c): return [abs(each) for each in c]")),
+        (
+            _compiled("def f(c): return [len(each) for each in c]"),
+            _compiled("def f(c): return [abs(each) for each in c]"),
+        ),
     ],
 )
 def test_code_is_told_apart_by_what_it_says_and_encloses(one, other):

@@ -15,8 +15,8 @@ from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from gradus.core import ConfigError
-from gradus.policies.local.export import export_model, logp_diff
 from gradus.interop.push import plan_push
+from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.model_card import plain_prompt
 from gradus.policies.local.sampling import SamplingConfig
@@ -169,11 +169,15 @@ def test_the_card_of_a_model_without_a_chat_template_says_what_it_reads(base: Pa
     read = loaded.renderer.first("Be brief.", "...")
     assert loaded.tokenizer.decode(read) == plain_prompt("Be brief.")
     card = (tmp_path / "out" / "README.md").read_text()
-    code = card.partition("```python\n")[2].partition("```")[0].replace('model="out"', f"model={str(tmp_path / 'out')!r}")
+    code = (
+        card.partition("```python\n")[2].partition("```")[0].replace('model="out"', f"model={str(tmp_path / 'out')!r}")
+    )
     said = []
     exec(code, {"print": said.append})
     ids = torch.tensor([read])
-    spoken = loaded.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
+    spoken = loaded.model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False
+    )
     assert said == [loaded.tokenizer.decode(spoken[0, len(read) :], skip_special_tokens=True)]
     pushed = plan_push(tmp_path / "out", "a/b").files[0]
     assert json.dumps(plain_prompt("Be brief.")) in pushed.text

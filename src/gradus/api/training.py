@@ -53,7 +53,9 @@ class Run(Shown):
         from gradus.core.metrics import KINDS, read_metrics
 
         if kind is not None and kind not in KINDS:
-            raise ConfigError(f"unknown kind of metrics {kind!r}{did_you_mean(kind, KINDS)}; known are {', '.join(KINDS)}")
+            raise ConfigError(
+                f"unknown kind of metrics {kind!r}{did_you_mean(kind, KINDS)}; known are {', '.join(KINDS)}"
+            )
         if self.seeds:
             raise ConfigError(
                 f"{self.folder} holds several seeds; take the metrics of one, as in run.seeds[{min(self.seeds)}]"
@@ -142,7 +144,7 @@ def run(
     ``data`` and ``rewards`` as in :func:`train`. ``recipe``: a TOML file, or one that comes with Gradus; without it the
     environment's own, or one made for the data. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``; None unsets one.
     ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``memory``: fit the settings to a card of this
-    size, as in ``"24GB"``. ``quick``: every stage at toy size. ``redo``: do stages again whose settings have changed.
+    size, as in ``"24GB"``. ``quick``: every stage at toy size. ``redo``: do stages again whose settings, data or code have changed.
     ``anyway``: go on although the audit of the grader failed. ``seeds``: train from so many seeds, beginning with the recipe's, each in
     a folder of its own in ``out``; ``parallel`` of them at a time, by default as many as there are free cores. Intervals are then over
     seeds and tasks.

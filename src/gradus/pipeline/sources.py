@@ -89,7 +89,7 @@ def _collect(value: Any, parts: list[str], seen: set[int]) -> None:
     elif inspect.ismethod(value):
         inside = [value.__self__ if isinstance(value.__self__, type) else type(value.__self__)]
     elif inspect.isfunction(value):
-        inside = [each for each in map(_content, value.__closure__ or ())]
+        inside = [*map(_content, value.__closure__ or ())]
         parts.extend([_source(value), *(repr(each) for each in inside if isinstance(each, _PLAIN))] if own else ())
     elif isinstance(value, type):
         inside = [base for base in value.__bases__ if base.__module__ == value.__module__]
@@ -114,7 +114,9 @@ def _source(value: Any) -> str:
         return inspect.getsource(value)
     except Exception:  # a file that was changed or removed can fail anywhere in the parser
         if isinstance(value, type):
-            return "\n".join(f"{name} {_source(each)}" for name, each in vars(value).items() if inspect.isfunction(each))
+            return "\n".join(
+                f"{name} {_source(each)}" for name, each in vars(value).items() if inspect.isfunction(each)
+            )
         return _code(value.__code__)
 
 

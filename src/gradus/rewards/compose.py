@@ -94,7 +94,9 @@ class Rewards:
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
-        self.extras: dict[str, list[Any]] = {}  # what functions gave to log_extra in the last call, one value a completion
+        self.extras: dict[
+            str, list[Any]
+        ] = {}  # what functions gave to log_extra in the last call, one value a completion
         self.metrics: dict[str, list[float]] = {}  # and to log_metric
         self.trainer_state = SimpleNamespace(global_step=0, max_steps=0, epoch=0.0)
 

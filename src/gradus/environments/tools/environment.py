@@ -122,7 +122,7 @@ class ToolEnvironment:
 
     def outcome(self) -> Mapping[str, Any]:
         """The reward with its components, the last answer, and what the class's own ``outcome`` says."""
-        own = self.instance.outcome() if hasattr(self.instance, "outcome") else {}
+        own = _await(self.instance.outcome()) if hasattr(self.instance, "outcome") else {}
         parts = self._components()
         reward = fsum(parts.values()) if parts is not None else None
         return {"answer": self._answer, "reward": reward, "components": parts, **own}
@@ -190,10 +190,10 @@ class ToolEnvironment:
 
     def _answered(self, text: str) -> Observation:
         self._answer = text = without_thoughts(text).strip()
-        said = self.instance.reply(text) if hasattr(self.instance, "reply") else None
+        said = _await(self.instance.reply(text)) if hasattr(self.instance, "reply") else None
         if said is None:
             self._over = True
-        return self._closed(_seen((Message(role="user", content=_await(said)),) if said is not None else ()))
+        return self._closed(_seen((Message(role="user", content=said),) if said is not None else ()))
 
     def _closed(self, seen: Observation) -> Observation:
         """The observation, with the reward if the episode is over."""

@@ -87,7 +87,9 @@ def row_item(where: str, cell: Any, *, answer: str, columns: Mapping[str, Any], 
         raise ConfigError(f"{where}: {error}") from error
     except UnicodeEncodeError as error:
         half = error.object[error.start]
-        raise ConfigError(f"{where} holds {half!a}, half of a character, which no file can hold; mend the row") from error
+        raise ConfigError(
+            f"{where} holds {half!a}, half of a character, which no file can hold; mend the row"
+        ) from error
     return Item(question=question, answer=answer, worked=worked, columns=columns, system=system)
 
 
