@@ -327,3 +327,8 @@ def test_another_number_in_an_answer_is_another_value_far_away_and_only_where_an
 def test_half_a_day_off(gold, prompt, wrong):
     task = TextTask(key="0", prompt=prompt, gold=gold)
     assert WRONG["half a day off"].make(task, Others(golds=[gold]), random.Random(0)) == (wrong and (wrong,))
+
+
+def test_gold_that_earns_nothing_is_not_called_fully_paid():
+    sanity = next(each for each in _audit(lambda task, answer: 0.0).checks if each.name == "sanity")
+    assert "gold earns 0.000, no more than other answers, on 30 tasks" in sanity.evidence

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from gradus import environments
 from gradus.cli.rewards import app
-from gradus.core import GradusError
+from gradus.core import Episode, GradusError, StopReason, Task, Turn, TurnTokens
+from gradus.rewards import load_rewards
+from gradus.rewards.grading import completion_of
 from gradus.rollouts import roll_out, write_episodes
 
 RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
@@ -67,3 +69,21 @@ def test_the_list_names_every_built_in() -> None:
     result = run("list")
     for name in ("correctness", "incremental_format", "json_schema", "debug"):
         assert name in result.stdout
+
+
+def test_stored_episodes_are_scored_as_in_training(tmp_path: Path) -> None:
+    """Token ids and later turns were left out."""
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "def ids(completions, completion_ids, **kw): return [float(sum(each)) for each in completion_ids]\n"
+        "def said(completions, **kw): return [float(len(each)) for each in completions]\n"
+    )
+    tokens = TurnTokens(context_ids=(1,), action_ids=(7, 8), logprobs=(0.0, 0.0))
+    turns = tuple(Turn(index=n, observation="?", action="ab", tokens=tokens) for n in range(2))
+    task = Task(environment="arithmetic", seed=0)
+    episode = Episode(task=task, policy="p", turns=turns, stop=StopReason.TERMINATED)
+    write_episodes(tmp_path / "e.jsonl.gz", [episode], environment="arithmetic")
+    rewards = [f"{own}:ids", f"{own}:said"]
+    trained = load_rewards(rewards)([completion_of(episode)])[0].components
+    tried = run("try", str(tmp_path / "e.jsonl.gz"), "--json", *(word for each in rewards for word in ("-r", each)))
+    assert json.loads(tried.stdout)["components"] == trained == {"ids": 30.0, "said": 5.0}

@@ -75,6 +75,9 @@ def test_another_type_or_number_of_entries_is_refused():
         played(lambda episodes: ["good"] * len(episodes))
     with pytest.raises(GradingError, match="gave 1 rewards for 3"):
         played(lambda episodes: [1.0])
+    for whole in (1.0, None):
+        with pytest.raises(GradingError, match="expected a list with a reward per episode"):
+            played(lambda episodes, whole=whole: whole)
 
 
 def test_plain_numbers_can_be_reweighed():

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gradus
 from gradus import environments
-from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, StorageError
+from gradus.api.environments import as_name
+from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError, StorageError
 from gradus.environments.verifiable import ArithmeticTasks, VerifiableEnvironment, check_tasks, parse_source, read_tasks
 from gradus.environments.verifiable.arithmetic import solve, work
 from gradus.environments.verifiable.items import TRAIN_SEEDS
@@ -324,3 +326,95 @@ def test_a_row_keeps_its_own_system_message_and_its_examples(tmp_path: Path) -> 
     own = "User: What is 1 + 1?\n\nAssistant: Two, arr.\n\nWhat is 2 + 2?"
     assert shown[own] == "Answer like a pirate."
     assert all(prompt.startswith("Answer the question.") for text, prompt in shown.items() if text != own)
+
+
+PARTS = [{"type": "text", "text": "What is "}, {"type": "text", "text": "1 + 1?"}]
+
+
+@pytest.mark.parametrize("own", [72, 1.5, True, {"x": 35}, ["a"], None])
+def test_reward_functions_get_what_the_row_has(tmp_path: Path, own: object) -> None:
+    rows = [{"question": f"What is {n}?", "answer": own, "note": n} for n in range(40)]
+    seen = []
+
+    def reward(completions, answer, question, note, **columns):
+        seen.append((answer[0], question[0] == f"What is {note[0]}?"))
+        return [1.0] * len(completions)
+
+    for data in (rows, str(write(tmp_path / "a.jsonl", rows))):
+        spec = gradus.load_environment(data, rewards=[reward, "correctness"])
+        (episode,) = gradus.roll_out(spec, "silence", episodes=1).episodes
+        assert episode.outcome["answer"] == ("" if own is None else str(own)), "the gold answer is text"
+        assert (episode.reward.error, episode.reward.components["reward"]) == (None, 1.0)
+    assert seen == [(own, True)] * 2
+    assert type(seen[0][0]) is type(own)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (PARTS, None),
+        (
+            [*PARTS, {"type": "image_url", "image_url": {"url": "x"}}],
+            r"row 3: a message has a part of the type 'image_url'",
+        ),
+        ([3], "row 3: a message has a part of the type 'int'"),
+    ],
+)
+def test_parts_of_a_message_are_joined_and_other_parts_refused(tmp_path: Path, content: list, says: str | None) -> None:
+    rows = [{"prompt": f"What is {n}?", "answer": "a"} for n in range(60)]
+    rows[2] = {"prompt": [{"role": "user", "content": content}], "answer": [{"role": "assistant", "content": PARTS}]}
+    for data in (rows, str(write(tmp_path / "a.jsonl", rows))):
+        if says:
+            with pytest.raises(ConfigError, match=says):
+                gradus.load_environment(data)
+            continue
+        table = gradus.load_environment(data).data_set
+        assert {"What is 1 + 1?"} <= {item.question for items in table.splits.values() for item in items}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("latin.csv", "question,answer\nWie groß?,1\n".encode("latin-1"), "latin.csv.*utf-8"),
+        ("half.jsonl", b'{"question": "a \\ud800", "answer": "1"}\n', r"half.jsonl row 1 holds '\\ud800'"),
+        ("half.jsonl", b'{"question": "a", "answer": "1", "note": "\\ud800"}\n', r"half.jsonl row 1 holds '\\ud800'"),
+        ("nope.jsonl", None, "no file .*nope.jsonl"),
+        ("nope.csv", None, "no file .*nope.csv"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(GradusError, match=says):
+        gradus.load_environment(str(tmp_path / name))
+
+
+def test_long_cells_and_byte_order_marks_are_read(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text("question,answer\n" + "".join(f"{n} {'x' * 140_000},1\n" for n in range(30)))
+    assert len(read_tasks(parse_source("csv", str(tmp_path / "long.csv"))).splits["harder"][0].question) > 140_000
+    (tmp_path / "bom.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions(40)), encoding="utf-8-sig")
+    assert read_tasks(parse_source("jsonl", f"{tmp_path / 'bom.jsonl'}?answer=target")).size("train") > 20
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_a_table_of_pandas_and_a_list_of_rows_are_data_everywhere(table: bool) -> None:
+    rows = [{"question": f"What is {n}?", "answer": n} for n in range(40)]
+    data = pytest.importorskip("pandas").DataFrame(rows) if table else rows
+    result = gradus.roll_out(data, "gold", episodes=2)
+    assert [type(each.outcome["columns"]["answer"]) for each in result.episodes] == [int, int]
+    assert as_name(data) == "rows"
+    scores = gradus.evaluate("gold", env=data, episodes=2, conditions=["held-out"])
+    assert scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"] == 1.0
+
+
+def test_what_is_no_data_is_refused_without_showing_it() -> None:
+    for data in ([], ["a"], 3):
+        with pytest.raises(ConfigError, match="a list of rows such as"):
+            gradus.load_environment(data)
+
+
+def test_a_row_is_measured_with_its_own_system_prompt() -> None:
+    rows = [{"prompt": [{"role": "user", "content": f"{n}"}], "answer": "a"} for n in range(40)]
+    long = [{"role": "system", "content": "word " * 50}, {"role": "user", "content": "5"}]
+    tasks = gradus.load_environment([*rows[:5], {"prompt": long, "answer": "a"}, *rows[6:]]).data_set
+    assert [each.check for each in check_tasks(tasks, prompt_limit=20)] == ["prompt length"]

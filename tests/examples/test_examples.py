@@ -56,5 +56,5 @@ def test_the_lines_in_the_readme_train_on_rows_and_a_reward(tmp_path, monkeypatc
     monkeypatch.setattr(gradus, "train", partial(gradus.train, quick=True, settings=toy))
     names = {}
     exec(code, names)
-    assert opened == [(tmp_path / "runs" / "rows" / "report.html").as_uri()]
+    assert opened == [(tmp_path / "runs" / "rows-quick" / "report.html").as_uri()]
     assert set(names["result"].metrics()[0]["components"]) == {"correct", "short"}

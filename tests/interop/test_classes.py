@@ -218,3 +218,13 @@ def test_a_hidden_state_that_a_few_blind_answers_do_not_ask_for_is_no_seed_witho
     )
     separation = check_separation(panel)  # it passed: "the step raises the reward; the least is 0.000"
     assert (separation.status, "earn the same reward" in separation.evidence) == ("skip", True)
+
+
+def test_an_expert_may_be_a_coroutine() -> None:
+    class Slow(Doors):
+        async def expert(self) -> str:
+            return super().expert()
+
+    assert [episode.turns[0].action for episode in _episodes(class_spec(Slow), "expert", 2)] == [
+        episode.turns[0].action for episode in _episodes(class_spec(Doors), "expert", 2)
+    ]

@@ -183,6 +183,25 @@ def test_async_reward_functions_work_with_a_factory():
     assert episode.reward.components["first"] > 0
 
 
+def test_parts_of_a_prompt_are_joined_and_class_methods_are_tools():
+    class Named(IncrementEnv):
+        @classmethod
+        def name(cls) -> str:
+            """
+            Say the name.
+
+            Returns:
+                The name.
+            """
+            return cls.__name__
+
+    said = [{"role": "user", "content": [{"type": "text", "text": "Begin. "}]}]
+    spec = trl_environment("named", environment_factory=Named, rows=[{"prompt": said}] * 20)
+    (episode,) = roll_out(spec, FunctionPolicy("says", lambda *_: "done"), [spec.train_task(0)]).episodes
+    assert episode.turns[0].observation.startswith("Begin. Increment the counter by")
+    assert [tool["function"]["name"] for tool in episode.tools] == ["increment", "name"]
+
+
 def test_what_is_missing_is_named():
     with pytest.raises(ConfigError, match="nothing gives a reward"):
         trl_environment("x", tools=[multiply], rows=[{"prompt": "a"}] * 2)

@@ -12,6 +12,7 @@ import pytest
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from typer.testing import CliRunner
 
+import gradus
 from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
@@ -351,3 +352,25 @@ def test_json_is_what_was_found(tmp_path: Path) -> None:
     findings = check_recipe("nowhere", out=tmp_path)
     assert to_json(findings)["checks"][0]["status"] == status_of(findings) == "fail"
     assert "unknown environment" in findings[0].message + findings[0].remedy
+
+
+def test_an_environment_without_policies_is_tried_all_the_same(tmp_path: Path, qwen: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_environment.md").read_text()
+    code = next(block for block in page.split("```python\n") if "class Digits" in block).partition("```")[0]
+    (tmp_path / "digits.py").write_text(code)
+    found = checked(f"{tmp_path / 'digits.py'}:spec", tmp_path, "teach.enabled=false", model=qwen)
+    assert {check: found[check][0][0] for check in ("spelling", "context", "memory", "probe")} == dict.fromkeys(
+        ("spelling", "context", "memory", "probe"), "pass"
+    ), found
+
+
+def test_rows_from_python_are_looked_at(qwen: Path) -> None:
+    good = [{"question": f"What is {n} + {n * n} ?", "answer": n + n * n} for n in range(40)]
+    for more, answered, expected in (
+        ({"question": "What is 3 + 9 ?", "answer": 13}, True, "contradictions"),
+        ({"question": "word " * 900, "answer": 1}, True, "prompt length"),
+        ({}, False, "no fault found"),  # reward functions may need no answer
+    ):
+        rows = [row if answered else {"question": row["question"]} for row in [*good, *([more] if more else [])]]
+        checklist = gradus.check(rows, model=str(qwen), rewards=["format"])
+        assert expected in " ".join(each.message for each in checklist.findings if each.check == "data")

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import gradus
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
@@ -83,6 +84,16 @@ def test_a_second_call_does_nothing_again(run):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
     run_recipe(recipe(), out=run)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
+
+
+def test_metrics_are_one_record_a_step_unless_others_are_asked_for(run):
+    result = gradus.load_run(run)
+    assert [record["step"] for record in result.metrics()] == [1, 2]
+    assert {record["kind"] for record in result.metrics()} == {"step"}
+    assert {record["kind"] for record in result.metrics("validation")} == {"validation"}
+    assert {"sft", "step", "validation"} <= {record["kind"] for record in result.metrics(None)}
+    with pytest.raises(ConfigError, match="unknown kind of metrics 'steps', did you mean step"):
+        result.metrics("steps")
 
 
 def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_it(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from gradus.core import ConfigError
+from gradus.interop.push import plan_push
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
+from gradus.policies.local.model_card import plain_prompt
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import ModelSettings, write_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
 
 # peft 0.21 reads an attribute that transformers 5.23 calls by another name
@@ -169,3 +173,45 @@ def test_what_is_there_is_not_overwritten_unasked(base: Path, tmp_path: Path) ->
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"neither a model \(config.json\) nor adapters"):
         export_model(tmp_path, tmp_path / "out")
+
+
+def test_the_card_of_a_model_without_a_chat_template_says_what_it_reads(base: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    shutil.copytree(base, plain)
+    tokenizer = AutoTokenizer.from_pretrained(plain)
+    tokenizer.chat_template = None
+    (plain / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer.save_pretrained(plain)
+    settings = ModelSettings(system_prompt="Be brief.", sampling=SamplingConfig(max_new_tokens=3, greedy=True))
+    write_settings(plain, settings)
+    export_model(plain, tmp_path / "out")
+    loaded = load_model(tmp_path / "out")
+    read = loaded.renderer.first("Be brief.", "...")
+    assert loaded.tokenizer.decode(read) == plain_prompt("Be brief.")
+    card = (tmp_path / "out" / "README.md").read_text()
+    code = (
+        card.partition("```python\n")[2].partition("```")[0].replace('model="out"', f"model={str(tmp_path / 'out')!r}")
+    )
+    said = []
+    exec(code, {"print": said.append})
+    ids = torch.tensor([read])
+    spoken = loaded.model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False
+    )
+    assert said == [loaded.tokenizer.decode(spoken[0, len(read) :], skip_special_tokens=True)]
+    pushed = plan_push(tmp_path / "out", "a/b").files[0]
+    assert json.dumps(plain_prompt("Be brief.")) in pushed.text
+
+
+def test_auto_is_the_dtype_of_the_base_model_after_training_in_another(base: Path, tmp_path: Path) -> None:
+    half, best = tmp_path / "half", tmp_path / "best"
+    AutoModelForCausalLM.from_pretrained(base, dtype="bfloat16").save_pretrained(half)
+    AutoTokenizer.from_pretrained(base).save_pretrained(half)
+    loaded = load_model(half, dtype="float32")
+    loaded.model.save_pretrained(best)
+    loaded.tokenizer.save_pretrained(best)
+    write_settings(best, loaded.settings)
+    assert load_model(best).model.config.dtype == torch.float32
+    assert export_model(best, tmp_path / "out").dtype == "bfloat16"
+    assert export_model(best, tmp_path / "wide", dtype="float32").dtype == "float32"
+    assert export_model(tmp_path / "wide", tmp_path / "again").dtype == "float32"

@@ -73,7 +73,7 @@ def test_settings_that_cannot_be_read_are_named(folder: Path):
         load_model(folder)
     (folder / SETTINGS_FILE).unlink()
     assert read_settings(folder) is None
-    assert load_model(folder).settings == ModelSettings()
+    assert load_model(folder).settings == ModelSettings(dtype="float32")
 
 
 def test_a_hub_name_is_a_policy_and_anything_else_is_not(tmp_path: Path):

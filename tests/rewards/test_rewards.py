@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from gradus.core import ConfigError, Episode, StopReason, StorageError, Task, Turn
+from gradus.environments.verifiable import one_turn
+from gradus.reports import show_episode
 from gradus.rewards import (
     BUILT_IN,
     Completion,
@@ -33,6 +36,8 @@ from gradus.rewards import (
     style,
     try_rewards,
 )
+from gradus.rollouts import roll_out
+from gradus.rollouts.storage import decode, encode
 
 RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
 WRONG = "<reasoning> 1 + 1 </reasoning> <answer> 3 </answer>"
@@ -117,6 +122,9 @@ def test_a_plain_callable_may_return_an_awaitable() -> None:
         ([float("nan")], "not finite"),
         (["x"], "could not convert"),
         (3, "not iterable"),
+        ({0: 1.0}, "returned a dict"),
+        ("1", "returned a str"),
+        ({1.0}, "returned a set"),
     ],
 )
 def test_what_is_no_list_of_numbers_is_an_error(values: Any, said: str) -> None:
@@ -313,3 +321,24 @@ def test_diversity_is_what_no_other_answer_to_the_same_prompt_has() -> None:
     assert pay(prompts=prompts, completions=["x y", "x z", "x y", "x y"]) == [0.0, 0.5, 0.0, 0.0]
     with pytest.raises(ConfigError, match="at least 1"):
         diversity(ngram=0)
+
+
+def test_what_is_logged_is_stored_with_its_completion() -> None:
+    def picky(completions, log_extra, **columns):
+        log_extra("size", [len(text) for text in completions])
+        log_extra("kind", [{1.0} if text == RIGHT else None for text in completions])
+        if len(completions) > 1:
+            raise ValueError("asked again, one by one")
+        return [1.0]
+
+    async def wrong(completions, log_extra, **columns):
+        log_extra("size", [])
+
+    spec = one_turn([{"question": f"{n}?", "answer": RIGHT} for n in range(40)], [picky])
+    episodes = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 2)).episodes
+    stored = [decode(json.loads(json.dumps(encode(each)))) for each in episodes]
+    assert [each.reward.extras for each in stored] == [{"size": len(RIGHT), "kind": "{1.0}"}] * 2
+    console = Console(record=True, width=200)
+    console.print(show_episode(stored[0]))
+    assert f"logged: size {len(RIGHT)}, kind {{1.0}}" in console.export_text()
+    assert "log_extra got 0 values of 'size' for 1" in (Rewards([wrong])(rows(RIGHT))[0].error or "")

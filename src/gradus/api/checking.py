@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import file_name, load_environment
+from gradus.api.environments import Data, as_name, file_name, load_environment
 from gradus.api.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec
 
@@ -62,7 +62,7 @@ class Audit(Shown):
 
 
 def audit(
-    environment: str | Path | EnvironmentSpec | type,
+    environment: Data,
     grader: str | None = None,
     *,
     rewards: Sequence[Any] = (),
@@ -125,15 +125,14 @@ def audit(
 
 
 def _of_recipe(
-    environment: str | Path | EnvironmentSpec | type, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
+    environment: Data, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
 ) -> tuple[EnvironmentSpec, str | None]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
     from gradus.pipeline.recipe_files import load_recipe
 
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
-    name = file_name(str(environment)) if isinstance(environment, str | Path) else load_environment(environment).name
-    made = load_recipe(name, path=Path(recipe))
+    made = load_recipe(as_name(environment), path=Path(recipe))
     return made.spec(), grader or made.grader
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gradus.api.environments import load_environment
+from gradus.api.environments import Data, load_environment
 from gradus.api.shown import Shown
 from gradus.api.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
@@ -71,7 +71,7 @@ def evaluate(
     policies: str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any],
     against: Any = (),
     *,
-    env: str | EnvironmentSpec | type | None = None,
+    env: Data | None = None,
     conditions: Sequence[str] | None = None,
     graders: Sequence[str] | None = None,
     rewards: Sequence[Any] = (),
@@ -100,7 +100,7 @@ def evaluate(
     from gradus.policies.local.shelf import ModelShelf
 
     chosen = _named(policies, against)
-    spec = load_environment(env or _environment_of(chosen.values()), rewards=rewards)
+    spec = load_environment(_environment_of(chosen.values()) if env is None else env, rewards=rewards)
     if policies == "all":
         chosen = _named(scripted_names(spec), against)
     if pairs is not None:

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from gradus.rollouts import RolloutResult
 
 Rows = Sequence[Mapping[str, Any]]
+Data = str | Path | EnvironmentSpec | type | Rows
 _KINDS = {".jsonl": "jsonl", ".csv": "csv"}
 
 
-def load_environment(name: str | Path | EnvironmentSpec | type, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
+def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
     """An environment by name (``gradus envs`` lists them), by file (``rows.jsonl``, ``mine.py``), a class with ``reset`` and
-    ``step``, or as it is.
+    ``step``, a list of rows, or as it is.
 
     ``rewards``: reward functions that become its grader, called ``rewards``; see :func:`gradus.train`.
 
@@ -29,13 +30,16 @@ def load_environment(name: str | Path | EnvironmentSpec | type, *, rewards: Sequ
     """
     if isinstance(name, type):
         name = environments.from_class(name)
-    given = name if isinstance(name, EnvironmentSpec) else environments.load(file_name(str(name)))
+    if isinstance(name, str | Path):
+        given = environments.load(file_name(str(name)))
+    else:
+        given = name if isinstance(name, EnvironmentSpec) else _of_rows(name, rewards)
     spec = environments.with_random(given)
     return with_rewards(spec, rewards) if rewards else spec
 
 
 def roll_out(
-    environment: str | EnvironmentSpec | type,
+    environment: Data,
     policy: str | Policy,
     *,
     episodes: int = 8,
@@ -135,15 +139,13 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
 
 def file_name(name: str) -> str:
     """``rows.jsonl`` and ``rows.csv`` as environments; every other name as it is."""
-    path, _, query = name.partition("?")
+    path = name.partition("?")[0]
     kind = _KINDS.get(Path(path).suffix)
-    return f"{kind}:{name}" if kind and ":" not in path and (query or Path(path).exists()) else name
+    return f"{kind}:{name}" if kind and ":" not in path else name
 
 
-def as_name(data: str | Path | EnvironmentSpec | type | Rows, rewards: Sequence[Any] = ()) -> str:
+def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:
     """The name under which a run loads ``data``; rows and a specification are registered in this process."""
-    from gradus.rewards import find_reward
-
     if isinstance(data, str | Path):
         return file_name(str(data))
     if isinstance(data, type):
@@ -153,12 +155,21 @@ def as_name(data: str | Path | EnvironmentSpec | type | Rows, rewards: Sequence[
             raise ConfigError(f"an environment of one's own has a name without a colon, got {data.name!r}")
         environments.register(data.name, lambda _: data)
         return data.name
-    if not data or not all(isinstance(row, Mapping) for row in data):
+    spec = _of_rows(data, rewards)
+    environments.register(spec.name, lambda _: spec)
+    return spec.name
+
+
+def _of_rows(data: Any, rewards: Sequence[Any]) -> EnvironmentSpec:
+    """The environment that rows are, or a table of pandas."""
+    from gradus.environments.verifiable import one_turn
+    from gradus.rewards import find_reward
+
+    rows: Any = data.to_dict("records") if hasattr(data, "iterrows") else data
+    if not isinstance(rows, Sequence) and not hasattr(rows, "__getitem__"):
+        rows = ()
+    if not len(rows) or not all(isinstance(row, Mapping) for row in rows):
         raise ConfigError(
             "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}"
         )
-    from gradus.environments.verifiable import one_turn
-
-    spec = one_turn(data, _functions(rewards) or [find_reward("correctness")])
-    environments.register(spec.name, lambda _: spec)
-    return spec.name
+    return one_turn(rows, _functions(rewards) or [find_reward("correctness")])

@@ -99,9 +99,10 @@ def try_rewards(
     from gradus.api.environments import reward_entries
     from gradus.rewards import Completion, load_rewards, read_completions
     from gradus.rewards import try_rewards as score
+    from gradus.rollouts.storage import decode
 
     if isinstance(completions, str | Path):
-        rows = read_completions(completions)
+        rows = read_completions(completions, decode=decode)
     else:
         columns = {} if answer is None else {"answer": answer}
         rows = [

@@ -13,6 +13,7 @@ from gradus.api.environments import as_name, reward_entries
 from gradus.api.shown import Shown
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
+from gradus.core.naming import did_you_mean
 from gradus.core.verbosity import quiet
 
 if TYPE_CHECKING:
@@ -46,15 +47,20 @@ class Run(Shown):
 
         return existing_model(str(self.folder))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The training's metrics, one record a step."""
-        from gradus.core.metrics import read_metrics
+    def metrics(self, kind: str | None = "step") -> list[dict[str, Any]]:
+        """The training's metrics, one record a step of GRPO. ``kind``: ``sft``, ``validation`` or ``alert`` for other records; None
+        for all, in their order."""
+        from gradus.core.metrics import KINDS, read_metrics
 
+        if kind is not None and kind not in KINDS:
+            raise ConfigError(
+                f"unknown kind of metrics {kind!r}{did_you_mean(kind, KINDS)}; known are {', '.join(KINDS)}"
+            )
         if self.seeds:
             raise ConfigError(
                 f"{self.folder} holds several seeds; take the metrics of one, as in run.seeds[{min(self.seeds)}]"
             )
-        return read_metrics(self.folder)
+        return [record for record in read_metrics(self.folder) if kind in (None, record.get("kind"))]
 
     def tables(self) -> Sequence[Any]:
         """The table of results."""
@@ -138,7 +144,7 @@ def run(
     ``data`` and ``rewards`` as in :func:`train`. ``recipe``: a TOML file, or one that comes with Gradus; without it the
     environment's own, or one made for the data. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``; None unsets one.
     ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``memory``: fit the settings to a card of this
-    size, as in ``"24GB"``. ``quick``: every stage at toy size. ``redo``: do stages again whose settings have changed.
+    size, as in ``"24GB"``. ``quick``: every stage at toy size. ``redo``: do stages again whose settings, data or code have changed.
     ``anyway``: go on although the audit of the grader failed. ``seeds``: train from so many seeds, beginning with the recipe's, each in
     a folder of its own in ``out``; ``parallel`` of them at a time, by default as many as there are free cores. Intervals are then over
     seeds and tasks.

@@ -32,7 +32,7 @@ def command(
     out: Path | None = typer.Option(
         None, "--out", "-o", help="Run folder; otherwise runs/ENVIRONMENT or runs/RECIPE, with -quick at toy size."
     ),
-    redo: bool = typer.Option(False, "--redo", help="Do stages again whose settings have changed."),
+    redo: bool = typer.Option(False, "--redo", help="Do stages again whose settings, data or code have changed."),
     anyway: bool = typer.Option(False, "--anyway", help="Go on although the audit of the grader failed."),
 ) -> None:
     """Do everything: from a teacher to a trained model and the proof that it got better."""

@@ -207,6 +207,7 @@ class StageState(TypedDict):
     settings: dict[str, Any]
     done: bool
     cost: dict[str, Any]
+    sources: NotRequired[dict[str, str]]
     files: NotRequired[dict[str, str]]
 
 

@@ -185,7 +185,7 @@ def read_json_lines(path: Path) -> JsonLines:
 
 def parse_json_lines(text: str, source: str) -> JsonLines:
     """:func:`read_json_lines` for a text that is there already; ``source`` is named in what is said of it."""
-    lines = text.split("\n")
+    lines = text.removeprefix("\ufeff").split("\n")  # a byte order mark, as some editors write it
     records: list[dict[str, Any]] = []
     problems: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -203,3 +203,19 @@ def parse_json_lines(text: str, source: str) -> JsonLines:
         else:
             problems.append(f"{source} line {number}: expected a JSON object, got {type(record).__name__}")
     return JsonLines(source=source, records=records, problems=problems, cut=False)
+
+
+def storable(value: Any) -> Any:
+    """A value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text.
+
+    >>> import datetime
+    >>> storable({"x": [1, None]}), storable(datetime.date(2026, 1, 31)), storable(float("nan"))
+    ({'x': [1, None]}, '2026-01-31', None)
+    """
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        if isinstance(value, float):
+            return None
+        return storable(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return value

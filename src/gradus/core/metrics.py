@@ -111,7 +111,7 @@ class SftRecord(TypedDict):
     tokens_per_second: float | None
 
 
-_KINDS = {"step": StepRecord, "validation": ValidationRecord, "alert": AlertRecord, "sft": SftRecord}
+KINDS = {"step": StepRecord, "validation": ValidationRecord, "alert": AlertRecord, "sft": SftRecord}
 
 
 def whole_records(lines: JsonLines) -> list[dict[str, Any]]:
@@ -120,8 +120,8 @@ def whole_records(lines: JsonLines) -> list[dict[str, Any]]:
         raise StorageError(f"{lines.problems[0]}; restore the file or remove the line")
     for number, record in enumerate(lines.records, start=1):
         kind = record.get("kind")
-        if isinstance(kind, str) and kind in _KINDS:
-            checked(record, _KINDS[kind], f"{lines.source} record {number}", partial=True)
+        if isinstance(kind, str) and kind in KINDS:
+            checked(record, KINDS[kind], f"{lines.source} record {number}", partial=True)
     return lines.records
 
 
@@ -142,9 +142,9 @@ def read_metrics(run: Path | str) -> list[dict[str, Any]]:
             f"no metrics.jsonl in {run}; expected a run folder as `gradus run` and `gradus grpo` write it"
         )
     records = [record for file in files for record in whole_records(read_json_lines(file))]
-    if not any(str(record.get("kind")) in _KINDS for record in records):
+    if not any(str(record.get("kind")) in KINDS for record in records):
         seen = f"lines with the keys {', '.join(list(records[0])[:5])}" if records else "no line"
         raise StorageError(
-            f'{files[0]} holds {seen}; expected the metrics of a run: JSON lines with "kind" one of {", ".join(_KINDS)}'
+            f'{files[0]} holds {seen}; expected the metrics of a run: JSON lines with "kind" one of {", ".join(KINDS)}'
         )
     return records

@@ -217,6 +217,9 @@ class Reward:
     terms: tuple[tuple[RewardTerm, ...], ...] = ()
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # further figures, for the episode's metrics
+    extras: Mapping[str, Any] = field(
+        default_factory=dict[str, Any]
+    )  # what reward functions gave to log_extra, JSON values
 
     @property
     def turn_rewards(self) -> tuple[float, ...]:

@@ -51,7 +51,12 @@ class Grader:
 
     def read(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Reward]:
         """What :attr:`compute` returned, as rewards. Raises GradingError for another number or type of entries."""
-        given = list(entries)
+        try:
+            given = list(entries)
+        except TypeError:
+            raise GradingError(
+                f"grader {self.name!r} returned a {type(entries).__name__}; expected a list with a reward per episode"
+            ) from None
         if len(given) != len(episodes):
             raise GradingError(
                 f"grader {self.name!r} gave {len(given)} rewards for {len(episodes)} episodes; expected one each, in order"
@@ -218,7 +223,7 @@ class EnvironmentSpec:
     ``max_sessions``: episodes that may run at once, if something behind the environment limits them. ``stepping``: how its resets and
     steps are run, if they take time.
     ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
-    ``recipe``: file name under gradus/recipes.
+    ``data_set``: the rows that the tasks are made of, if they are made of rows. ``recipe``: file name under gradus/recipes.
     """
 
     name: str
@@ -239,6 +244,7 @@ class EnvironmentSpec:
     max_sessions: int | None = None
     stepping: Stepping = Stepping()
     content: Callable[[Task], str] | None = None
+    data_set: Any = None
     recipe: str | None = None
     presentation: Presentation = Presentation()
     language: Language = Language()

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation, child_rng
+from gradus.core.waiting import wait_for
 from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script
@@ -123,7 +124,8 @@ class ClassEnvironment:
 
     def expert(self) -> str:
         """What the class itself would answer now."""
-        return self._inner.expert()
+        given = self._inner.expert()
+        return wait_for(given) if inspect.isawaitable(given) else given
 
     @property
     def state(self) -> Mapping[str, Any]:

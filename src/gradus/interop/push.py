@@ -12,9 +12,11 @@ from typing import Literal
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
+from gradus.core.files import read_json
 from gradus.core.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model
-from gradus.policies.local.model_card import front_matter, model_card
+from gradus.policies.local.model_card import front_matter, model_card, plain_prompt
+from gradus.policies.local.settings import read_settings
 from gradus.rollouts import read_episodes
 from gradus.version import __version__
 
@@ -88,6 +90,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         facts=[f"weights: {weights / 1e6:,.1f} MB"],
         results=results,
         adapters_of=adapter_base(model),
+        prompt=_plain_prompt(model),
         figures=[each.name for each in figures],
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
     )
@@ -96,6 +99,16 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     if results is not None:
         files.append(PlannedFile(path="results.json", source=source / "results.json"))
     return PushPlan(repository=repository, kind="model", private=private, files=files)
+
+
+def _plain_prompt(model: Path) -> str | None:
+    """What the model is asked if it has no chat template."""
+    tokenizer = model / "tokenizer_config.json"
+    known = not tokenizer.is_file() or read_json(tokenizer).get("chat_template")
+    if known or (model / "chat_template.jinja").is_file() or (model / "additional_chat_templates").is_dir():
+        return None
+    settings = read_settings(model)
+    return plain_prompt(settings.system_prompt if settings else "")
 
 
 def _left_out(path: Path) -> bool:

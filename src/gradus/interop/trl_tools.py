@@ -19,6 +19,8 @@ import numpy as np
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Message, Task, child_seed
 from gradus.core.waiting import wait_for
 from gradus.environments.tools import ToolEnvironment
+from gradus.environments.tools.environment import public_methods
+from gradus.environments.verifiable.items import read_content
 from gradus.rewards import RewardFunction, Rewards, grader_of, reward_name
 from gradus.rewards.compose import is_async
 
@@ -97,8 +99,8 @@ class _Rollout:
     def __init__(self, rows: Sequence[Row], tools: Sequence[Any], factory: Callable[[], Any] | None) -> None:
         self._rows, self._row = rows, dict[str, Any]()
         self._environment = factory() if factory else None
-        own = inspect.getmembers(type(self._environment), predicate=inspect.isfunction) if factory else []
-        names = [each for each, _ in own if each not in ("reset", "get_reward") and not each.startswith("_")]
+        own = public_methods(type(self._environment)) if factory else []
+        names = [each for each in own if each not in ("reset", "get_reward")]
         self.tools = [*tools, *(getattr(self._environment, each) for each in names)]
         self.system_prompt = ""
 
@@ -106,7 +108,8 @@ class _Rollout:
         """The row's prompt, and behind its last message what the instance's own ``reset`` says."""
         self._row = dict(self._rows[_row(seed, options)]) if self._rows else {}
         prompt = self._row.get("prompt", "")
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(each) for each in prompt]
+        given = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        messages = [{**each, "content": read_content(each.get("content"))} for each in given]
         self.system_prompt = ""
         if messages[0]["role"] == "system" and len(messages) > 1:
             self.system_prompt = str(messages.pop(0)["content"])

@@ -56,11 +56,12 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     recipe, folder = run.recipe, run.folder
     settings = {name: select(run) for name, (_, select) in stages.items()}
     for name, (do, _) in stages.items():
-        if run.state.done(name, settings[name]):
+        sources = run.sources(settings[name])
+        if run.state.done(name, settings[name], sources):
             run.console.print(f"[dim]{name}: there already[/dim]")
             continue
         run.console.rule(f"[bold]{name}[/bold]", align="left")
-        with run.state.doing(name, settings[name]) as cost:
+        with run.state.doing(name, settings[name], sources) as cost:
             do(run, cost)
         run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
     write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
@@ -75,7 +76,8 @@ def store_costs(run: RunContext) -> None:
 def remaining(recipe: Recipe, folder: Path) -> list[str]:
     """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
     run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
-    return [name for name, (_, select) in run.stages.items() if not run.state.done(name, select(run))]
+    settings = {name: select(run) for name, (_, select) in run.stages.items()}
+    return [name for name, given in settings.items() if not run.state.done(name, given, run.sources(given))]
 
 
 def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:

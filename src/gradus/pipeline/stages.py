@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.report_episodes import write_report_episodes
+from gradus.pipeline.sources import environment_sources, reward_sources
 from gradus.pipeline.state import CHECKPOINTS, RunState
 from gradus.pipeline.teach_summary import spent
 from gradus.pipeline.teaching import teach
@@ -54,6 +55,18 @@ class RunContext:
             reserved = reserved_ids(self.spec, recipe.grpo)
             training_tasks(self.spec, recipe.grpo, 0, 1, reserved)  # and so should too few rows
         self.state = RunState(folder, redo=redo)
+
+    def sources(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Digests of what a stage of these settings is made from besides: data and code that they name."""
+        return {**self._environment, **(self._rewards if "rewards" in settings else {})}
+
+    @cached_property
+    def _environment(self) -> dict[str, str]:
+        return environment_sources(self.recipe.environment, self.spec)
+
+    @cached_property
+    def _rewards(self) -> dict[str, str]:
+        return reward_sources(self.recipe.rewards)
 
     @property
     def base(self) -> str:

@@ -60,7 +60,7 @@ def default_folder(environment: str, *, quick: bool = False) -> Path:
 class RunState:
     """A run folder's memory of its stages, in ``state.json``.
 
-    A stage that is done is skipped. One whose settings have changed since is refused, or with ``redo`` done again together with
+    A stage that is done is skipped. One whose settings, data or code have changed since is refused, or with ``redo`` done again together with
     all that builds on it.
     """
 
@@ -72,28 +72,37 @@ class RunState:
         self._stages: dict[str, Any] = dict(stored["stages"])
         self._files = stored.get("files", {})
 
-    def done(self, stage: str, settings: Mapping[str, Any]) -> bool:
-        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings and redo is off."""
+    def done(self, stage: str, settings: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> bool:
+        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off.
+
+        ``sources``: what it is made from besides -> a digest. What was not stored, as by an earlier version, is no change.
+        """
         entry = self._stages.get(stage)
         if entry is None:
             return False
         changed = list(_differences(entry["settings"], json.loads(json.dumps(settings))))
-        if not changed:
+        before: Mapping[str, str] = entry.get("sources", {})
+        other = [name for name, value in (sources or {}).items() if before.get(name, value) != value]
+        if not changed and not other:
             return bool(entry["done"]) and self._as_written(stage, entry.get("files", {}))
         if not self.redo:
             shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
+            what = [f"settings ({shown})"] if changed else []
             raise ConfigError(
-                f"{self.folder} holds a stage {stage!r} made with other settings ({shown}); "
+                f"{self.folder} holds a stage {stage!r} made with other {' and other '.join([*what, *other])}; "
                 "choose another folder with --out, or do it and what builds on it again with --redo"
             )
         self._forget(stage)
         return False
 
     @contextmanager
-    def doing(self, stage: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def doing(
+        self, stage: str, settings: Mapping[str, Any], sources: Mapping[str, str] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Do a stage: the cost that is filled in here is stored when it ends well; seconds add up over resumed tries."""
         before = self._stages.get(stage, {}).get("cost", {}).get("seconds", 0.0)
-        self._stages[stage] = {"settings": dict(settings), "done": False, "cost": {"seconds": before}}
+        made_from = {"sources": dict(sources)} if sources else {}
+        self._stages[stage] = {"settings": dict(settings), **made_from, "done": False, "cost": {"seconds": before}}
         self._write()
         cost: dict[str, Any] = {}
         started = time.perf_counter()

@@ -124,6 +124,8 @@ def _end(episode: Episode) -> Text:
             )
             text.append(f"reward {reward.grader} {format_number(reward.value)}", style="bold")
             text.append(f" ({parts})\n" if parts else "\n")
+        if reward.extras:
+            text.append(f"logged: {_pairs(reward.extras)}\n")
     figures = {"return": episode.env_return, **episode.metrics}
     shown = [f"{name.replace('_', ' ')} {format_number(value)}" for name, value in figures.items() if value is not None]
     if shown:

@@ -201,7 +201,7 @@ class Rewards:
             "completions": [_completion(row, self.messages) for row in rows],
             "completion_ids": [list(row.completion_ids) for row in rows],
             "trainer_state": self.trainer_state,
-            "log_extra": lambda column, values: logged.extras.update({column: list(values)}),
+            "log_extra": partial(_log_extra, logged, len(rows)),
             "log_metric": lambda metric, value: logged.metrics.setdefault(metric, []).append(float(value)),
         }
         parameters = inspect.signature(function).parameters.values()
@@ -213,6 +213,13 @@ class Rewards:
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             return arguments
         return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
+
+
+def _log_extra(logged: _Logged, rows: int, column: str, values: Sequence[Any]) -> None:
+    given = list(values)
+    if len(given) != rows:
+        raise ValueError(f"log_extra got {len(given)} values of {column!r} for {rows} completions")
+    logged.extras[column] = given
 
 
 def reward_name(function: RewardFunction) -> str:
@@ -257,6 +264,8 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
 
 def _checked(values: Any, rows: int) -> list[_Outcome]:
     """What a function returned, as one finite number or None a row. Raises ValueError otherwise."""
+    if isinstance(values, Mapping | str | set):  # its keys or characters would be taken for rewards
+        raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
     listed = list(values)
     if len(listed) != rows:
         raise ValueError(f"returned {len(listed)} rewards for {rows} completions; return one per completion")

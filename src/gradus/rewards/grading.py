@@ -9,6 +9,7 @@ from typing import Any
 
 from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
+from gradus.core.files import storable
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
 
@@ -45,11 +46,15 @@ class _RewardGrader:
         self.name, self.rewards = name, rewards
 
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
-        rows = {place: _completion(episode) for place, episode in enumerate(episodes) if episode.turns}
+        rows = {place: completion_of(episode) for place, episode in enumerate(episodes) if episode.turns}
         scored = dict(zip(rows, self.rewards(list(rows.values())), strict=True))
         logged = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
+        extras = {
+            place: {name: storable(values[number]) for name, values in self.rewards.extras.items()}
+            for number, place in enumerate(rows)
+        }
         return [
-            replace(_grade(self.name, scored[place], len(episode.turns)), metrics=logged)
+            replace(_grade(self.name, scored[place], len(episode.turns)), metrics=logged, extras=extras[place])
             if place in scored
             else Reward(grader=self.name, value=None, error="expected an episode with an answer, got none")
             for place, episode in enumerate(episodes)
@@ -120,7 +125,8 @@ def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, f
     return replace(reward, terms=tuple(terms), value=fsum(term.value for turn in terms for term in turn))
 
 
-def _completion(episode: Episode) -> Completion:
+def completion_of(episode: Episode) -> Completion:
+    """What reward functions are asked about an episode, which has a turn at least."""
     first, *later = episode.turns
     columns = episode.outcome.get("columns")
     messages = [_spoken(first)]

@@ -72,7 +72,7 @@ class Judge:
 
         golds = columns.get("answer") or [None] * len(prompts)
         rows = [
-            (completion_text(prompt), completion_text(completion), gold)
+            (completion_text(prompt), completion_text(completion), None if gold is None else str(gold))
             for prompt, completion, gold in zip(prompts, completions, golds, strict=True)
         ]
         key = os.environ.get(self._settings["key_variable"]) or "none"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
 from typing import Any
 
-from gradus.core import StorageError
+from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.rewards.answers import read_answer
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
+from gradus.rewards.grading import completion_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +59,13 @@ def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
     return Tryout(completions=completions, scored=scored, errors=dict(rewards.errors))
 
 
-def read_completions(path: str | Path) -> list[Completion]:
-    """Completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored one-turn episodes.
+def read_completions(
+    path: str | Path, *, decode: Callable[[Mapping[str, Any]], Episode] | None = None
+) -> list[Completion]:
+    """Completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored episodes.
 
-    ``-`` is standard input. Raises StorageError that names the file and the line.
+    ``decode`` makes the episode of a stored record, which is then scored as in training; without it only the texts of its first
+    turn are read. ``-`` is standard input. Raises StorageError that names the file and the line.
     """
     stdin = str(path) == "-"
     lines = parse_json_lines(sys.stdin.read(), "standard input") if stdin else read_json_lines(Path(path))
@@ -70,10 +74,17 @@ def read_completions(path: str | Path) -> list[Completion]:
         del records[0]  # the header of an episode file
     if not records:
         raise StorageError(f"{path} holds no completions; expected one JSON object with a completion a line")
-    return [_completion(record, f"completion {number} of {path}") for number, record in enumerate(records, 1)]
+    return [_completion(record, f"completion {number} of {path}", decode) for number, record in enumerate(records, 1)]
 
 
-def _completion(record: Mapping[str, Any], where: str) -> Completion:
+def _completion(
+    record: Mapping[str, Any], where: str, decode: Callable[[Mapping[str, Any]], Episode] | None
+) -> Completion:
+    if record.get("turns") and decode is not None:
+        try:
+            return completion_of(decode(record))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"{where} is no episode that can be read ({type(error).__name__}: {error})") from error
     if record.get("turns"):
         turn, outcome = record["turns"][0], record.get("outcome") or {}
         return Completion(

@@ -82,7 +82,9 @@ def _sanity(asked: Probes) -> Check:
         outside = [b for b in asked.bases.values() for v in asdict(b).values() if not low - 1e-9 <= v <= high + 1e-9]
         if outside:
             problems.append(f"rewards leave the declared range [{low:g}, {high:g}]")
-    evidence = "; ".join(problems) or f"gold earns the full reward on {n} tasks" + (
+    top = max((base.gold for base in asked.bases.values()), default=0.0)
+    earned = "the full reward" if asked.span > 0 else f"{top:.3f}, no more than other answers,"
+    evidence = "; ".join(problems) or f"gold earns {earned} on {n} tasks" + (
         "" if asked.subject.remote else "; the same answer earns the same in another order"
     )
     if asked.form != DECLARED:

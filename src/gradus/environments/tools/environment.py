@@ -22,7 +22,7 @@ HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 class Tools:
     """What a class of one's own may look like; nothing needs to inherit from it, and all but ``reset`` may be left out.
 
-    Every public function of the class that is not named here is a tool. ``system_prompt``: the rules. ``tools``: further tools:
+    Every public method of the class that is not named here is a tool. ``system_prompt``: the rules. ``tools``: further tools:
     functions, :class:`Tool`, and MCP servers (``"mcp:COMMAND"`` starts one for each episode; a :class:`McpTools` is shared). ``done``: set it to end the episode. Calls of a turn are carried out one after another.
     """
 
@@ -122,7 +122,7 @@ class ToolEnvironment:
 
     def outcome(self) -> Mapping[str, Any]:
         """The reward with its components, the last answer, and what the class's own ``outcome`` says."""
-        own = self.instance.outcome() if hasattr(self.instance, "outcome") else {}
+        own = _await(self.instance.outcome()) if hasattr(self.instance, "outcome") else {}
         parts = self._components()
         reward = fsum(parts.values()) if parts is not None else None
         return {"answer": self._answer, "reward": reward, "components": parts, **own}
@@ -138,8 +138,7 @@ class ToolEnvironment:
 
     def _collect(self) -> dict[str, Tool]:
         """The tools by name: public functions of the class, then what it lists."""
-        own = inspect.getmembers(type(self.instance), predicate=inspect.isfunction)
-        names = [name for name, _ in own if not name.startswith("_") and name not in HOOKS]
+        names = [name for name in public_methods(type(self.instance)) if name not in HOOKS]
         given = [getattr(self.instance, name) for name in names]
         given += list(getattr(self.instance, "tools", ()))
         tools = [tool for each in given for tool in self._expanded(each)]
@@ -191,10 +190,10 @@ class ToolEnvironment:
 
     def _answered(self, text: str) -> Observation:
         self._answer = text = without_thoughts(text).strip()
-        said = self.instance.reply(text) if hasattr(self.instance, "reply") else None
+        said = _await(self.instance.reply(text)) if hasattr(self.instance, "reply") else None
         if said is None:
             self._over = True
-        return self._closed(_seen((Message(role="user", content=_await(said)),) if said is not None else ()))
+        return self._closed(_seen((Message(role="user", content=said),) if said is not None else ()))
 
     def _closed(self, seen: Observation) -> Observation:
         """The observation, with the reward if the episode is over."""
@@ -213,6 +212,12 @@ class ToolEnvironment:
             )
             self._reward = (self._steps, parts)
         return self._reward[1]
+
+
+def public_methods(kind: type) -> list[str]:
+    """The names of a class's public methods, class methods and static ones among them."""
+    own = inspect.getmembers(kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each))
+    return [name for name, _ in own if not name.startswith("_")]
 
 
 def as_text(value: Any) -> str:

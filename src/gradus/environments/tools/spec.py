@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import fsum
 from typing import Any
 
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm, Task, ToolCall
+from gradus.core.waiting import wait_for
 from gradus.environments.tools.environment import ToolEnvironment
 
 TRAIN_SEEDS = 1_000_000  # training tasks begin here; conditions stay below
@@ -17,7 +20,7 @@ def tool_environment(
     *,
     name: str,
     summary: str = "",
-    reward: Callable[[Episode], Reward | float | None] | None = None,
+    reward: Callable[[Episode], Any] | None = None,
     max_turns: int = 8,
     conditions: Mapping[str, Sequence[int]] | None = None,
     components: Sequence[str] = (),
@@ -25,7 +28,7 @@ def tool_environment(
 ) -> EnvironmentSpec:
     """An environment whose tools are the methods of what ``make`` returns (see :class:`Tools`).
 
-    ``reward`` says what an episode is worth: a number, or a :class:`Reward` with terms (:func:`by_call`). Without it the class's
+    ``reward`` says what an episode is worth: a number, or a :class:`Reward` with terms (:func:`by_call`); it may be a coroutine. Without it the class's
     ``get_reward`` does. ``conditions``: name -> seeds below 1,000,000, which training never sees; 200 seeds of ``main`` if left
     out. ``components``: the names of the reward's parts, if they are not ``reward`` and ``call``. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
     """
@@ -35,7 +38,10 @@ def tool_environment(
         raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return [_reward(episode, reward) for episode in episodes]
+        given = [reward(episode) if reward else _own_components(episode) for episode in episodes]
+        if any(map(inspect.isawaitable, given)):
+            given = wait_for(_together(given))
+        return [_reward(episode, each) for episode, each in zip(episodes, given, strict=True)]
 
     return EnvironmentSpec(
         name=name,
@@ -78,8 +84,16 @@ def by_call(
     return Reward(grader="reward", value=value, components=each, terms=tuple(terms))
 
 
-def _reward(episode: Episode, reward: Callable[[Episode], Reward | float | None] | None) -> Reward:
-    given = reward(episode) if reward else _own_components(episode)
+async def _together(given: Sequence[Any]) -> list[Any]:
+    """What coroutines give, waited for beside each other; everything else as it is."""
+
+    async def waited(each: Any) -> Any:
+        return await each if inspect.isawaitable(each) else each
+
+    return list(await asyncio.gather(*map(waited, given)))
+
+
+def _reward(episode: Episode, given: Reward | Mapping[str, float] | float | None) -> Reward:
     if isinstance(given, Reward):
         return given
     if given is None:

@@ -1,7 +1,7 @@
 """One-turn tasks with a checkable answer: arithmetic, GSM8K, one's own JSONL or CSV."""
 
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
-from gradus.environments.verifiable.checks import DataProblem, check_source, check_tasks, has_data_set
+from gradus.environments.verifiable.checks import DataProblem, check_tasks
 from gradus.environments.verifiable.datasets import DataSource, parse_source, read_tasks
 from gradus.environments.verifiable.environment import VerifiableEnvironment
 from gradus.environments.verifiable.from_rows import one_turn
@@ -18,9 +18,7 @@ __all__ = [
     "TableTasks",
     "TaskSource",
     "VerifiableEnvironment",
-    "check_source",
     "check_tasks",
-    "has_data_set",
     "in_format",
     "load_arithmetic",
     "load_csv",

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gradus.environments.verifiable.datasets import parse_source, read_tasks
 from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
@@ -22,37 +21,26 @@ class DataProblem:
     rows: Sequence[str] = ()
 
 
-def check_source(
-    name: str, *, prompt_limit: int | None = None, measure: Callable[[str, str], int] | None = None
-) -> list[DataProblem]:
-    """As :func:`check_tasks`, for an environment's name such as ``jsonl:train.jsonl``; others have nothing to check.
-
-    Raises ConfigError or StorageError if the data set cannot be read at all.
-    """
-    kind, _, argument = name.partition(":")
-    if not has_data_set(name):
-        return []
-    return check_tasks(read_tasks(parse_source(kind, argument)), prompt_limit=prompt_limit, measure=measure)
-
-
-def has_data_set(name: str) -> bool:
-    """Whether an environment's tasks are rows of a file and not made from seeds."""
-    return name.partition(":")[0] in ("gsm8k", "jsonl", "csv")
-
-
 def check_tasks(
-    tasks: TableTasks, *, prompt_limit: int | None = None, measure: Callable[[str, str], int] | None = None
+    tasks: TableTasks,
+    *,
+    prompt_limit: int | None = None,
+    measure: Callable[[str, str], int] | None = None,
+    answered: bool = True,
 ) -> list[DataProblem]:
     """All problems of a data set; an empty list means that there is none.
 
     ``measure(system_prompt, question)`` gives a prompt's length in tokens, words if it is not given; prompts longer than
-    ``prompt_limit`` are errors.
+    ``prompt_limit`` are errors. ``answered``: whether every row needs an answer; reward functions may need none.
     """
     everything = {split: tasks.splits[split] for split in ("train", "in-distribution", "held-out")}
     items = list({id(item): item for rows in everything.values() for item in rows}.values())
     problems = [
         _problem(
-            "empty answers", "error", [item for item in items if not gold_answer(item.answer)], "rows without an answer"
+            "empty answers",
+            "error",
+            [item for item in items if answered and not gold_answer(item.answer)],
+            "rows without an answer",
         ),
         _problem("empty questions", "error", [item for item in items if not item.question], "rows without a question"),
         _problem(
@@ -96,7 +84,11 @@ def _overlong(
     if limit is None:
         return []
     length = measure or (lambda system, question: len(system.split()) + len(question.split()))
-    return [item for item in items if length(tasks.system_prompt, item.question) > limit]
+    return [
+        item
+        for item in items
+        if length(tasks.system_prompt if item.system is None else item.system, item.question) > limit
+    ]
 
 
 def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:

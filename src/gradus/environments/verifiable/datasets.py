@@ -11,6 +11,7 @@ system prompt. Without ``test`` a tenth of the rows is held out, chosen by their
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +20,12 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, StorageError
-from gradus.core.files import read_json_lines
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, read_messages, share_of
+from gradus.core.files import read_json_lines, read_text
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, read_content, row_item, share_of
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
+_LONGEST_CELL = 2**31 - 1  # characters; Python's own limit is 131,072
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,22 +120,30 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
                 f"{source.place} row {number} has no column {column!r}; it has {have}; map it as in "
                 f"{source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
             )
-    question, system = read_messages(row[source.question])
     answer = _text(row[source.answer])
     worked = _text(row[source.worked]) if source.worked else None
     if source.kind == "gsm8k" and source.worked is None:
         solution, mark, _ = answer.rpartition("####")
         worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
-    columns = {key: value for key, value in row.items() if key != source.question}
-    columns = {**columns, "answer": answer}
-    return Item(question=question, answer=answer, worked=worked or None, columns=columns, system=system)
+    own = answer if _is_chat(row[source.answer]) else row[source.answer]
+    return row_item(
+        f"{source.place} row {number}",
+        row[source.question],
+        answer=answer,
+        worked=worked or None,
+        columns={**row, "answer": own},
+    )
 
 
 def _text(value: Any) -> str:
     """A cell as text; the last of a list of chat messages."""
-    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
-        return str(value[-1].get("content", "")).strip()
+    if _is_chat(value):
+        return read_content(value[-1].get("content")).strip()
     return "" if value is None else str(value).strip()
+
+
+def _is_chat(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[-1], Mapping)
 
 
 def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]] | None]:
@@ -179,9 +189,12 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
 
 
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
+    csv.field_size_limit(_LONGEST_CELL)
+    reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
+    try:
         for row in reader:
             if None in row:
                 raise StorageError(f"{path} line {reader.line_num} has more cells than the header has columns")
             yield {key: value for key, value in row.items() if value is not None}
+    except csv.Error as error:
+        raise StorageError(f"{path} line {reader.line_num} cannot be read: {error}") from error

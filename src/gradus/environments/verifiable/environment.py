@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
+from gradus.core.files import storable
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
 
@@ -102,7 +103,10 @@ class VerifiableEnvironment:
             "error": verdict.error,
             "format": None if self._format is None else float(self._format),
             "worked": self._item.worked,
-            "columns": {**self._item.columns, "answer": self._item.answer},
+            "columns": {
+                "answer": self._item.answer,
+                **{name: storable(value) for name, value in self._item.columns.items()},
+            },
         }
 
     def close(self) -> None:

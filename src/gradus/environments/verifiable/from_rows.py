@@ -11,7 +11,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
-from gradus.environments.verifiable.items import Item, TaskSource, read_messages
+from gradus.environments.verifiable.items import Item, TaskSource, row_item
 from gradus.environments.verifiable.policies import Writer, make_policies
 from gradus.environments.verifiable.spec import one_turn_spec, text_vocabulary
 from gradus.rewards import RewardFunction, Rewards, gold_answer, grader_of, read_answer, same_answer
@@ -161,6 +161,5 @@ def _item(row: Mapping[str, Any], number: int) -> Item:
     cell = next((row[key] for key in _QUESTION if key in row), None)
     if cell is None:
         raise ConfigError(f"row {number} has no question; expected a column named question or prompt, got {list(row)}")
-    question, system = read_messages(cell)
     answer = row.get("answer")
-    return Item(question=question, answer="" if answer is None else str(answer), columns=dict(row), system=system)
+    return row_item(f"row {number}", cell, answer="" if answer is None else str(answer), columns=dict(row))

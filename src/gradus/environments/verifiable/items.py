@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gradus.core import child_rng, child_seed
+from gradus.core import ConfigError, child_rng, child_seed
 
 SYSTEM_PROMPT = (
     "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
@@ -20,7 +21,7 @@ TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds o
 class Item:
     """One task. ``answer`` is the gold answer as the data set has it; ``worked`` a solution in words, if there is one.
 
-    ``columns`` reach the reward functions by name, ``answer`` among them. ``system``: the row's own system prompt; None for that of
+    ``columns`` reach the reward functions by name, as the row has them, ``answer`` among them. ``system``: the row's own system prompt; None for that of
     the data set.
     """
 
@@ -55,11 +56,41 @@ def read_messages(cell: Any) -> tuple[str, str | None]:
     """
     if not (isinstance(cell, list) and cell and isinstance(cell[-1], Mapping)):
         return ("" if cell is None else str(cell).strip()), None
-    messages = [(str(each.get("role")), str(each.get("content") or "").strip()) for each in cell]
+    messages = [(str(each.get("role")), read_content(each.get("content")).strip()) for each in cell]
     system = "\n\n".join(text for role, text in messages if role in ("system", "developer")) or None
     *shots, (_, question) = [each for each in messages if each[0] not in ("system", "developer")] or [("user", "")]
     shown = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in shots)
     return shown + question, system
+
+
+def read_content(content: Any) -> str:
+    """The text of a message: a text, or a list of parts of the type text. Raises ConfigError for parts of another type."""
+    if not isinstance(content, list):
+        return str(content or "")
+    other = [each for each in content if not isinstance(each, str | Mapping) or not isinstance(_part(each), str)]
+    if other:
+        kind = other[0].get("type") if isinstance(other[0], Mapping) else type(other[0]).__name__
+        raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")
+    return "".join(map(_part, content))
+
+
+def _part(part: Any) -> Any:
+    return part if isinstance(part, str) else part.get("text") if part.get("type", "text") == "text" else None
+
+
+def row_item(where: str, cell: Any, *, answer: str, columns: Mapping[str, Any], worked: str | None = None) -> Item:
+    """The task of a row. ``cell`` is its question. Raises ConfigError that begins with ``where`` if it cannot be asked or stored."""
+    try:
+        question, system = read_messages(cell)
+        json.dumps([question, system, answer, worked, columns], ensure_ascii=False, default=str, skipkeys=True).encode()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ConfigError(
+            f"{where} holds {half!a}, half of a character, which no file can hold; mend the row"
+        ) from error
+    return Item(question=question, answer=answer, worked=worked, columns=columns, system=system)
 
 
 class TableTasks:

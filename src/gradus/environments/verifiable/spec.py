@@ -29,7 +29,7 @@ from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.datasets import parse_source, read_tasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
 from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
-from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TaskSource
+from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource
 from gradus.environments.verifiable.policies import Writer, in_format, make_policies
 from gradus.rewards import gold_answer
 
@@ -152,6 +152,7 @@ def one_turn_spec(
         },
         train_task=train_task,
         content=content if source.size("train") is not None else None,
+        data_set=source if isinstance(source, TableTasks) else None,
         policies=policies,
         true_reward=true_reward or (lambda episode: episode.outcome.get("correct")),
         true_reward_name="correct" if true_reward is None else "reward",

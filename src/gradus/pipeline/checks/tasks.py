@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gradus.core import Episode, Task
 from gradus.core.waiting import blocking
-from gradus.environments.verifiable import check_source, has_data_set
+from gradus.environments.verifiable import TableTasks, check_tasks
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.rollouts import roll_out
 
@@ -33,10 +33,12 @@ def environment(subject: Subject) -> list[Finding]:
 
 def data(subject: Subject) -> list[Finding]:
     """The whole set: columns, empty and contradictory answers, duplicates, overlap, prompts over the limit."""
-    if not has_data_set(subject.recipe.environment):
+    tasks = subject.spec.data_set
+    if not isinstance(tasks, TableTasks):
         return [passed("tasks are made from seeds, there is no data set")]
     measure, limit = _measure(subject)
-    faults = check_source(subject.recipe.environment, prompt_limit=limit, measure=measure)
+    answered = subject.spec.audit.gold is not None
+    faults = check_tasks(tasks, prompt_limit=limit, measure=measure, answered=answered)
     if not faults:
         return [passed("no fault found in the questions and answers")]
     kinds: dict[str, Callable[[str, str], Finding]] = {"error": failed, "warning": warned}

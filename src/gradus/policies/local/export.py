@@ -14,7 +14,7 @@ import torch
 from gradus.core import ConfigError, PolicyError
 from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
-from gradus.policies.local.model_card import export_facts, model_card
+from gradus.policies.local.model_card import export_facts, model_card, plain_prompt
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 
@@ -58,7 +58,6 @@ def export_model(
         raise ConfigError(f"{target} exists and is not empty; choose another folder, or say overwrite")
     adapter = _adapter(source)
     base = str(source) if adapter is None else str(adapter["base_model_name_or_path"])
-    stored = _stored_dtype(base)
     loaded = load_model(
         base,
         dtype="float32",
@@ -70,13 +69,13 @@ def export_model(
     model, gap = loaded.model, None
     if adapter is not None and merge:
         model, gap = _merge(loaded)
-    chosen = stored if dtype == "auto" else dtype
+    chosen = loaded.settings.dtype or "float32" if dtype == "auto" else dtype
     model.to(getattr(torch, chosen))
     settings = (
         read_settings(source) or ModelSettings()
     )  # of the model that is exported: loading keeps history in any case
-    changes = {"quantize": "none"} if sampling is None else {"quantize": "none", "sampling": sampling}
-    settings = settings.model_copy(update=changes)
+    changes = {"quantize": "none", "dtype": chosen}
+    settings = settings.model_copy(update=changes if sampling is None else {**changes, "sampling": sampling})
     _set_generation(model, loaded, free_sampling(settings))
     tokenizer = _own_tokenizer(source) or loaded.tokenizer
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -85,6 +84,7 @@ def export_model(
         facts=export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
         results=results,
         adapters_of=base if adapter is not None and not merge else None,
+        prompt=plain_prompt(settings.system_prompt) if tokenizer.chat_template is None else None,
     )
     _write(target, model, tokenizer, card, settings)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
@@ -104,17 +104,6 @@ def _adapter(source: Path) -> Mapping[str, Any] | None:
             f"{source} holds neither a model (config.json) nor adapters (adapter_config.json); check the path"
         )
     return None
-
-
-def _stored_dtype(base: str) -> str:
-    from transformers import AutoConfig
-
-    try:
-        with quiet_transformers():
-            stored = AutoConfig.from_pretrained(base).dtype
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the base model {base} cannot be read: {str(error).splitlines()[0]}") from error
-    return str(stored or "float32").removeprefix("torch.")
 
 
 def _merge(loaded: LoadedModel) -> tuple[Any, float]:

@@ -93,6 +93,8 @@ def load_model(
     tokenizer, model = _load_parts(base, number, settings.attention, loading)
     for module in model.modules() if loading else ():
         module.support_avx512bf16_for_cpu = False  # its packed weights compute in bfloat16 outside training alone
+    if settings.dtype is None:
+        settings = settings.model_copy(update={"dtype": _published_dtype(base)})
     if adapter is not None:
         model = _with_adapter(model, os.fspath(adapter))
     _check_vocabulary(tokenizer, model, name)
@@ -173,6 +175,14 @@ def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tupl
     """A LoRA folder names the model that it was trained on."""
     base = adapter_base(name) if adapter is None else None
     return (name, adapter) if base is None else (base, name)
+
+
+def _published_dtype(base: str) -> str:
+    from transformers import AutoConfig
+
+    with quiet_transformers():
+        stored = AutoConfig.from_pretrained(base).dtype
+    return str(stored or "float32").removeprefix("torch.")
 
 
 def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

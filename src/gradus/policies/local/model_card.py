@@ -16,12 +16,14 @@ def model_card(
     facts: Sequence[str],
     results: Mapping[str, Any] | None,
     adapters_of: str | None = None,
+    prompt: str | None = None,
     figures: Sequence[str] = (),
     recipe: str | None = None,
 ) -> str:
     """Markdown with the header that model hubs read. The evaluation table is that of ``results`` (results.json).
 
-    ``adapters_of``: the base model, if the folder holds adapters alone. ``figures``: names of PNG files in the folder ``figures``.
+    ``adapters_of``: the base model, if the folder holds adapters alone. ``prompt``: what a model without a chat template is
+    asked (:func:`plain_prompt`). ``figures``: names of PNG files in the folder ``figures``.
     ``recipe``: the recipe that made it, as TOML.
     """
     head: dict[str, Any] = {
@@ -31,12 +33,20 @@ def model_card(
     }
     if adapters_of is not None:
         head["base_model"] = adapters_of
+    asked = (
+        ['print(chat([{"role": "user", "content": "..."}])[0]["generated_text"][-1]["content"])']
+        if prompt is None
+        else [
+            f"prompt = {json.dumps(prompt, ensure_ascii=False)}",
+            'print(chat(prompt, return_full_text=False, add_special_tokens=False)[0]["generated_text"])',
+        ]
+    )
     usage = [
         "```python",
         "from transformers import pipeline",
         "",
         f'chat = pipeline("text-generation", model="{title}")',
-        'print(chat([{"role": "user", "content": "..."}])[0]["generated_text"][-1]["content"])',
+        *asked,
         "```",
     ]
     parts = [
@@ -55,6 +65,15 @@ def model_card(
             f"What the recipe leaves out is Gradus' default.\n\n```toml\n{recipe.strip()}\n```",
         ]
     return front_matter(head) + "\n\n".join(parts) + "\n"
+
+
+def plain_prompt(system_prompt: str, question: str = "...") -> str:
+    """What a model without a chat template reads, as ``PLAIN_TEMPLATE`` writes it.
+
+    >>> plain_prompt("Be brief.", "2 + 2?")
+    'Be brief.\\n\\nObservation: 2 + 2?\\nAction:'
+    """
+    return (f"{system_prompt}\n\n" if system_prompt else "") + f"Observation: {question}\nAction:"
 
 
 def export_facts(

@@ -38,6 +38,8 @@ class ModelSettings(BaseModel):
     attention: Literal["sdpa", "eager"] | None = None
     # The weights that adapters were trained on: in four bits (QLoRA), or as they are.
     quantize: Literal["none", "4bit"] = "none"
+    # The dtype that the base model was published in. A checkpoint has that of its training.
+    dtype: str | None = None
     # What the chat template is told if it asks for today's date. A fixed day, so that a resumed run reads the same prompts.
     date: str = Field(default="2026-01-01", pattern=r"^\d{4}-\d{2}-\d{2}$")
 
