@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest, sign_test, without_rounding
+from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest, without_rounding
 from gradus.stats.clusters import Labels, cluster_index
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
 from gradus.stats.intervals import Interval, mean_interval, score_interval
@@ -87,9 +87,8 @@ def crossed_difference(
 
     One row stands for a policy that no training seed changes (a scripted one), or for a single checkpoint. What both sides have of a
     task is compared; the result is the mean over seeds (over pairs of seeds, if not ``matched``) of each one's mean over tasks.
-    Bounds and p belong to one interval. If its error is 0, both are those of :func:`paired_difference` over the tasks' means, and p is
-    not below that of the sign test over seeds. Wins are tasks on which the mean over seeds is higher. The rest of :class:`Paired` is
-    undefined here.
+    Bounds and p belong to one interval. If its error is 0, both are those of :func:`paired_difference` over the tasks' means: seeds that
+    agree to the last digit add nothing. Wins are tasks on which the mean over seeds is higher. The rest of :class:`Paired` is undefined here.
 
     >>> paired = crossed_difference([[3.0, 4.0, 6.0], [3.5, 4.0, 5.0]], [[1.0, 2.0, 3.0]], matched=False)
     >>> round(paired.mean, 4), paired.wins, paired.n
@@ -120,9 +119,6 @@ def crossed_difference(
         elif spread is not None:
             tasks = paired_difference(x.tolist(), y.tolist(), labels, level=level)
             low, high, error, p = tasks.low, tasks.high, tasks.error, tasks.p
-            seeds = min((len(each) for each in (left, right) if len(each) > 1), default=0)
-            if p is not None and seeds and abs(mean) > ROUNDING * scale:
-                p = max(p, sign_test(seeds, 0))  # without an error all seeds have one mean, and one sign
     return Paired(
         mean=mean,
         low=low,
