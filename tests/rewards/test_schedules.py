@@ -65,7 +65,7 @@ def test_reward_functions_say_their_range() -> None:
         [{"function": "length", "settings": {"limit": 3}}, "repetition", "incremental_format", styled, judged]
     )
     assert ranges_of(grader_of(rewards, name="g")) == {
-        "length": (-1.0, 0.0), "repetition": (-1.0, 0.0), "incremental_format": (-0.5, 1.0), "style": (-1.0, 0.0),
+        "length": (-1.0, 0.0), "repetition": (-1.0, 0.0), "incremental_format": (0.0, 1.0), "style": (-1.0, 0.0),
         "judge": (1.0, 10.0),
     }  # fmt: skip
 

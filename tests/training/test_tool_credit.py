@@ -11,7 +11,7 @@ from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
-from gradus.rewards.grading import _completion
+from gradus.rewards.grading import completion_of
 from gradus.rollouts import roll_out
 from gradus.training.data.credit import CreditRule, credit_groups, token_ends
 from gradus.training.data.sequences import episode_samples
@@ -86,7 +86,7 @@ def test_spans_tokens_and_taught_calls(tmp_path):
         assert [value != 0.0 for value in values] == inside
         assert all(value * sign > 0 for value, there in zip(values, inside, strict=True) if there)
 
-    messages = _completion(taught[0]).messages
+    messages = completion_of(taught[0]).messages
     assert [message["role"] for message in messages] == ["assistant", "tool", "tool", "assistant"]
     assert messages[0]["content"] == "done"
     assert [call["function"]["arguments"] for call in messages[0]["tool_calls"]] == [call.arguments for call in CALLS]

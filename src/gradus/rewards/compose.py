@@ -110,7 +110,7 @@ class Rewards:
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """The least and the greatest value of components whose functions say so, by ``component_range``."""
+        """What no success and full success earn, of components whose functions say so by ``component_range``."""
         said = {name: getattr(function, "component_range", None) for name, function in self._functions.items()}
         return {name: (float(each[0]), float(each[1])) for name, each in said.items() if each is not None}
 

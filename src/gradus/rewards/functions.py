@@ -1,7 +1,7 @@
 """The built-in reward functions. All have TRL's signature and take strings as well as chat messages.
 
 Those with settings are made by a function (``length(limit=200)``); ``component_name`` is what the reward calls them,
-``component_range`` the least and the greatest value (0 and 1 if there is none).
+``component_range`` what no success and full success earn (0 and 1 if there is none).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def is_strict_format(text: str) -> bool:
     return bool(match and all(text.count(tag) == 1 for tag in _TAGS) and match[1].strip() and match[2].strip())
 
 
-@_named("incremental_format", (-0.5, 1.0))
+@_named("incremental_format")
 def incremental_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
     """0.25 for each of the four tags that stands exactly once; minus 0.01 a character after the end, 0.5 at most."""
     return [_incremental(completion_text(text)) for text in completions]

@@ -74,7 +74,7 @@ def logged_by(grader: Grader) -> Mapping[str, Sequence[float]]:
 
 
 def ranges_of(grader: Grader) -> Mapping[str, tuple[float, float]]:
-    """The least and the greatest value of components, as far as the grader's reward functions say it."""
+    """What no success and full success of a component earn, as far as the grader's reward functions say it."""
     return grader.compute.rewards.ranges if isinstance(grader.compute, _RewardGrader) else {}
 
 

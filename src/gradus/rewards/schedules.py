@@ -84,7 +84,7 @@ def adapt(weight: float, success: float | None, start: float, config: AdaptiveCo
 class RewardSchedule:
     """Stages and adaptive weights together. ``plan(step)`` says what holds, ``observe(step, components)`` what came of it.
 
-    ``weights`` are the grader's own. ``ranges``: the least and the greatest value of components, 0 and 1 for the others. Weights of a
+    ``weights`` are the grader's own. ``ranges``: what no success and full success of a component earn, 0 and 1 for the others. Weights of a
     component whose mean is out of its range do not adapt, nor do negative ones. Steps count from 1, as in the metrics. Call ``observe`` once after every step, in order;
     ``state()`` is JSON and ``restore`` takes it back. At a new stage the adaptive weights start anew from that stage's.
     """
