@@ -23,6 +23,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch):
     return module
 
 
+@pytest.mark.slow
 def test_every_section_runs_at_toy_size(gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = gpu.main(["--toy", "--other", "transformers", "--out", str(tmp_path)])
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == line
