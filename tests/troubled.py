@@ -30,3 +30,10 @@ class Troubled:
 
     def close(self):
         pass
+
+
+class Coroutines(Troubled):
+    """The same with a coroutine."""
+
+    async def step(self, action):
+        return Troubled.step(self, action)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from troubled import Troubled
+from troubled import Coroutines, Troubled
 
 from gradus.audit.determinism import not_deterministic
 from gradus.core import Action, ConfigError, Grader, Stepping, Task, TemporaryFault, child_rng
@@ -211,6 +211,12 @@ def test_what_goes_wrong_in_a_process_fails_the_episodes_in_it_and_the_next_call
     assert all(episode.reward is None for episode in came if episode.failure)
     again = roll_out(troubled, spec.policy("bisect"), tasks[1:], grader=grader).episodes
     assert [episode.outcome["seed"] for episode in again] == [1, 2]
+
+
+def test_coroutines_are_awaited_in_a_process_too(spec):
+    elsewhere = replace(spec, make=in_processes(Coroutines, 1), stepping=Stepping(threads=True), content=None)
+    (episode,) = roll_out(elsewhere, spec.policy("bisect"), [Task(environment=spec.name, seed=1)]).episodes
+    assert (episode.failure, episode.turns[0].env_reward) == (None, 1.0)
 
 
 def test_an_environment_that_cannot_be_closed_loses_no_episode(spec):

@@ -118,8 +118,8 @@ def command(
 def _say_next(result: Audit, environment: str, *, grader: str | None, out: Path | None) -> None:
     """After a pass the run; after a failure the hack, or the same audit with evidence to mend the grader by."""
     if result.verdict != "fail":
-        paying = ["--set", f"grader={grader}"] if grader else []
-        next_command("run", environment, *same("reward", "recipe"), *paying)
+        chosen = ["--set", f"grader={grader}"] if grader else []
+        next_command("run", environment, *same("reward", "recipe"), *chosen)
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
     else:

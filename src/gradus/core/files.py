@@ -42,7 +42,7 @@ def replacing(path: Path) -> Generator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         fresh.touch(exist_ok=False)  # with the mode that the umask gives
-        aside = fresh
+        aside = fresh  # to be removed from here on
         mode = stat.S_IMODE((path if path.exists() else aside).stat().st_mode)  # what was private stays so
         aside.chmod(0o600)  # as long as it is written
         yield aside
@@ -63,8 +63,8 @@ def replacing(path: Path) -> Generator[Path]:
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write into a folder aside, then put it in place of ``path``, synced and with checksums.
 
-    The files get the mode that the umask gives, whoever wrote them; in a folder that was private they are private. Raises StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is
-    cleared first.
+    The files get the mode that the umask gives, whoever wrote them; in a folder that was private they are private. Raises
+    StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is cleared first.
     """
     aside, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
     try:

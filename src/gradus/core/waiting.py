@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from concurrent.futures import Future
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -31,9 +31,8 @@ def wait_for(work: Awaitable[T]) -> T:
     return begin(work).result()
 
 
-def at_once(call: Callable[[], Any]) -> Any:
-    """What a call returns, awaited if it is a coroutine."""
-    value = call()
+def settled(value: Any) -> Any:
+    """The value, waited for if it is a coroutine."""
     return wait_for(value) if inspect.isawaitable(value) else value
 
 
@@ -53,7 +52,7 @@ class _Blocking:
             return value
 
         def call(*arguments: Any, **options: Any) -> Any:
-            return at_once(lambda: value(*arguments, **options))
+            return settled(value(*arguments, **options))
 
         return call
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation, child_rng
-from gradus.core.waiting import wait_for
+from gradus.core.waiting import settled
 from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script
@@ -124,8 +124,7 @@ class ClassEnvironment:
 
     def expert(self) -> str:
         """What the class itself would answer now."""
-        given = self._inner.expert()
-        return wait_for(given) if inspect.isawaitable(given) else given
+        return settled(self._inner.expert())
 
     @property
     def state(self) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Message, Task, child_seed
-from gradus.core.waiting import wait_for
+from gradus.core.waiting import settled
 from gradus.environments.tools import ToolEnvironment
 from gradus.environments.tools.environment import public_methods
 from gradus.environments.verifiable.items import read_content
@@ -124,8 +124,7 @@ class _Rollout:
         own = getattr(self._environment, "get_reward", None)
         columns = {key: value for key, value in self._row.items() if key != "prompt"}
         state = {key: value for key, value in vars(self._environment or _Nothing()).items() if _is_json(value)}
-        reward = own() if own else None
-        value = wait_for(reward) if inspect.isawaitable(reward) else reward
+        value = settled(own()) if own else None
         return {"columns": {**columns, "environment_state": state, "environment_reward": value}}
 
 

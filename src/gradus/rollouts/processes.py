@@ -13,6 +13,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from gradus.core import ConfigError, Environment, EnvironmentFault, Observation, TemporaryFault
+from gradus.core.waiting import blocking
 
 _ENDED = "the process of this environment ended; a step in it ended it or ran out of time"
 _SEEN = ("system_prompt", "state", "tools")
@@ -158,7 +159,7 @@ def _live(pipe: Connection[Any, Any], make: Callable[[], Environment]) -> None:
                     closed.close()
             elif number in environments or method == "reset":
                 if number not in environments:
-                    environments[number] = make()
+                    environments[number] = blocking(make())
                 value = getattr(environments[number], method)(*arguments, **options)
                 seen = {name: getattr(environments[number], name, ()) for name in _SEEN}
             else:

@@ -31,7 +31,7 @@ from gradus.core import (
     Task,
     Turn,
 )
-from gradus.core.waiting import at_once, blocking
+from gradus.core.waiting import blocking, settled
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.stepping import Stepper
 
@@ -327,7 +327,7 @@ def _close(row: _Row, policy: str) -> Episode:
     outcome: dict[str, Any] = {}
     if row.stop is not StopReason.FAILED:
         try:
-            outcome = dict(at_once(row.environment.outcome))
+            outcome = dict(settled(row.environment.outcome()))
         except Exception as error:
             _fail(row, "outcome", error)
     assert row.stop is not None

@@ -12,7 +12,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, Span, ToolCall
 from gradus.core.calls import read_message
 from gradus.core.thoughts import without_thoughts
-from gradus.core.waiting import wait_for
+from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
 
@@ -95,7 +95,7 @@ class ToolEnvironment:
         """Begin an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
         self._episode_id, self._steps, self._calls = episode_id or f"tools-{seed or 0}", 0, 0
         self._over, self._answer, self._reward = False, "", (-1, None)
-        first = _await(self.instance.reset(**_named(self.instance.reset, {"seed": seed or 0, **options})))
+        first = settled(self.instance.reset(**_named(self.instance.reset, {"seed": seed or 0, **options})))
         self._by_name = self._collect()
         messages = (
             tuple(first) if isinstance(first, list | tuple) else (Message(role="user", content=str(first or "")),)
@@ -122,7 +122,7 @@ class ToolEnvironment:
 
     def outcome(self) -> Mapping[str, Any]:
         """The reward with its components, the last answer, and what the class's own ``outcome`` says."""
-        own = _await(self.instance.outcome()) if hasattr(self.instance, "outcome") else {}
+        own = settled(self.instance.outcome()) if hasattr(self.instance, "outcome") else {}
         parts = self._components()
         reward = fsum(parts.values()) if parts is not None else None
         return {"answer": self._answer, "reward": reward, "components": parts, **own}
@@ -170,7 +170,7 @@ class ToolEnvironment:
         content = f"Error: {problem}"
         if tool is not None and problem is None:
             try:
-                content = self._show(_await(tool.run(**call.arguments)))
+                content = self._show(settled(tool.run(**call.arguments)))
             except GradusError:
                 raise
             except Exception as error:
@@ -190,7 +190,7 @@ class ToolEnvironment:
 
     def _answered(self, text: str) -> Observation:
         self._answer = text = without_thoughts(text).strip()
-        said = _await(self.instance.reply(text)) if hasattr(self.instance, "reply") else None
+        said = settled(self.instance.reply(text)) if hasattr(self.instance, "reply") else None
         if said is None:
             self._over = True
         return self._closed(_seen((Message(role="user", content=said),) if said is not None else ()))
@@ -206,7 +206,7 @@ class ToolEnvironment:
     def _components(self) -> Mapping[str, float] | None:
         """What ``get_reward`` says, asked once behind a step."""
         if self._reward[0] != self._steps and callable(getattr(self.instance, "get_reward", None)):
-            reward = _await(self.instance.get_reward())
+            reward = settled(self.instance.get_reward())
             parts = (
                 dict(reward) if isinstance(reward, Mapping) else None if reward is None else {"reward": float(reward)}
             )
@@ -246,8 +246,3 @@ def _named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return dict(options)
     return {each.name: options[each.name] for each in parameters if each.name in options}
-
-
-def _await(value: Any) -> Any:
-    """The value, waited for if it is a coroutine."""
-    return wait_for(value) if inspect.isawaitable(value) else value
