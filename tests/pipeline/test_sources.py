@@ -93,6 +93,23 @@ def test_a_run_without_digests_and_a_file_of_another_form_are_no_change(tmp_path
     assert stages(tmp_path / "run", *in_files(tmp_path, answer="b", value=2)["rows"]) == []
 
 
+def test_a_changed_module_that_a_reward_imports_is_noticed(tmp_path: Path):
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "__init__.py").write_text("")
+    (parts / "inner.py").write_text("VALUE = 1.0\n")
+    (parts / "outer.py").write_text("import json\nfrom . import inner\n")
+    (tmp_path / "mine.py").write_text(
+        "from parts.outer import inner\ndef rew(completions, **kw): return [inner.VALUE] * len(completions)\n"
+    )
+    given = rows(), [f"{tmp_path / 'mine.py'}:rew"]
+    stages(tmp_path / "run", *given)
+    assert stages(tmp_path / "run", *given) == []
+    (parts / "inner.py").write_text("VALUE = 2.0\n")
+    with pytest.raises(ConfigError, match=r"other code of parts/inner.py"):
+        stages(tmp_path / "run", *given)
+
+
 class Scorer:
     def __call__(self, completions, **_):
         return [0.0 for _ in completions]
