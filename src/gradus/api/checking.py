@@ -133,7 +133,7 @@ def _of_recipe(
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
     made = load_recipe(as_name(environment), path=Path(recipe))
-    return made.spec(), grader or made.grader
+    return made.spec(), grader or made.grader_name
 
 
 @dataclass(frozen=True, repr=False)

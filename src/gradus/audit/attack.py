@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from gradus.audit.answers import answer_space
-from gradus.audit.honest import honest_curve
+from gradus.audit.honest import NO_AIM, honest_curve
 from gradus.audit.judged import Judged, Reference, judge
 from gradus.audit.minimize import KEPT, shortest
 from gradus.audit.panel import RandomAnswers, main_tasks
@@ -110,6 +110,8 @@ def skipped_attack(attacker: Attacker, why: str) -> Attack:
 
 def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: Sequence[Task], field: Field) -> Attack:
     """Play every attempt on ``tasks`` and judge it; a finding is said as the shortest plan that does the same."""
+    if not against.honest.is_known:
+        return skipped_attack(attacker, NO_AIM)
     judged: list[Judged] = []
     for attempt in attacker.attempts(target):
         seen, reference = replace(target, spec=attempt.spec or target.spec), against

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradus.audit.bounds import ENOUGH, high_of, low_of
+from gradus.audit.honest import NO_AIM
 from gradus.audit.panel import best_reflex
 from gradus.audit.records import Check, PanelEpisodes, Status, signed, tasks_to_settle
 from gradus.core import Grader, child_seed
@@ -170,6 +171,8 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     names = list(panel.episodes)
     rewards, aims = (_matrix([of(name) for name in names]) for of in (panel.rewards, panel.true_rewards))
     means = _row_means(aims)
+    if not np.isfinite(means).any():
+        return Check(name="alignment", status="unresolved", evidence=NO_AIM)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = (
             f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}"

@@ -21,6 +21,10 @@ from gradus.stats import Paired, paired_difference
 _NOISE = (0.0, 0.25, 0.5, 0.75)
 _FEW_NOISE = (0.0, 0.5)
 _CONSTANTS = 2
+NO_AIM = (
+    "no true reward is known that rewards could be held against: the environment gives no reward of its own; "
+    "declare true_reward, the aim that the grader stands for"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,11 @@ class HonestCurve:
 
     name: str
     curves: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the true reward of honest episodes is known. If not, no reward can be called unearned."""
+        return all(self.curves)
 
     @property
     def least_effect(self) -> float:
@@ -52,6 +61,9 @@ class HonestCurve:
         aim = _values([e.metrics.get("true_reward") for e in episodes])
         gains = [_above(curve, aim, reward) for curve in self.curves]
         return min(gains, key=lambda gain: np.inf if gain.mean is None else gain.mean)
+
+
+UNKNOWN = HonestCurve(name="", curves=[[]])  # where nobody knows a true reward
 
 
 def _above(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, reward: np.ndarray) -> Paired:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -98,9 +100,14 @@ class Command(TyperCommand):
         ):
             return super().parse_args(ctx, bare)
         try:
-            return super().parse_args(ctx, list(args))
+            rest = super().parse_args(ctx, list(args))
+            if "environment" in ctx.params and not any(map(ctx.params.get, ("environment", "recipe", "scoreboard"))):
+                raise TyperException("the word after --json is what the command is about")
         except TyperException:
+            ctx.params.clear()
             return super().parse_args(ctx, bare)
+        _refuse_other_than_json(ctx.params["json_file"])
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         FOR_MACHINES.set(ctx.params.get("json_file") == "-")
@@ -108,6 +115,18 @@ class Command(TyperCommand):
             {each.name: _typed(ctx, each) for each in self.params if each.param_type_name == "option" and each.name}
         )
         return super().invoke(ctx)
+
+
+def _refuse_other_than_json(file: str) -> None:
+    """A file that a person wrote is not what --json is meant to replace."""
+    path = Path(file)
+    try:
+        if path.is_file() and path.stat().st_size:
+            json.loads(path.read_bytes())
+    except ValueError:
+        raise typer.BadParameter(
+            f"{file} exists and is no JSON document, so it is not overwritten; name another file", param_hint="--json"
+        ) from None
 
 
 def _typed(ctx: Any, option: Any) -> list[str]:

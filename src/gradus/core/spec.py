@@ -293,6 +293,6 @@ class EnvironmentSpec:
         head, _, argument = name.partition(":")
         if head not in self.policies:
             raise ConfigError(
-                f"unknown policy {name!r} for {self.name}; it has {', '.join(self.policies)}, remote:MODEL, or a model folder"
+                f"unknown policy {name!r} for {self.name}; it has {', '.join([*self.policies, 'remote:MODEL'])}, or a model folder"
             )
         return self.policies[head](argument or None)

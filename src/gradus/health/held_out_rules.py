@@ -21,7 +21,7 @@ def hack_on_validation(history: History) -> Finding | None:
     Training steps meet other tasks each time, and how much tasks differ can hide for long what a pair of rollouts of the same
     task shows at once.
     """
-    now = history.records[-1]
+    now = history.last
     first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
     up, down = (_moved(first, now, name) for name in ("rewards", "true_rewards"))
     if first is now or up is None or down is None or up.t is None or down.t is None:
@@ -38,7 +38,7 @@ def hack_on_validation(history: History) -> Finding | None:
 
 def worse_on_validation(history: History) -> Finding | None:
     """Task by task against the first validation the reward, or the true reward, has fallen beyond noise."""
-    now = history.records[-1]
+    now = history.last
     first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
     if first is now:
         return None

@@ -30,32 +30,49 @@ class History:
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], kind: str = "step") -> None:
-        self.records = [record for record in records if record.get("kind", "step") == kind]
+        self._all = [record for record in records if record.get("kind", "step") == kind]
+        self._span = slice(0, len(self._all))
+        # Both are of all records, and shared by the histories that are parts of this one.
+        self._columns: dict[str, Array] = {}
+        self._begins = _begins([record.get("stage") for record in self._all])
+
+    @property
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """The records in order."""
+        return self._all[self._span]
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The newest record."""
+        return self._all[self._span.stop - 1]
 
     def __len__(self) -> int:
-        return len(self.records)
+        return self._span.stop - self._span.start
 
     @property
     def step(self) -> int | None:
         """The last step's number."""
-        return self.records[-1].get("step") if self.records else None
+        return self.last.get("step") if len(self) else None
 
     def before(self, count: int) -> History:
         """The history as it was after ``count`` records, of the stage that the last of them belongs to."""
         earlier = History(())
-        stage = self.records[count - 1].get("stage") if count else None
-        begin = next((i + 1 for i in range(count - 1, -1, -1) if self.records[i].get("stage") != stage), 0)
-        earlier.records = self.records[begin:count]
+        end = self._span.start + count
+        begin = self._begins[end - 1] if count else end
+        earlier._all, earlier._columns, earlier._begins = self._all, self._columns, self._begins
+        earlier._span = slice(max(begin, self._span.start), end)
         return earlier
 
     def now(self) -> History:
         """The history of the stage at hand."""
-        return self.before(len(self.records))
+        return self.before(len(self))
 
     def column(self, name: str, last: int | None = None) -> Array:
         """Values of ``name`` over the last so many records (all if None), (n,)."""
-        chosen = self.records if last is None else self.records[-last:]
-        return np.array([_number(record, name) for record in chosen], dtype=np.float64)
+        if name not in self._columns:
+            self._columns[name] = np.array([_number(record, name) for record in self._all], dtype=np.float64)
+        values = self._columns[name][self._span]
+        return values if last is None else values[-last:]
 
     def known(self, name: str, last: int | None = None) -> Array:
         """As :meth:`column`, without what is missing."""
@@ -74,19 +91,12 @@ class History:
 
     def head(self, name: str, count: int) -> Array:
         """The first ``count`` values that are known, (at most count,)."""
-        values: list[float] = []
-        for record in self.records:
-            value = _number(record, name)
-            if not np.isnan(value):
-                values.append(value)
-                if len(values) == count:
-                    break
-        return np.array(values, dtype=np.float64)
+        return self.known(name)[:count]
 
     def names(self, parent: str, last: int = 1) -> list[str]:
         """Keys of a nested mapping in the last records."""
         keys: dict[str, None] = {}
-        for record in self.records[-last:]:
+        for record in self._all[max(self._span.start, self._span.stop - last) : self._span.stop]:
             inner = record.get(parent)
             if isinstance(inner, Mapping):
                 keys.update(dict.fromkeys(str(key) for key in inner))
@@ -121,6 +131,14 @@ def difference(earlier: Array, later: Array) -> float | None:
     if error < 1e-12:
         return 0.0 if abs(gap) < 1e-12 else float(np.copysign(np.inf, gap))
     return gap / error
+
+
+def _begins(stages: Sequence[Any]) -> list[int]:
+    """For each record the place of the first one of its stage."""
+    begins: list[int] = []
+    for place, stage in enumerate(stages):
+        begins.append(begins[-1] if place and stages[place - 1] == stage else place)
+    return begins
 
 
 def _number(record: Mapping[str, Any], name: str) -> float:

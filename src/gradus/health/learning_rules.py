@@ -35,7 +35,7 @@ def zero_variance_groups(history: History) -> Finding | None:
         return Finding(severity="warn", evidence=evidence)
     if solved := _solved(history):
         return Finding(severity="warn", evidence=evidence + solved)
-    stage = history.records[-1].get("stage")
+    stage = history.last.get("stage")
     if stage is not None and len(history) < _SHORT:
         return Finding(severity="warn", evidence=f"{evidence}, in the first {len(history)} of stage {stage}")
     return Finding(severity="stop", evidence=evidence)

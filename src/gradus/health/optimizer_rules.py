@@ -16,7 +16,7 @@ _ZERO = 1e-3
 
 def logp_diff_max(history: History) -> Finding | None:
     """Sampler and trainer may differ by rounding: by what the run's record allows, else by 1e-3 nats, with a warning above 1e-4."""
-    record = history.records[-1]
+    record = history.last
     limits = record.get("logp_diff_limits") or {"max": _LOGP_DIFF_STOP}
     for name, limit in limits.items():
         measured = record.get(f"logp_diff_{name}")
@@ -32,7 +32,7 @@ def logp_diff_max(history: History) -> Finding | None:
 
 def not_a_number(history: History) -> Finding | None:
     """JSON has no NaN, so a writer may leave NaN, Infinity, or null. A step in which nothing was trained has null, too, and is no fault."""
-    record = history.records[-1]
+    record = history.last
     for name in ("loss", "grad_norm"):
         value = record.get(name)
         gone = name in record and value is None and record.get("trained_tokens", 1)
@@ -44,9 +44,9 @@ def not_a_number(history: History) -> Finding | None:
 def gradient_spike(history: History) -> Finding | None:
     """One norm above ten times the median of the 50 steps before it; three such within 50 steps are worse."""
     norms = history.column("grad_norm", 2 * _SPIKE_WINDOW + 1)
-    spikes = [i for i in range(max(0, len(norms) - _SPIKE_WINDOW), len(norms)) if _is_spike(norms, i)]
-    if not spikes or spikes[-1] != len(norms) - 1:
+    if not len(norms) or not _is_spike(norms, len(norms) - 1):
         return None
+    spikes = [i for i in range(max(0, len(norms) - _SPIKE_WINDOW), len(norms)) if _is_spike(norms, i)]
     usual = float(np.nanmedian(norms[max(0, len(norms) - 1 - _SPIKE_WINDOW) : -1]))
     evidence = f"gradient norm {norms[-1]:.3g}, {norms[-1] / usual:.0f} times the running median {usual:.3g}"
     if len(spikes) >= _SPIKES:

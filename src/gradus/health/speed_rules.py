@@ -47,7 +47,7 @@ def slow_training(history: History) -> Finding | None:
 
 def _in_parts(history: History) -> bool:
     """Whether the seconds of a step are those of its parts, as in GRPO."""
-    return not isinstance(history.records[-1].get("seconds"), int | float)
+    return not isinstance(history.last.get("seconds"), int | float)
 
 
 def _stretches(seconds: Array) -> list[slice]:

@@ -64,12 +64,17 @@ def audit_renderables(result: AuditResult) -> list[Any]:
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:
     """Write audit.json, the figure, the hack as an episode, the page, the card and the badge; returns the paths."""
     from gradus.reports import audit_badge, audit_card, audit_figure, audit_page
+    from gradus.reports.evaluation_charts import audit_points
     from gradus.rollouts import write_episodes
 
     document = result.to_json()
     written = [folder / "audit.json"]
     write_json(written[0], document)
-    written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
+    figure = ""
+    if audit_points(document):  # none if no true reward is known
+        written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
+        if len(result.points) > 6:  # answers alone make few points
+            figure = written[-1].read_text(encoding="utf-8")
     turns: list[dict[str, Any]] = []
     if result.hack is not None:
         written.append(folder / "hack.jsonl")
@@ -78,7 +83,6 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
             {"shown": each.observation, "answer": each.action, "reward": each.env_reward}
             for each in result.hack.episode.turns
         ]
-    figure = written[1].read_text(encoding="utf-8") if len(result.points) > 6 else ""  # answers alone make few points
     texts = {
         "audit.html": audit_page(document, turns=turns, figure=figure),
         "audit-card.md": audit_card(document),

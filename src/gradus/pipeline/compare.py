@@ -15,12 +15,12 @@ from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.pipeline.state import CHECKPOINTS
+from gradus.pipeline.stepping import LIMITS
 from gradus.reports import render_report
 from gradus.reports.run_files import RunRecord, read_run, seed_folders
 from gradus.rollouts import read_episodes
 
 STUDENTS = ("grpo", "sft", "base")
-_LIMITS = ("step_seconds", "episode_seconds")  # beyond them an episode has no reward
 
 
 def named_runs(given: Sequence[str]) -> dict[str, Path]:
@@ -112,7 +112,7 @@ def _grading(table: Mapping[str, Any]) -> dict[str, str]:
     if table.get("reward_messages"):
         said["reward_messages"] = "true"
     stepping = table.get("stepping") or {}
-    return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in _LIMITS if key in stepping}
+    return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in LIMITS if key in stepping}
 
 
 def _rollouts(

@@ -26,6 +26,7 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run import SEEDS, do_stages, finish, run_folder
 from gradus.pipeline.seed_processes import free_cores, train_beside, train_here
 from gradus.pipeline.stages import (
+    GRADED,
     STAGES,
     RunContext,
     evaluated_names,
@@ -61,7 +62,7 @@ def run_seeds(
         run = RunContext(recipe, folder, redo=redo, console=Console(quiet=quiet()))
         run.anyway = anyway
         chosen = [recipe.seed + index for index in range(seeds)]
-        do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, section_of("grader", "rewards", "eval"))})
+        do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, _shared_settings)})
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": 2, "seeds": sorted({*before, *chosen})})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
@@ -105,6 +106,11 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
             "eval": recipe.eval.model_copy(update={"seed": judged, "workers": 1}),
         }
     )
+
+
+def _shared_settings(run: RunContext) -> dict[str, Any]:
+    """What the shared episodes depend on. A given model is played before training, as GRPO will sample from it."""
+    return section_of(*GRADED, "eval", *(("model", "grpo") if run.recipe.model.path else ()))(run)
 
 
 def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.report_episodes import write_report_episodes
 from gradus.pipeline.sources import environment_sources, reward_sources
 from gradus.pipeline.state import CHECKPOINTS, RunState
+from gradus.pipeline.stepping import LIMITS
 from gradus.pipeline.teach_summary import spent
 from gradus.pipeline.teaching import teach
 from gradus.pipeline.training_stages import base_model, begun, grpo_stage, make_nano_model, sft_stage
@@ -262,6 +263,11 @@ def _tokens(folder: Path) -> int:
     return sum(int(record.get("tokens") or 0) for record in records if record.get("kind") in ("step", "sft"))
 
 
+_LATER = ("weights", "reward_messages", "stepping")
+GRADED = ("grader", "weights", "rewards", "reward_messages", "stepping")
+_TRAINED = ("model", "teach", "sft", "grpo", *GRADED, "stage", "adaptive")
+
+
 def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:
     """The settings of a stage: sections of the recipe, and what every stage depends on."""
 
@@ -270,20 +276,18 @@ def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:
         dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"workers", "remote"}, "eval": {"workers"}})
         if answers := run.recipe.teach.remote.answers():
             dumped["teach"]["remote"] = answers
-        # Runs of before there were weights have no such setting.
-        return {name: dumped[name] for name in ("environment", "seed", *names) if name != "weights" or dumped[name]}
+        dumped["stepping"] = {name: dumped["stepping"][name] for name in LIMITS if dumped["stepping"][name] is not None}
+        # Runs of earlier versions do not have these settings.
+        return {name: dumped[name] for name in ("environment", "seed", *names) if name not in _LATER or dumped[name]}
 
     return select
-
-
-_TRAINED = ("model", "teach", "sft", "grpo", "grader", "weights", "rewards", "stage", "adaptive")
 
 
 Stage = tuple[Callable[[RunContext, dict[str, Any]], None], Callable[[RunContext], dict[str, Any]]]  # do, settings
 
 STAGES: Mapping[str, Stage] = {
     "model": (_do_model, section_of("model")),
-    "audit": (_do_audit, section_of("audit", "grader", "weights", "rewards")),
+    "audit": (_do_audit, section_of("audit", *GRADED)),
     "teach": (_do_teach, section_of("teach")),
     "sft": (_do_sft, section_of("model", "teach", "sft")),
     "grpo": (_do_grpo, section_of(*_TRAINED)),

@@ -12,6 +12,8 @@ from gradus import environments
 from gradus.core import Environment, EnvironmentSpec
 from gradus.rollouts.processes import in_processes
 
+LIMITS = ("step_seconds", "episode_seconds")  # beyond them an episode has no reward; all else changes no episode
+
 
 class SteppingSection(BaseModel):
     """How resets and steps are run. What is left out is the environment's own way."""

@@ -44,6 +44,7 @@ STYLE: Mapping[str, Any] = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "svg.hashsalt": "gradus",
+    "text.parse_math": False,  # a name may hold dollar signs
 }
 
 

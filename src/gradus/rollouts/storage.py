@@ -180,10 +180,10 @@ class EpisodeWriter:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = not self.path.exists() or self.path.stat().st_size == 0
-            if not fresh:
+            if self.path.exists():
                 _cut_torn_line(self.path)
             self._file: IO[bytes] = self.path.open("ab", buffering=0)
+            fresh = self.path.stat().st_size == 0
         except OSError as error:
             raise _unwritten(self.path, error) from error
         if fresh:

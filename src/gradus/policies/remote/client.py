@@ -198,8 +198,8 @@ class ChatClient:
         try:
             return await self.client.chat.completions.create(model=self.model, messages=conversation, extra_body=body)
         except openai.BadRequestError as error:
-            if self._budget_key == "max_tokens" and "max_completion_tokens" in str(error):
-                self._budget_key = "max_completion_tokens"
+            if "max_tokens" in body and "max_completion_tokens" in str(error):
+                self._budget_key = "max_completion_tokens"  # for all rows; those under way come here too
                 return await self._create(asked)
             raise
 

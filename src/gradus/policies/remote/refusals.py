@@ -38,6 +38,10 @@ def status_problem(error: APIStatusError) -> Exception:
     wait = _retry_after(error.response.headers)
     if status == 429 and (error.code == "insufficient_quota" or (wait or 0.0) > LONGEST_WAIT):
         return CallError(f"the account's quota is used up (HTTP 429: {said})", kind="Quota", lasting=True)
+    if (wait or 0.0) > LONGEST_WAIT:
+        return CallError(
+            f"the server asks for {wait:.0f} s of patience (HTTP {status}: {said})", kind=f"HTTP{status}", lasting=True
+        )
     if status in (408, 409, 425, 429) or status >= 500:
         return Unanswered(f"the server answered HTTP {status} ({said})", kind=f"HTTP{status}", wait=wait)
     if error.code == "context_length_exceeded" or "context length" in said.lower():
