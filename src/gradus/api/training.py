@@ -37,8 +37,9 @@ class Run(Shown):
     @cached_property
     def seeds(self) -> dict[int, Run]:
         """The run of each training seed; empty if there was one seed only."""
-        folders = {int(each.name.removeprefix("seed-")): each for each in self.folder.glob("seed-*")}
-        return {seed: Run(folders[seed]) for seed in sorted(folders)}
+        from gradus.reports.run_files import seed_folders
+
+        return {int(name.removeprefix("seed ")): Run(folder) for name, folder in seed_folders(self.folder).items()}
 
     @property
     def model(self) -> Path:

@@ -21,7 +21,7 @@ def command(
         ..., "--policy", "-p", help="Policies, separated by commas; `all` for the scripted ones (repeatable)."
     ),
     condition: list[str] = typer.Option(
-        ["main"], "--condition", "-c", help="Conditions, by commas; `all`; the first by default (repeatable)."
+        [], "--condition", "-c", help="Conditions, by commas; `all`; the first by default (repeatable)."
     ),
     grader: list[str] = typer.Option(
         [], "--grader", "-g", help="Graders, by commas; the first is the main one (repeatable)."
@@ -51,9 +51,7 @@ def command(
     import gradus
 
     spec = gradus.load_environment(environment, rewards=reward)
-    policies, conditions = _split(policy), _split(condition)
-    if conditions == ["main"] and "main" not in spec.conditions:
-        conditions = [next(iter(spec.conditions))]
+    policies, conditions = _split(policy), _split(condition) or [next(iter(spec.conditions))]
     result = gradus.evaluate(
         "all" if policies == ["all"] else policies,
         env=spec,

@@ -119,7 +119,8 @@ class EvalSection(_Section):
     )
 
 
-_OWN_GRADER = "rewards"
+OWN_GRADER = "rewards"  # what every composition of reward functions is called
+WEIGHED = "-weighed"  # what every grader with other weights ends with
 
 
 class Recipe(_Section):
@@ -181,7 +182,7 @@ class Recipe(_Section):
     def _consistent(self) -> Recipe:
         if self.reward_messages and not self.rewards:
             raise ValueError("reward_messages has no effect without rewards; leave it out")
-        if self.rewards and self.grader not in (None, _OWN_GRADER):
+        if self.rewards and self.grader not in (None, OWN_GRADER):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
         if self.stepping.max_concurrent is not None and self.stepping.max_concurrent < self.grpo.group_size:
             raise ValueError(
@@ -217,12 +218,12 @@ class Recipe(_Section):
         spec = self.stepping.applied(environments.load(self.environment), self.environment)
         if self.weights:
             grader = spec.grader(self.grader)
-            weighed = replace(reweigh(grader, self.weights), name=f"{grader.name}-weighed")
+            weighed = replace(reweigh(grader, self.weights), name=f"{grader.name}{WEIGHED}")
             return replace(spec, graders={**spec.graders, weighed.name: weighed}, default_grader=weighed.name)
         if not self.rewards:
             return spec
         own = own_grader(spec, self.rewards, steps=self.grpo.max_steps, messages=self.reward_messages)
-        return replace(spec, graders={**spec.graders, _OWN_GRADER: own}, default_grader=_OWN_GRADER)
+        return replace(spec, graders={**spec.graders, OWN_GRADER: own}, default_grader=OWN_GRADER)
 
     @property
     def grader_name(self) -> str | None:
@@ -253,4 +254,4 @@ def own_grader(spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0,
     """Reward functions as a grader of the environment; with several turns the reward stands at the last one."""
     loaded = load_rewards(rewards, messages=messages)
     loaded.trainer_state.max_steps = steps
-    return grader_of(loaded, name=_OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)
+    return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)

@@ -19,8 +19,9 @@ def read_marks(path: Path | None) -> dict[str, str]:
     """The marks in a file, key -> right or wrong; empty without one."""
     if path is None or not path.is_file():
         return {}
-    marks = read_json(path).get("marks")
-    if not isinstance(marks, dict) or not set(marks.values()) <= {"right", "wrong"}:
+    stored = read_json(path)
+    marks = stored.get("marks") if isinstance(stored, dict) else None
+    if not isinstance(marks, dict) or not all(mark in ("right", "wrong") for mark in marks.values()):
         raise ConfigError(f"{path} holds no marks; expected {{'marks': {{KEY: 'right' or 'wrong'}}}}")
     return marks
 

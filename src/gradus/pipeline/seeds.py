@@ -36,7 +36,9 @@ from gradus.pipeline.stages import (
 )
 from gradus.pipeline.state import CHECKPOINTS
 from gradus.rollouts import write_episodes
+from gradus.training.config import GrpoConfig
 from gradus.training.run.trackers import check_trackers
+from gradus.training.sft_config import SftConfig
 
 SHARED = "eval/shared.jsonl.gz"
 
@@ -96,13 +98,19 @@ def _checked_folder(recipe: Recipe, seeds: int, parallel: int | None, out: Path 
 def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
+
+    def own(config: SftConfig | GrpoConfig) -> dict[str, Any]:
+        """One thread; and a seed that the recipe gives this stage moves on with the run's."""
+        moved = {"seed": config.seed + seed - recipe.seed} if "seed" in config.model_fields_set else {}
+        return {"threads": 1, **moved}
+
     return recipe.model_copy(
         update={
             "seed": seed,
             "audit": recipe.audit.model_copy(update={"enabled": False}),
             "teach": recipe.teach.model_copy(update={"workers": 1}),
-            "sft": recipe.sft.model_copy(update={"threads": 1}),
-            "grpo": recipe.grpo.model_copy(update={"threads": 1}),
+            "sft": recipe.sft.model_copy(update=own(recipe.sft)),
+            "grpo": recipe.grpo.model_copy(update=own(recipe.grpo)),
             "eval": recipe.eval.model_copy(update={"seed": judged, "workers": 1}),
         }
     )

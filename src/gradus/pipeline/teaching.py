@@ -19,6 +19,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, 
 from gradus.core.collector import collect_rarely
 from gradus.core.strictness import go_around
 from gradus.environments import is_registered_by_name, load_registered
+from gradus.pipeline.recipe import OWN_GRADER, WEIGHED
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
 from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.data.tasks import taught_indices
@@ -227,4 +228,6 @@ def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: 
 
 
 def _graded_by(episode: Episode, grader: Grader) -> bool:
-    return episode.reward is not None and episode.reward.grader == grader.name
+    """Whether the stored reward is this grader's. Every composition and every weighing has the same name, so theirs are graded again."""
+    composed = grader.name == OWN_GRADER or grader.name.endswith(WEIGHED)
+    return episode.reward is not None and episode.reward.grader == grader.name and not composed

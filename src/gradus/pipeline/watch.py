@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.core import ConfigError, GradusError, Group
-from gradus.core.addresses import LOOPBACK
 from gradus.core.documents import read_document
 from gradus.health import diagnose, report
+from gradus.interop.guard import hosts_for
 from gradus.pipeline.stored_episodes import episodes_with, newest_file
 from gradus.reports import page_context, render_report, shown_episodes
 from gradus.reports.episode_data import Pieces
@@ -79,7 +79,8 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
         return StreamingResponse(changes(request), media_type="text/event-stream")
 
     routes = {"": page, "data": data, "episode": episode, "search": search, "events": events}
-    allowed = ["127.0.0.1", "localhost", "[::1]", "testserver"] if host in LOOPBACK else [host]
+    hosts = hosts_for(host)
+    allowed = ["*"] if hosts is None else ["127.0.0.1", "localhost", "[::1]", "testserver", host]
     return Starlette(
         routes=[Route(f"/{part}", each) for part, each in routes.items()],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)],

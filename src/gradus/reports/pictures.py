@@ -71,7 +71,7 @@ def run_figures(folder: Path) -> list[Path]:
     record = read_run(folder)
     grpo, sft = training_curves(record)
     written: list[Path] = []
-    if record.results:
+    if record.results and "reward" in measures_of(record.results.get("conditions") or {}):
         written.append(scores_figure(record.results, folder / "figures" / "scores.png"))
     outcome = [
         Curve(title=each["title"], note=each["note"], series=[Series(**line) for line in each["series"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +88,7 @@ def _name(folder: Path) -> str:
 
 def seed_folders(folder: Path) -> dict[str, Path]:
     """The runs of each training seed by name (``seed 0``), in order; empty for a run of one seed."""
-    paths = [each for each in folder.glob("seed-*") if each.name.removeprefix("seed-").isdecimal()]
+    paths = [each for each in folder.glob("seed-*") if re.fullmatch(r"seed--?\d+", each.name)]
     return {f"seed {each.name[5:]}": each for each in sorted(paths, key=lambda each: int(each.name[5:]))}
 
 

@@ -7,6 +7,7 @@ student's episodes show the student its own mistakes (DAgger, arXiv 1011.0686).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request, Turn
@@ -37,25 +38,12 @@ def relabel(
 
 
 def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Episode], seed: int) -> list[Episode]:
-    environments = [blocking(spec.make()) for _ in episodes]
-    starts: list[EpisodeStart] = []
-    for episode, environment in zip(episodes, environments, strict=True):
-        environment.reset(seed=episode.task.seed, **episode.task.options)
-        starts.append(
-            EpisodeStart(
-                task=episode.task,
-                system_prompt=episode.system_prompt,
-                key=(seed, "correct", episode.task.seed, episode.member),
-                group=episode.group,
-                member=episode.member,
-                environment=environment,
-                tools=episode.tools,
-            )
-        )
-    session = teacher.start(starts)
     targets: list[list[str | None]] = [[] for _ in episodes]
     alive = set(range(len(episodes)))
-    try:
+    with ExitStack() as opened:
+        starts = [_start(spec, episode, seed, opened) for episode in episodes]
+        session = teacher.start(starts)
+        opened.callback(session.close)
         for turn in range(max((len(episode.turns) for episode in episodes), default=0)):
             rows = [row for row in sorted(alive) if turn < len(episodes[row].turns)]
             shown = [episodes[row].turns[turn] for row in rows]
@@ -67,11 +55,23 @@ def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Epi
                 targets[row].append(action.text)
                 if isinstance(session, Relabelable):
                     session.replace_action(row, each.action)
-    finally:
-        session.close()
-        for environment in environments:
-            environment.close()
     return [_with_expert_actions(episode, actions) for episode, actions in zip(episodes, targets, strict=True)]
+
+
+def _start(spec: EnvironmentSpec, episode: Episode, seed: int, opened: ExitStack) -> EpisodeStart:
+    """The episode's environment at its beginning; ``opened`` will close it."""
+    environment = blocking(spec.make())
+    opened.callback(environment.close)
+    environment.reset(seed=episode.task.seed, **episode.task.options)
+    return EpisodeStart(
+        task=episode.task,
+        system_prompt=episode.system_prompt,
+        key=(seed, "correct", episode.task.seed, episode.member),
+        group=episode.group,
+        member=episode.member,
+        environment=environment,
+        tools=episode.tools,
+    )
 
 
 def _shown(turn: Turn) -> Observation:

@@ -158,11 +158,15 @@ def _open(
         for index, task in numbered
         for member in range(group_size)
     ]
-    resets = [_reset_call(row) for row in rows]
-    for number, observation, error in stepper.all(resets):
-        _opened(rows[number], observation, error)
-    for first in range(0, len(rows), group_size):
-        _check_equal_starts(rows[first : first + group_size])
+    try:
+        for number, observation, error in stepper.all([_reset_call(row) for row in rows]):
+            _opened(rows[number], observation, error)
+        for first in range(0, len(rows), group_size):
+            _check_equal_starts(rows[first : first + group_size])
+    except BaseException:
+        for row in rows:
+            _end(row.environment)
+        raise
     clock.environment += time.perf_counter() - before
     return rows
 

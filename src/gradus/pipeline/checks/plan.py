@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError
+from gradus.pipeline.checks.model import too_long
 from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe import Recipe
 from gradus.planning.defaults import by_size
@@ -31,6 +32,8 @@ def fitted_plan(recipe: Recipe, *, preset: str | None, memory: str | None) -> tu
         hardware = replace(card, name=f"a card of {memory}", memory=_KEPT_FREE * _bytes(memory))
     with TemporaryDirectory(prefix="gradus-plan-") as scratch:
         subject = Subject(recipe, folder=None, scratch=Path(scratch), online=False)
+        if (wrong := too_long(subject)) is not None:
+            raise ConfigError(f"{wrong.message}; {wrong.remedy}")
         shape, lengths = forecast_of(subject)
     shape = replace(shape, name=recipe.model.path or "a nano model")
     if memory is None:
@@ -55,7 +58,7 @@ def forecast_of(subject: Subject) -> tuple[ModelShape, Lengths]:
     lengths = Lengths(prompt=math.ceil(longest.read / longest.turns), answer=answer, turns=longest.turns)
     shape = read_shape(subject.model, online=subject.online)
     if shape.context is not None and lengths.whole > shape.context:
-        lengths = replace(lengths, answer=shape.context // longest.turns - lengths.prompt)
+        lengths = replace(lengths, answer=max(1, shape.context // longest.turns - lengths.prompt))
     return shape, lengths
 
 

@@ -256,6 +256,6 @@ class LocalSession:
             text=text,
             message=answer_message(self._policy.loaded.renderer, row.start.tools, text),
             tokens=tokens,
-            usage=Usage(prompt_tokens=len(prompt.new), completion_tokens=len(answer.ids)),
+            usage=Usage(prompt_tokens=prompt.past + len(prompt.new), completion_tokens=len(answer.ids)),
             stop=None if answer.stopped else StopReason.TOKEN_LIMIT,
         )
