@@ -218,9 +218,10 @@ def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
     """
     if rewards.numel() == 0 or bool(GroupIndex(torch.zeros_like(lengths)).equal(rewards)[0]):
         return torch.zeros_like(rewards)
-    share = lengths.to(rewards) / lengths.sum()
+    share = lengths.to(rewards) / lengths.sum().clamp(min=1)
     centered = rewards - (share * rewards).sum()
-    return centered / (share * centered**2).sum().sqrt()
+    spread = (share * centered**2).sum().sqrt()
+    return centered / spread if spread > 0 else torch.zeros_like(rewards)  # 0 if all tokens have one reward
 
 
 def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:

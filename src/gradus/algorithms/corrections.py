@@ -35,7 +35,7 @@ def truncated_weights(
 def masked_weights(
     trainer_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, *, low: float = 0.5, high: float = 2.0
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Importance weights where they lie in [low, high], and 0 for tokens outside: those are not trained on.
+    """Importance weights where they lie in [low, high], and 0 for tokens outside: the policy loss leaves them out (KL and entropy keep them).
 
     Source: IcePop, in the report on Ring-1T ("Every step evolves"), arXiv 2510.18855.
     """

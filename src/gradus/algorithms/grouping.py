@@ -50,4 +50,7 @@ class GroupIndex:
         """
         low, high = self.extremes(values)
         size = torch.maximum(low.abs(), high.abs())
-        return high - low <= _NOISE * torch.finfo(values.dtype).eps * size
+        rounding = min(
+            torch.finfo(values.dtype).eps, torch.finfo(torch.float32).eps
+        )  # rewards of 16 bits are few numbers, not noise
+        return high - low <= _NOISE * rounding * size

@@ -51,6 +51,11 @@ class Grader:
 
     def read(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Reward]:
         """What :attr:`compute` returned, as rewards. Raises GradingError for another number or type of entries."""
+        given = self.entries(entries, episodes)
+        return [self.reward_of(each, episode) for each, episode in zip(given, episodes, strict=True)]
+
+    def entries(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Any]:
+        """What :attr:`compute` returned, one entry an episode. Raises GradingError for another number of entries."""
         try:
             given = list(entries)
         except TypeError:
@@ -61,13 +66,12 @@ class Grader:
             raise GradingError(
                 f"grader {self.name!r} gave {len(given)} rewards for {len(episodes)} episodes; expected one each, in order"
             )
-        return [
-            each if isinstance(each, Reward) else self._reward(each, episode)
-            for each, episode in zip(given, episodes, strict=True)
-        ]
+        return given
 
-    def _reward(self, number: Any, episode: Episode) -> Reward:
-        """One number for a whole episode, as one term at its last turn."""
+    def reward_of(self, number: Any, episode: Episode) -> Reward:
+        """One entry as a reward; a number for a whole episode is one term at its last turn. Raises GradingError if it is neither."""
+        if isinstance(number, Reward):
+            return number
         if number is None:
             return Reward(grader=self.name, value=None, error="the grader returned None")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import fsum, isclose, isfinite
+from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
 
@@ -35,7 +36,15 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
         if len(episodes) == 1:
             return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]
         return [_grade_batch(grader, [episode])[0] for episode in episodes]
-    return [_checked(reward, each) for reward, each in zip(grader.read(given, episodes), episodes, strict=True)]
+    return [_read(grader, entry, each) for entry, each in zip(grader.entries(given, episodes), episodes, strict=True)]
+
+
+def _read(grader: Grader, entry: Any, episode: Episode) -> Reward:
+    """One episode's reward. What is none is an error of that episode."""
+    try:
+        return _checked(grader.reward_of(entry, episode), episode)
+    except GradingError as error:
+        return Reward(grader=grader.name, value=None, error=str(error))
 
 
 def _checked(reward: Reward, episode: Episode) -> Reward:

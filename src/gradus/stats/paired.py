@@ -90,12 +90,13 @@ def paired_difference(
     difference = without_rounding(columns[0] - columns[1], scale)
     kept = np.unique(index[[i for i, _, _ in pairs]], return_inverse=True)[1] if pairs else index[:0]
     wins, ties = int(np.sum(difference > 0)), int(np.sum(difference == 0))
-    rate = wilson(wins, len(pairs), level=level) if clusters is None else None
+    one = len(pairs) < 2  # of one pair no interval is known
+    rate = wilson(wins, len(pairs), level=level) if clusters is None and not one else None
     labels = [int(i) for i in kept]
     bca = bca_interval([float(d) for d in difference], clusters=labels, level=level, resamples=resamples, seed=seed)
     low, high, error, p = _student(difference, kept, level)
     exact = False
-    if clusters is None and is_binary(*columns):
+    if clusters is None and not one and is_binary(*columns):
         exact, p = True, sign_test(wins, len(pairs) - wins - ties)
         low, high = tango_interval(wins, len(pairs) - wins - ties, len(pairs), level=level)
     elif error is not None and (is_constant(difference, scale) or error <= ROUNDING * scale):

@@ -168,6 +168,11 @@ class GrpoConfig(TrainerConfig):
             )
         return self
 
+    @property
+    def longest_episode(self) -> int:
+        """The most tokens that may be sampled in an episode, once ``max_turns`` is filled in."""
+        return self.sampling.max_new_tokens * (self.max_turns or 1)
+
     def _check_algorithm(self, given: set[str]) -> None:
         named = self.named
         if self.credit is not None and self.credit not in named.credits:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Grader, GradusError, Group, Policy, Task
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, Task
 from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -33,7 +33,7 @@ from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import FIGURES, Screen
 from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.splits import GrpoSplits, taught_ids
-from gradus.training.run.step_metrics import step_record
+from gradus.training.run.step_metrics import mean_component, step_record
 from gradus.training.run.validation import chosen_reward, validate
 
 PushWeights = Callable[[LoadedModel, int], None]
@@ -102,30 +102,30 @@ def train_grpo(
     loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
     context = {"model": str(loaded.path), "environment": spec.name, "grader": chosen_grader.name}
     run_folder.open(config, resume=resume, context=context, resolved=resolved.table())
-    loop = GrpoLoop(
-        loaded,
-        spec,
-        resolved,
-        run_folder,
-        chosen_grader,
-        monitor=monitor,
-        sampler=sampler,
-        push_weights=push_weights,
-        schedule=schedule,
-    )
-    if resume:
-        loop.restore()
-    elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
-        check_begins_as_stored(loaded, loop.reference)
-    loop.sync_weights(loop.state.step, now=True)
-    started = time.perf_counter()
-    watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
-    steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
-    screen = Screen(f"grpo {spec.name}", steps=steps, figures=figures, done=done, live=live and world().main)
-    screen.note(resolved.text())
     try:
+        loop = GrpoLoop(
+            loaded,
+            spec,
+            resolved,
+            run_folder,
+            chosen_grader,
+            monitor=monitor,
+            sampler=sampler,
+            push_weights=push_weights,
+            schedule=schedule,
+        )
+        if resume:
+            loop.restore()
+        elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
+            check_begins_as_stored(loaded, loop.reference)
+        loop.sync_weights(loop.state.step, now=True)
+        started = time.perf_counter()
+        watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
+        steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
+        screen = Screen(f"grpo {spec.name}", steps=steps, figures=figures, done=done, live=live and world().main)
+        screen.note(resolved.text())
         loop.run(screen, on_step)
-    except GradusError:
+    except Exception:
         run_folder.forget_beginning()
         raise
     return loop.result(time.perf_counter() - started)
@@ -240,7 +240,8 @@ class GrpoLoop:
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
         screen.phase("training")
         credit_started = time.perf_counter()
-        samples = self.credit(rollout.groups)
+        credited = self.penalized(rollout.groups)
+        samples = self.credit(credited)
         credit_seconds = time.perf_counter() - credit_started
         update = policy_update(
             self.loaded,
@@ -270,7 +271,10 @@ class GrpoLoop:
             autocast=autocasts(config.autocast, self.loaded.device),
             weights_age=step - 1 - rollout.weights_step,
         )
-        return self.observe(step, record)
+        record = self.observe(step, record)
+        if config.overlong_buffer is not None:  # beside the rewards, which it is not part of
+            record["components"] = {**record["components"], OVERLONG: mean_component(credited, OVERLONG)}
+        return record
 
     def begin(self, step: int) -> float:
         """Do what the schedule says before a step; returns the step's learning rate."""
@@ -283,12 +287,16 @@ class GrpoLoop:
             self.optimizer = make_optimizer(self.loaded.model, self.config)
         return lr * ((plan.lr or self.config.lr) / self.config.lr)
 
+    def penalized(self, groups: Sequence[Group]) -> Sequence[Group]:
+        """The groups with the penalty for overlong answers, if there is one."""
+        if self.config.overlong_buffer is None:
+            return groups
+        return penalize_length(groups, limit=self.config.longest_episode, buffer=self.config.overlong_buffer)
+
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
         """Training samples with one advantage per sampled token."""
         weights = self.step_grader.weights
         if self.config.overlong_buffer is not None:
-            limit = self.config.sampling.max_new_tokens * (self.config.max_turns or 1)
-            groups = penalize_length(groups, limit=limit, buffer=self.config.overlong_buffer)
             weights = {**weights, OVERLONG: 1.0}
         return credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=weights)
 

@@ -96,21 +96,25 @@ def train_sft(
         )
     checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
-    splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
-    store_splits(run_folder, {role: set(ids) for role, ids in splits.items()})
-    trainer = _Trainer(loaded, config, run_folder, sequences, checks)
-    if resume:
-        trainer.restore()
-    started = time.perf_counter()
-    screen = Screen("sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=live and world().main)
-    notes = AlertNotes(monitor)
-    with screen, Interrupt() as interrupt:
-        for record in trainer.train(interrupt):
-            screen.step(record)
-            for line in notes.of(record):
-                screen.note(line)
-            if on_step is not None:
-                on_step(record)
+    try:
+        splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
+        store_splits(run_folder, {role: set(ids) for role, ids in splits.items()})
+        trainer = _Trainer(loaded, config, run_folder, sequences, checks)
+        if resume:
+            trainer.restore()
+        started = time.perf_counter()
+        screen = Screen("sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=live and world().main)
+        notes = AlertNotes(monitor)
+        with screen, Interrupt() as interrupt:
+            for record in trainer.train(interrupt):
+                screen.step(record)
+                for line in notes.of(record):
+                    screen.note(line)
+                if on_step is not None:
+                    on_step(record)
+    except Exception:
+        run_folder.forget_beginning()
+        raise
     trainer.finish()
     last = trainer.run.last
     return SftResult(

@@ -37,7 +37,7 @@ class SftConfig(TrainerConfig):
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the tokens of earlier answers that the model reads as other ones, so that it looks at what it was shown and does not copy. What it learns to say stays the teacher's.",
+        description="Share of the tokens of answers, of the present one too, that the model reads as other ones, so that it looks at what it was shown and does not copy. What it learns to say stays the teacher's.",
     )
     short_turns: int | None = Field(
         default=None,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Autocast = bool | Literal["auto"]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(BaseModel):
     """The optimizer and its schedule."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     optimizer: Literal["adamw", "adamw8bit", "muon"] = Field(
         default="adamw",
@@ -33,7 +34,7 @@ class OptimizerConfig(BaseModel):
         default=0.0, ge=0, le=1, description="Share of the peak that a falling schedule ends at."
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
-    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="AdamW's decay rates of the two moments.")
+    betas: tuple[Decay, Decay] = Field(default=(0.9, 0.95), description="AdamW's decay rates of the two moments.")
     eps: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
     grad_clip: float = Field(
         default=1.0, ge=0, description="Bound on the norm of the whole gradient; 0 leaves it alone."

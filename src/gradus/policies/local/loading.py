@@ -85,7 +85,7 @@ def load_model(
         if value is not None
     }
     settings = stored.model_copy(update=given)
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    place = _device(device)
     if place.type == "cpu":
         _keep_freed_memory()
     number = _dtype(dtype, place)
@@ -232,6 +232,15 @@ def _with_adapter(model: Any, adapter: str) -> Any:
     with warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         return PeftModel.from_pretrained(model, adapter)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device is auto, cpu, cuda or cuda:NUMBER, got {name!r}") from None
 
 
 def _check_vocabulary(tokenizer: Any, model: Any, name: str) -> None:

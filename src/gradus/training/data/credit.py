@@ -69,6 +69,7 @@ def credit_groups(
             values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
         except ValueError as error:  # these rewards suit another algorithm
             raise ConfigError(str(error)) from error
+        _check_advantages(values, len(episodes))
         return [replace(sample, advantages=values[sample.episode].repeat(sample.actions)) for sample in samples]
     channels = _Channels.of(episodes, by_span=rule.credit == "span")
     advantage = partial(immediate_advantages, informing=rule.informing) if channels.immediate else span_advantages
@@ -77,6 +78,18 @@ def credit_groups(
         replace(sample, advantages=channels.by_token(values[sample.episode], sample, episodes, renderer))
         for sample in samples
     ]
+
+
+def _check_advantages(values: object, count: int) -> None:
+    """Hold an algorithm of one's own to its word: a finite number for each episode."""
+    if not isinstance(values, Tensor):
+        raise ConfigError(f"the algorithm's advantages must be a tensor, got {type(values).__name__}")
+    if values.shape != (count,):
+        raise ConfigError(
+            f"the algorithm must give one advantage for each of {count} episodes, got shape {tuple(values.shape)}"
+        )
+    if not bool(values.isfinite().all()):
+        raise ConfigError("the algorithm's advantages must be finite numbers, got NaN or infinity")
 
 
 def _is_graded(episode: Episode) -> bool:

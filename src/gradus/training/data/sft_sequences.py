@@ -78,7 +78,9 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
             ids.extend(shown)
         answer = encoded(turn.action, turn)
         target = answer if turn.expert_action is None else encoded(turn.expert_action, turn)
-        if len(target) != len(answer):  # a correction that does not fit over the answer stands in a sequence of its own
+        if (
+            target != answer
+        ):  # a correction stands in a sequence of its own: what was said instead is not what it follows
             spots = [(len(ids) + offset, index, offset, token) for offset, token in enumerate(target)]
             parts.append(_sequence([*ids, *target], spots, (), number))
         elif turn.valid or turn.expert_action is not None:

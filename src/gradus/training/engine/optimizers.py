@@ -42,7 +42,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it.
+    """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it, where both decay all they hold.
 
     Weights in bfloat16 or float16 get float32 masters. In several processes that DeepSpeed was launched for, AdamW runs under its engine. Raises ConfigError for what it cannot do.
     """

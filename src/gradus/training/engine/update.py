@@ -266,7 +266,7 @@ class _Update:
             mask,
             n_tokens=self.n_tokens,
             n_sequences=self.n_sequences,
-            max_tokens=config.sampling.max_new_tokens * (config.max_turns or 1),
+            max_tokens=config.longest_episode,
             sequences=batch.labels.row[None],
             clip_low=config.clips[0],
             clip_high=config.clips[1],

@@ -77,6 +77,11 @@ def resolve(config: GrpoConfig, grader: Grader, sources: Mapping[str, str] | Non
         raise ConfigError(
             "observations is about what the environment shows after an answer, and has no effect in episodes of one turn; leave it out"
         )
+    if resolved.overlong_buffer is not None and resolved.overlong_buffer > resolved.longest_episode:
+        raise ConfigError(
+            f"overlong_buffer is {resolved.overlong_buffer}, and an episode has at most {resolved.longest_episode} sampled "
+            "tokens; lower it, or raise sampling.max_new_tokens"
+        )
     given = {name: (sources or {}).get(name, "set") for name in config.model_fields_set}
     sources_of_all = {**dict.fromkeys(type(config).model_fields, "default"), **given, **origin}
     return ResolvedConfig(config=resolved, sources=sources_of_all)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from gradus.algorithms.grouping import GroupIndex
 from gradus.core import Episode, Group, StopReason
 from gradus.core.metrics import StepRecord
 from gradus.policies.local.loading import LoadedModel
@@ -86,7 +87,24 @@ def step_record(
 def has_zero_variance(group: Group) -> bool:
     """Whether the raw rewards of a group are all equal, so that they say nothing on which member did better."""
     values = [value for value in group.values() if value is not None]
-    return len(values) < 2 or max(values) == min(values)
+    return len(values) < 2 or _all_equal(values)
+
+
+def _all_equal(values: Sequence[float]) -> bool:
+    """Whether rewards are the same number but for float noise, as the advantages see it."""
+    names = torch.zeros(len(values), dtype=torch.int64)
+    return bool(GroupIndex(names).equal(torch.tensor(values, dtype=torch.float64))[0])
+
+
+def mean_component(groups: Iterable[Group], name: str) -> float | None:
+    """The mean of one component over the episodes that have it."""
+    rewards = [episode.reward for group in groups for episode in group.episodes if episode.reward]
+    return mean_of(reward.components.get(name) for reward in rewards)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation, exactly 0 of equal rewards."""
+    return 0.0 if _all_equal(values) else float(np.std(values))
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
@@ -116,7 +134,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     flat = [value for group in values for value in group]
     return {
         "reward_mean": mean_of(flat),
-        "reward_std": mean_of(float(np.std(group)) for group in values if len(group) > 1),
+        "reward_std": mean_of(_spread(group) for group in values if len(group) > 1),
         "reward_total_std": float(np.std(flat)) if len(flat) > 1 else None,
         "zero_variance_groups": _share(has_zero_variance(group) for group in groups),
     }
