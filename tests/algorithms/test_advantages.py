@@ -296,3 +296,12 @@ def test_immediate_terms_and_acts_keep_their_weights_in_the_reward():
     ratio = plain / scaled
     assert torch.allclose(ratio, ratio[0, 0, 0].expand_as(ratio))
     assert torch.isclose((scaled.sum(-1) ** 2).mean().sqrt(), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_rewards_of_sixteen_bits_that_differ_are_told_apart():
+    rewards = torch.tensor([1.0, 0.6, 0.9, 0.95], dtype=torch.bfloat16)
+    assert group_advantages(rewards, torch.zeros(4, dtype=torch.int64), scale="none").abs().min() > 0.01
+
+
+def test_rewards_of_episodes_without_tokens_have_no_advantage():
+    assert reinforce_pp_advantages(torch.tensor([0.0, 1.0]), torch.tensor([0, 0])).tolist() == [0.0, 0.0]

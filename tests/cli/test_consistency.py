@@ -118,6 +118,16 @@ def test_json_before_the_argument_is_no_file():
     assert isinstance(result.exception, GradusError)  # nowhere is the run, not the file
 
 
+@pytest.mark.parametrize("name", ["mine.toml", "rows.jsonl", "mine.json"])
+def test_json_does_not_write_over_what_a_command_is_about(tmp_path, name):
+    path = tmp_path / name
+    text = 'environment = "arithmetic"\n' if name.endswith("toml") else '{"question": "1", "answer": "1"}\n' * 80
+    path.write_text(text)
+    for words in (["check", "--json", str(path)], ["check", "arithmetic", "--quick", "--json", str(path)]):
+        runner.invoke(app, words)
+        assert path.read_text() == text
+
+
 def test_rewards_are_the_grader_of_every_command(tmp_path):
     (tmp_path / "mine.py").write_text("def brief(completions, **columns):\n    return [1.0 for _ in completions]\n")
     reward = ("--reward", f"{tmp_path / 'mine.py'}:brief=0.5", "--reward", "correctness=2")

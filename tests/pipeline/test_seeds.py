@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import gradus
 from gradus.core import ConfigError, StorageError
@@ -23,8 +24,10 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
 from gradus.pipeline.seed_processes import free_cores
-from gradus.pipeline.seeds import _costs, run_seeds, seed_recipe
+from gradus.pipeline.seeds import _costs, run_seeds, seed_recipe, shared_settings
+from gradus.pipeline.stages import RunContext
 from gradus.reports import write_report
+from gradus.reports.run_files import seed_folders
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
 SMALL = {
@@ -208,3 +211,27 @@ def test_with_redo_no_joint_evaluation_is_left_while_seeds_are_trained_again(
         there = {name: (run / name).exists() for name in ("results.json", "report.html", "costs.json", "recipe.toml")}
         assert there == dict.fromkeys(there, left)
     assert (run / "eval" / "shared.jsonl.gz").is_file()
+
+
+def test_a_stages_own_seed_moves_on_with_the_runs(recipe: Recipe) -> None:
+    fixed = load_recipe(f"{OWN}:spec", changes={**SMALL, "seed": 2, "grpo.seed": 5})
+    made = [seed_recipe(fixed, seed) for seed in (2, 3, 4)]
+    assert [each.grpo.seed for each in made] == [5, 6, 7]
+    assert all("seed" not in each.sft.model_fields_set for each in made)
+
+
+@pytest.mark.parametrize("changes", [{"stepping.episode_seconds": 1.0, "stepping.threads": True}, {"grader": "other"}])
+def test_what_changes_the_shared_episodes_is_noticed(recipe: Recipe, tmp_path: Path, changes: dict[str, Any]) -> None:
+    def selected(recipe: Recipe) -> dict[str, Any]:
+        return shared_settings(RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True)))
+
+    assert selected(load_recipe(f"{OWN}:spec", changes={**SMALL, **changes})) != selected(recipe)
+    given = load_recipe(f"{OWN}:spec", changes={**SMALL, "model.path": "m", "grpo.sampling.temperature": 0.5})
+    assert {"model", "grpo"} <= set(selected(given)) - set(selected(recipe))
+
+
+def test_seeds_below_zero_are_runs_too(tmp_path: Path) -> None:
+    for name in ("seed--1", "seed-0", "seed-old"):
+        (tmp_path / name).mkdir()
+    assert list(seed_folders(tmp_path)) == ["seed -1", "seed 0"]
+    assert list(gradus.Run(tmp_path).seeds) == [-1, 0]

@@ -155,6 +155,14 @@ def test_a_damaged_line_is_one_task_to_do_again(tmp_path: Path):
     assert not read_episodes(path).problems
 
 
+def test_a_composition_of_the_same_name_grades_again(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    one, five = (
+        replace(load("arithmetic").grader(), name="rewards", compute=lambda e, v=v: [v] * len(e)) for v in (1, 5)
+    )
+    assert [taught(path, Moody(), grader=each).reward_mean for each in (one, five, one)] == [1.0, 5.0, 1.0]
+
+
 def test_another_seed_is_refused_and_another_grader_grades_what_is_there(tmp_path: Path):
     path = tmp_path / "t.jsonl"
     taught(path, Moody())

@@ -322,6 +322,23 @@ def test_a_server_that_wants_the_budget_under_its_new_name_gets_it(server: Serve
     assert "temperature" not in sent
 
 
+def test_all_rows_under_way_get_the_budgets_new_name(server: Server) -> None:
+    server.delay = 0.05
+    server.every = lambda _: (
+        error(400, "Use 'max_completion_tokens' instead.") if "max_tokens" in server.bodies[-1] else None
+    )
+    remote = policy(max_tokens=77, concurrency=8)
+    for _ in range(2):  # each start has a client of its own
+        assert [action.failure for action in ask(remote, *"abcdef")] == [None] * 6
+
+
+def test_a_server_that_asks_for_a_day_of_patience_is_not_waited_for(server: Server) -> None:
+    server.faults["a"] = lambda _: error(503, "later", headers={"Retry-After": "86400"})
+    (action,) = ask(policy(), "a")
+    assert action.failure is not None
+    assert "86400 s" in action.failure.message
+
+
 def test_an_unreachable_server_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(PolicyError, match=r"http://127\.0\.0\.1:9/v1 did not answer.*no connection"):

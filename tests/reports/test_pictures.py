@@ -48,3 +48,8 @@ def test_what_cannot_be_drawn_is_said(played: Any, tmp_path: Path) -> None:
         scores_figure(played.results, tmp_path / "a.png", measure="joy")
     with pytest.raises(ConfigError, match="no policies"):
         audit_figure({}, tmp_path / "a.png")
+
+
+def test_a_name_may_hold_dollar_signs(tmp_path: Path) -> None:
+    lines = [Series(name=name, x=[1, 2], y=[0.1, 0.2]) for name in (r"constant:$\boxed{4}$", "other")]
+    assert r"\boxed{4}" in texts(curves_figure([Curve(title="$", note="", series=lines)], tmp_path / "a.svg"))

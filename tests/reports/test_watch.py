@@ -55,6 +55,11 @@ def test_it_reads_only_and_answers_no_foreign_name(run: Path) -> None:
     assert sorted(run.rglob("*")) == before
 
 
+def test_a_page_for_the_network_answers_every_name(run: Path) -> None:
+    client = TestClient(watch_app({"run": run}, host="0.0.0.0"))
+    assert client.get("/", headers={"Host": "mybox:8765"}).status_code == 200
+
+
 def test_it_gives_any_episode_of_the_evaluation(run: Path, played: Any) -> None:
     episodes = [each for group in played.groups for each in group.episodes]
     write_episodes(run / "eval" / "episodes.jsonl.gz", episodes, environment="rhythm")

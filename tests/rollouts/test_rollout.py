@@ -160,3 +160,30 @@ def test_progress_ends_at_the_total(spec):
     )
     assert seen[-1] == (40, 40)
     assert seen == sorted(seen)
+
+
+def test_an_entry_that_is_no_reward_costs_its_episode_alone(spec):
+    grader = replace(spec.grader(), compute=lambda episodes: ["x", *[1.0] * (len(episodes) - 1)])
+    episodes = roll_out(spec, spec.policy("bisect"), spec.tasks("main", 4), grader=grader).episodes
+    assert [each.reward.value for each in episodes] == [None, 1.0, 1.0, 1.0]
+    assert "returned a str" in episodes[0].reward.error
+
+
+def test_environments_that_begin_differently_are_closed(spec):
+    made = []
+
+    class Unsteady(type(spec.make())):
+        def reset(self, **options):
+            super().reset(**options)
+            return Observation(text=f"guess {len(made)} {id(self)}", data={"last": None})
+
+        def close(self):
+            made.remove(self)
+
+    def make():
+        made.append(Unsteady())
+        return made[-1]
+
+    with pytest.raises(EnvironmentFault, match="begin with equal observations"):
+        roll_out(replace(spec, make=make), spec.policy("bisect"), spec.tasks("main", 2), group_size=2)
+    assert made == []

@@ -204,3 +204,11 @@ def test_a_line_whose_fields_hold_something_else_is_named(tmp_path, episodes):
         assert f"{key} of a Episode" in read_episodes(file).problems[0]
     file.write_text(f"{header}\n{'[' * 100_000}\n")
     assert "RecursionError" in read_episodes(file).problems[0]
+
+
+def test_a_torn_header_is_written_anew(tmp_path, episodes):
+    path = tmp_path / "e.jsonl"
+    path.write_text('{"schema":1,"kind":"grad')
+    with EpisodeWriter(path, environment="guess") as writer:
+        writer.write(episodes[:1])
+    assert read_episodes(path).episodes == episodes[:1]

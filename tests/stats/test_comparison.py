@@ -227,3 +227,9 @@ def test_within_is_blind_to_differences_between_groups():
     assert abs(spearman_within(x, y, groups)) < 0.3
     rising = list(-level + np.array(x))
     assert spearman_within(x, rising, groups) == 1.0
+
+
+def test_of_one_pair_no_interval_is_known():
+    for pair in ([1.0], [0.0]), ([0.3], [0.1]):
+        paired = paired_difference(*pair)
+        assert (paired.n, paired.low, paired.high, paired.win_low, paired.win_high) == (1, None, None, None, None)

@@ -74,7 +74,8 @@ def test_the_penalty_for_overlong_answers_reaches_every_algorithm(loaded: Loaded
         step_grader=replace(SPEC.grader(), weights={"c": 1.0}),
         credit_rule=rule("episode", algorithm=algorithm),
     )
-    short, _, long = (values(each)[0] for each in GrpoLoop.credit(cast(Any, loop), [group]))
+    penalized = GrpoLoop.penalized(cast(Any, loop), [group])
+    short, _, long = (values(each)[0] for each in GrpoLoop.credit(cast(Any, loop), penalized))
     assert short > long
 
 
@@ -156,3 +157,17 @@ def test_token_ends_cover_the_answer(loaded: LoadedModel) -> None:
             ends = token_ends(loaded.renderer, turn.tokens.action_ids)
             assert ends[-1] == len(turn.action)
             assert list(ends) == sorted(ends)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda rewards: rewards.values.repeat(2), r"one advantage for each of 6 episodes, got shape \(12,\)"),
+        (lambda rewards: rewards.values.tolist(), "must be a tensor, got list"),
+        (lambda rewards: rewards.values * float("nan"), "finite numbers"),
+    ],
+)
+def test_an_algorithm_of_ones_own_is_held_to_its_word(loaded: LoadedModel, given: Any, says: str) -> None:
+    own = replace(find_algorithm("gradus"), advantage=lambda rewards, **_: given(rewards))
+    with pytest.raises(ConfigError, match=says):
+        credited(groups(loaded), replace(rule("episode"), algorithm=own), loaded)

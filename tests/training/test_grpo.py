@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any, NotRequired, get_origin, get_type_hints
 
 import pytest
 from fakes import echo, lamps
+from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from gradus.core import ConfigError, StorageError
@@ -278,3 +280,31 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no model folder"):
         train_grpo(tmp_path / "nowhere", lamps(), settings(), tmp_path / "run", live=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_failed_leaves_a_folder_that_can_be_used(
+    lamps_model: Path, echo_model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="another tokenizer"):
+        train_grpo(lamps_model, lamps(), settings(kl_coef=0.1, reference=str(echo_model)), tmp_path / "run")
+    with pytest.raises(ConfigError, match="overlong_buffer is 64, and an episode has at most 9"):
+        train_grpo(lamps_model, lamps(), settings(overlong_buffer=64), tmp_path / "run")
+    assert train_grpo(lamps_model, lamps(), settings(max_steps=1), tmp_path / "run").steps == 1
+
+
+def test_the_overlong_penalty_is_shown_beside_the_reward(lamps_model: Path, tmp_path: Path) -> None:
+    train_grpo(lamps_model, lamps(), settings(max_steps=1, overlong_buffer=8), tmp_path / "run")
+    (record,) = steps(tmp_path / "run")
+    assert -1.0 <= record["components"]["overlong"] < 0.0
+    assert record["reward_mean"] == pytest.approx(record["components"]["plain"])
+
+
+@pytest.mark.parametrize("wrong", [{"betas": (1.5, 0.9)}, {"lr": math.inf}, {"entropy_coef": math.nan}])
+def test_settings_that_no_optimizer_takes_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        settings(**wrong)
+
+
+def test_a_device_that_is_none_is_named(lamps_model: Path) -> None:
+    with pytest.raises(ConfigError, match="device is auto, cpu, cuda or cuda:NUMBER, got 'quux'"):
+        load_model(lamps_model, device="quux")

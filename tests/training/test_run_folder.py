@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gradus.core import ConfigError, StorageError
+from gradus.core import ConfigError, Episode, Group, Reward, StopReason, StorageError, Task
 from gradus.core.files import write_folder, write_text
 from gradus.core.strictness import VARIABLE
 from gradus.training.engine.optimizers import lr_at
@@ -28,7 +28,7 @@ from gradus.training.run.checkpoints import (
 )
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen, spark
-from gradus.training.run.step_metrics import answer_information
+from gradus.training.run.step_metrics import answer_information, has_zero_variance
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
@@ -219,3 +219,15 @@ def test_a_flat_curve_is_flat() -> None:
 def test_answers_that_ignore_the_task_carry_no_information(answers: list[str], tasks: int) -> None:
     pairs = [(task, answer) for task in range(tasks) for answer in answers]
     assert answer_information(pairs) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_rewards_that_differ_by_float_noise_have_no_variance() -> None:
+    noise = [0.1 + 0.2, 0.3, 0.1 + 0.2, 0.3]
+    task = Task(environment="e", seed=0)
+    members = tuple(
+        Episode(task=task, policy="p", turns=(), stop=StopReason.TERMINATED, reward=Reward(grader="g", value=value))
+        for value in noise
+    )
+    group = Group(task=task, episodes=members)
+    assert len(set(group.values())) == 2
+    assert has_zero_variance(group)

@@ -197,3 +197,28 @@ def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Ep
     assert not (result.best / "model.safetensors").exists()
     tuned = load_model(lamps_model, device="cpu", adapter=result.best)
     assert len(text_sequences(tuned, taught[:1])) == 1
+
+
+def test_a_correction_as_long_as_the_answer_stands_alone(loaded: LoadedModel, taught: list[Episode]) -> None:
+    """Over the answer it would be learned behind what it corrects."""
+    said = taught[0].turns[0].action
+    other = next(turn.action for each in taught for turn in each.turns if turn.action != said)
+    encode = loaded.renderer.encode_answer
+    assert len(encode(said)) == len(encode(other))
+    turns = (replace(taught[0].turns[0], expert_action=other), *taught[0].turns[1:])
+    parts = text_sequences(loaded, [replace(taught[0], turns=turns)])
+    corrected = next(each for each in parts if each.turns.tolist() == [0] * len(encode(other)))
+    assert corrected.ids[corrected.positions].tolist() == list(encode(other))
+
+
+def test_a_start_that_failed_leaves_a_folder_that_can_be_used(
+    lamps_model: Path, taught: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("no optimizer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gradus.training.sft.make_optimizer", broken)
+        with pytest.raises(ValueError, match="no optimizer"):
+            train_sft(lamps_model, taught, settings(), tmp_path / "run")
+    assert train_sft(lamps_model, taught, settings(max_steps=1), tmp_path / "run").steps == 1

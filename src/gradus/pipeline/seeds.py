@@ -64,7 +64,7 @@ def run_seeds(
         run = RunContext(recipe, folder, redo=redo, console=Console(quiet=quiet()))
         run.anyway = anyway
         chosen = [recipe.seed + index for index in range(seeds)]
-        do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, _shared_settings)})
+        do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": 2, "seeds": sorted({*before, *chosen})})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
@@ -116,7 +116,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     )
 
 
-def _shared_settings(run: RunContext) -> dict[str, Any]:
+def shared_settings(run: RunContext) -> dict[str, Any]:
     """What the shared episodes depend on. A given model is played before training, as GRPO will sample from it."""
     return section_of(*GRADED, "eval", *(("model", "grpo") if run.recipe.model.path else ()))(run)
 

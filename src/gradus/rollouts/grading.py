@@ -40,11 +40,12 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
 
 
 def _read(grader: Grader, entry: Any, episode: Episode) -> Reward:
-    """One episode's reward. What is none is an error of that episode."""
+    """One episode's reward. An entry that is none is an error of that episode; terms that contradict the reward are the grader's."""
     try:
-        return _checked(grader.reward_of(entry, episode), episode)
+        reward = grader.reward_of(entry, episode)
     except GradingError as error:
         return Reward(grader=grader.name, value=None, error=str(error))
+    return _checked(reward, episode)
 
 
 def _checked(reward: Reward, episode: Episode) -> Reward:
