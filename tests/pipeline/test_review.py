@@ -1,8 +1,10 @@
 """A person is asked about answers that no rule settles; what they say is kept."""
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
+from gradus.core import ConfigError
 from gradus.pipeline.review import ask_person, read_marks
 
 ROWS = [
@@ -26,3 +28,11 @@ def test_marks_are_kept_and_what_has_one_is_not_asked_again(tmp_path):
     assert read_marks(file) == {"0": "wrong", "2": "right"}
     assert "Town 0?" not in _asked(file, "r\nr\n").output
     assert read_marks(file) == {"0": "wrong", "2": "right", "1": "right", "3": "right"}
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"marks": {"a": ["x"]}}', '{"marks": 3}'])
+def test_a_file_that_holds_no_marks_is_refused(tmp_path, text):
+    file = tmp_path / "marks.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="holds no marks; expected"):
+        read_marks(file)

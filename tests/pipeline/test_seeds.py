@@ -220,7 +220,9 @@ def test_a_stages_own_seed_moves_on_with_the_runs(recipe: Recipe) -> None:
     assert all("seed" not in each.sft.model_fields_set for each in made)
 
 
-@pytest.mark.parametrize("changes", [{"stepping.episode_seconds": 1.0, "stepping.threads": True}, {"grader": "other"}])
+@pytest.mark.parametrize(
+    "changes", [{"stepping.episode_seconds": 1.0, "stepping.threads": True}, {"weights.soon": 3.0}]
+)
 def test_what_changes_the_shared_episodes_is_noticed(recipe: Recipe, tmp_path: Path, changes: dict[str, Any]) -> None:
     def selected(recipe: Recipe) -> dict[str, Any]:
         return shared_settings(RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True)))

@@ -69,6 +69,7 @@ def test_a_row_does_not_depend_on_its_batch(loaded: Load, batch_size: int | None
     cut = play(LocalPolicy(loaded("llama"), sampling, batch_size=batch_size), rows=7, turns=3)
     for a, b in zip(chain(*whole), chain(*cut), strict=True):
         assert a.tokens.action_ids == b.tokens.action_ids
+        assert a.usage == b.usage, "whole prompts are counted, whatever is kept of them"
         assert a.tokens.logprobs == pytest.approx(b.tokens.logprobs, abs=2e-5)
 
 

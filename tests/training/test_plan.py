@@ -154,6 +154,10 @@ def test_the_command_plans_a_recipe_on_its_own_prompts(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "a card of 24GB" in " ".join(shown.output.split())
     wrong = CliRunner().invoke(app, ["plan", "arithmetic", "--model", str(model), "--memory", "much"])
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"question": "{n} {"word " * 300}", "answer": "{n}"}}\n' for n in range(60)))
+    long = CliRunner().invoke(app, ["plan", str(rows), "--set", "model.nano.context=64"])
+    assert "the model's context holds 64" in str(long.exception), "and no time below zero is forecast"
     assert "gigabytes, as in 24GB" in wrong.output + str(wrong.exception)
 
 
