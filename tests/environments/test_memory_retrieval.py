@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gradus.environments.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
 from gradus.environments.memory.readers.claims import claim_of
+from gradus.environments.memory.readers.reading import judge
 from gradus.environments.memory.store.entries import Entry
 from gradus.environments.memory.store.ranking import BANK_B, K1, rank_banks, rank_entries
 from gradus.environments.memory.store.shelf import Shelf
@@ -192,6 +193,57 @@ def test_free_text_is_read_from_an_entry_that_names_both() -> None:
     f1 = read_strict(memory, Question(text="What did Jon do as a job?", answers=("banker",))).f1
     assert f1 is not None
     assert 0 < f1 < 1
+
+
+DOG = Question(text="What is Ann's dog called?", answers=("Rex",))
+
+
+@pytest.mark.parametrize(
+    ("contents", "right"),
+    [
+        (("Ann dog Rex",), True),
+        (("Ann: My dog's name is Rex.",), True),
+        (("Ann dog Rex", "Ann's dog is now called Rex."), True),
+        (("Ann's dog Rex Max Bello Fido",), False),
+        (("Ann dog Rex Max",), False),
+        (("Ann dog Rex", "Ann dog Max"), False),
+        (("Ann's dog is not Rex",), False),
+    ],
+)
+def test_several_values_of_free_text_are_wrong(contents: tuple[str, ...], right: bool) -> None:
+    assert read_strict(memory_of(*contents), DOG).correct is right
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "content", "right"),
+    [
+        ("Where has Ann moved?", "Oslo", "Ann: I moved to Oslo last week.", True),
+        ("Where does Ann live?", "Oslo", "Ann lives in Oslo.", True),
+        ("Where does Ann live?", "Oslo", "Ann lives in Oslo Rome Paris", False),
+        ("When did Ann leave?", "January 2023", "Ann did leave on 19 January 2023", True),
+        ("When did Ann leave?", "2023-01-19", "Ann did leave 2023-01-19", True),
+        ("When did Ann leave?", "May 2023", "Ann leave January 2023 May 2023", False),
+        ("When did Ann leave?", "3 May 2030", "Ann wants to leave", True),  # since when the entry holds
+        ("How many dogs has Ann?", "3", "Ann has 3 dogs", True),
+        ("How many dogs has Ann?", "3", "Ann dogs 1 2 3 4", False),
+        ("How many dogs has Ann?", "3", "Ann dogs 1,2,3,4", False),
+        ("Has Ann a dog?", "No", "Ann dog no", True),
+        ("Which letter has Ann drawn?", "b", "Ann letter b", False),  # one letter is no answer
+    ],
+)
+def test_further_words_of_an_entry_are_further_values(question: str, answer: str, content: str, right: bool) -> None:
+    assert read_strict(memory_of(content), Question(text=question, answers=(answer,))).correct is right
+
+
+def test_an_entry_cannot_hedge_by_its_date() -> None:
+    memory = Memory()
+    memory.insert("values", "Ann wants to leave", timestamp="1 May 2030 2 May 2030 3 May 2030")
+    assert not read_strict(memory, Question(text="When did Ann leave?", answers=("3 May 2030",))).correct
+
+
+@pytest.mark.parametrize(("prediction", "gold"), [("", ""), ("", ","), ("b", "b"), (",", "")])
+def test_an_empty_list_or_one_of_a_letter_is_never_right(prediction: str, gold: str) -> None:
+    assert not judge(Question(text="?", answers=(gold,), wanted="list"), prediction, "", ()).correct
 
 
 def test_a_remote_reader_is_asked_with_what_was_retrieved() -> None:

@@ -76,13 +76,13 @@ def normalize(text: str) -> str:
 def exact_match(prediction: str, gold: str) -> bool:
     """Normalized exact match. An empty or one-letter prediction is never right, unless it is a number."""
     predicted = normalize(prediction)
-    return _says_something(predicted) and predicted == normalize(gold)
+    return says_something(predicted) and predicted == normalize(gold)
 
 
 def substring_match(prediction: str, gold: str) -> bool:
     """Whether the normalized gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
     predicted = normalize(prediction)
-    return _says_something(predicted) and contains(predicted.split(), normalize(gold).split())
+    return says_something(predicted) and contains(predicted.split(), normalize(gold).split())
 
 
 def token_f1(prediction: str, gold: str) -> float:
@@ -92,7 +92,7 @@ def token_f1(prediction: str, gold: str) -> float:
     0.8
     """
     predicted, expected = normalize(prediction).split(), normalize(gold).split()
-    if not _says_something(" ".join(predicted)) or not expected:
+    if not says_something(" ".join(predicted)) or not expected:
         return 0.0
     shared = sum((Counter(predicted) & Counter(expected)).values())
     if not shared:
@@ -105,5 +105,6 @@ def contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
     return bool(phrase) and f" {' '.join(phrase)} " in f" {' '.join(words)} "
 
 
-def _says_something(normalized: str) -> bool:
+def says_something(normalized: str) -> bool:
+    """Whether a normalized answer is one: more than a letter, or a number."""
     return len(normalized) > 1 or normalized.isdigit()
