@@ -193,6 +193,40 @@ def test_a_whole_content_names_its_entry_though_another_holds_it_too() -> None:
             memory.named("values", words)
 
 
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"name": f"a{HALF}", "arguments": {}},
+        {"name": "memory_insert", "arguments": {"category": f"a{HALF}", "content": "x y"}},
+        {"name": "memory_insert", "arguments": {f"a{HALF}": 1}},
+        {"name": "memory_insert", "arguments": {"category": "values", "content": f"x {HALF}"}},
+        {"name": "memory_delete", "arguments": {"category": "values", "old_content": f"x {HALF}"}},
+        {"name": f"a{HALF}", "arguments": {"content": 3}},
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_half_a_character_in_a_call_can_be_told_and_stored(call: dict[str, object], fails: bool) -> None:
+    (result,) = run_calls(started(), json.dumps(call), fails=lambda: fails)
+    assert not result.ok
+    json.dumps(result.to_json(), ensure_ascii=False).encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    "given", [10**25, -(10**25), int("9" * 4000), "9" * 4000], ids=["large", "below", "long", "text"]
+)
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_number_that_no_entry_can_have_is_refused_by_its_kind(given: object, durable: bool, tmp_path: Path) -> None:
+    memory = named_memory(DurableMemory(tmp_path / "notes") if durable else Memory())
+    (result,) = run_calls(memory, delete(entry_id=given))
+    assert (result.code, result.message) == ("entry-id-type", "entry_id must be the number of an entry")
+    if isinstance(given, int):
+        with pytest.raises(RefusedCall, match="must be the number of an entry"):
+            memory.delete("values", given)
+
+
 def test_messages_are_distinct() -> None:
     messages = [run_calls(started(), text)[0].message for text, _ in MALFORMED.values()]
     assert len(set(messages)) == len(messages) >= 20
@@ -222,6 +256,23 @@ def test_too_many_calls_are_told() -> None:
     results = run_calls(memory, text)
     assert len(memory.entries) == MAX_CALLS
     assert results[-1].code == "many-calls"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("<tool_call>" * 200_000, "many-calls"),
+        ("[" * 1_000_000, "too-deep"),
+        ('{"a"' + "\n" * 400_000, "open-brace"),
+        ('{"a"' + "\n " * 400_000, "open-brace"),
+        ('{"a" ' * 400_000, "open-brace"),
+    ],
+    ids=["tags", "brackets", "lines", "indented lines", "braces"],
+)
+def test_a_long_answer_is_read_once(text: str, code: str) -> None:
+    last = parse_calls(text)[-1]
+    assert isinstance(last, BrokenCall)
+    assert last.code == code  # any that is walked again from each place takes many minutes
 
 
 def test_places_of_calls_are_where_they_stand() -> None:

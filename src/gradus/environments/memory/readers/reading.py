@@ -251,7 +251,30 @@ _DATE = re.compile(
 _NUMBER = re.compile(r"\b(?:\d[\d,.]*|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE)
 # Words around a value that are none themselves. A "no" is no such word: it turns what is said.
 _AROUND = frozenset(
-    ["now", "today", "yesterday", "recently", "currently", "just", "still", "already", "also", "really", "very", "last", "this", "next", "week", "month", "year", "ago", "since", "named", "called", "name"]
+    [
+        "now",
+        "today",
+        "yesterday",
+        "recently",
+        "currently",
+        "just",
+        "still",
+        "already",
+        "also",
+        "really",
+        "very",
+        "last",
+        "this",
+        "next",
+        "week",
+        "month",
+        "year",
+        "ago",
+        "since",
+        "named",
+        "called",
+        "name",
+    ]
 )
 _NEGATIONS = ("no", "not")
 

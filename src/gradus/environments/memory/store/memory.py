@@ -17,7 +17,7 @@ from gradus.environments.memory.store.ranking import Matches, rank_banks, rank_e
 from gradus.environments.memory.store.schema import NINE_BANKS, SCHEMAS, Schema
 from gradus.environments.memory.store.shelf import Shelf
 from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
-from gradus.environments.memory.text import count_tokens, count_words, index_tokens
+from gradus.environments.memory.text import count_tokens, count_words, index_tokens, whole_characters
 
 Clock = Callable[[], str | None]
 
@@ -280,7 +280,7 @@ class Memory:
 
     def _found(self, bank: str, entry_id: int) -> Entry:
         self._check_bank(bank)
-        entry = self._shelf.get(entry_id)
+        entry = self._shelf.get(check_number(entry_id))
         if entry is None:
             if self.first_id <= entry_id < self._shelf.next_id:
                 raise RefusedCall("deleted-id", f"entry {entry_id} was deleted")
@@ -313,7 +313,15 @@ def schema_from(data: Mapping[str, Any]) -> Schema:
     return next((known for known in SCHEMAS.values() if known == schema), schema)
 
 
+def check_number(entry_id: Any) -> int:
+    """An entry's number. RefusedCall for anything that cannot be one: SQLite takes 64 bits."""
+    if isinstance(entry_id, bool) or not isinstance(entry_id, int) or abs(entry_id) >= 1 << 63:
+        raise RefusedCall("entry-id-type", "entry_id must be the number of an entry")
+    return entry_id
+
+
 def _short(text: str) -> str:
+    text = whole_characters(text)
     return text if len(text) <= 40 else text[:40] + "..."
 
 

@@ -38,6 +38,7 @@ class BrokenCall:
 
 _ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*[\[{"\d\]])""")
 _NEXT = re.compile(r"""\{\s*["']?name["']?\s*:|<tool_call>|```""")
+_NEXT_LINE = re.compile(r"(?<!\s)[^\S\n]*+\n\s*+[\[{]")  # begins where white space does, so that it is walked once
 _TAG_OPEN, _TAG_CLOSE = "<tool_call>", "</tool_call>"
 
 
@@ -67,9 +68,10 @@ _DECODER = _Strict()
 def parse_calls(text: str) -> list[ParsedCall | BrokenCall]:
     """All calls of an answer in order, broken ones in their place. No call at all is one broken call that says so."""
     calls: list[ParsedCall | BrokenCall] = []
-    place = 0
-    while place < len(text):
-        opened = text.find(_TAG_OPEN, place)
+    place, opened = 0, text.find(_TAG_OPEN)
+    while place < len(text) and len(calls) <= MAX_CALLS:  # the rest is refused unread
+        if 0 <= opened < place:
+            opened = text.find(_TAG_OPEN, place)
         match = _ATTEMPT.search(text, place)
         if match is None and opened < 0:
             break
@@ -83,9 +85,9 @@ def parse_calls(text: str) -> list[ParsedCall | BrokenCall]:
     if len(calls) > MAX_CALLS:
         over = BrokenCall(
             code="many-calls",
-            message=f"an answer has at most {MAX_CALLS} calls, got {len(calls)}",
+            message=f"an answer has at most {MAX_CALLS} calls, got more",
             start=calls[MAX_CALLS].start,
-            end=calls[-1].end,
+            end=len(text),
         )
         return [*calls[:MAX_CALLS], over]
     return calls
@@ -110,7 +112,8 @@ def _read_json(text: str, start: int, calls: list[ParsedCall | BrokenCall], *, t
     try:
         value, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
-        if text[start] == "[":  # a list with something broken in it: its members are read one by one
+        # A list with something broken in it: its members are read one by one, unless each would be too deep again.
+        if text[start] == "[" and not isinstance(error, RecursionError):
             return start + 1
         return _note_broken(text, start, error, calls)
     if tagged and text.find(_TAG_CLOSE, end) < 0:
@@ -125,7 +128,7 @@ def _read_json(text: str, start: int, calls: list[ParsedCall | BrokenCall], *, t
 
 def _note_broken(text: str, start: int, error: Exception, calls: list[ParsedCall | BrokenCall]) -> int:
     following = _NEXT.search(text, start + 1)
-    newline = re.compile(r"\n\s*[\[{]").search(text, start + 1)
+    newline = _NEXT_LINE.search(text, start + 1)
     ends = [match.start() for match in (following, newline) if match]
     closed = text.find(_TAG_CLOSE, start)
     if closed >= 0:

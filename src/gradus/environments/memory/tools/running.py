@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.environments.memory.store.entries import Entry, RefusedCall
-from gradus.environments.memory.store.memory import Memory
+from gradus.environments.memory.store.memory import Memory, check_number
+from gradus.environments.memory.text import whole_characters
 from gradus.environments.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
 
 
@@ -105,7 +106,8 @@ def run_calls(
 
 def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None, fails: Callable[[], bool]) -> CallResult:
     def result(code: str, message: str, **told: Any) -> CallResult:
-        name = call.name if isinstance(call, ParsedCall) else ""
+        name = whole_characters(call.name if isinstance(call, ParsedCall) else "")
+        message = whole_characters(message)
         return CallResult(
             name=name, ok=code == "ok", code=code, message=message, start=call.start, end=call.end, **told
         )
@@ -151,11 +153,9 @@ def _text(argument: str, value: Any) -> str:
 
 
 def _id(argument: str, value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
-    raise RefusedCall("entry-id-type", f"{argument} must be the number of an entry")
+    return check_number(value)
 
 
 def _number(argument: str, value: Any) -> float:
