@@ -299,6 +299,11 @@ def test_import_takes_whole_memories_and_lines(tmp_path: Path) -> None:
         state = memory.state()
     with DurableMemory(tmp_path / "m") as memory:
         assert memory.state() == state
+    far = json.dumps({"category": "values", "content": "Dan said\u2028so"}, ensure_ascii=False)
+    (tmp_path / "far.jsonl").write_text(f"\ufeff{far}\n\r\n{far}\n", encoding="utf-8")
+    with DurableMemory(tmp_path / "m") as memory:
+        summary = import_file(memory, tmp_path / "far.jsonl")
+        assert (summary.inserted, summary.duplicates) == (1, 1)
     (tmp_path / "bad").write_text("[1]")
     with DurableMemory(tmp_path / "m") as memory, pytest.raises(StorageError, match="holds something that is no entry"):
         import_file(memory, tmp_path / "bad")
@@ -326,6 +331,8 @@ def test_the_command_line_keeps_a_memory(tmp_path: Path) -> None:
     copied, original = run("log", str(tmp_path / "copy"), "--json"), run("log", folder, "--json")
     assert copied == original
     assert len(original.splitlines()) == 3
+    refused = CliRunner().invoke(app, ["delete", folder, "values", "9" * 25]).exception
+    assert isinstance(refused, RefusedCall), refused
     run("delete", folder, "spatiotemporal_context", "2")
     run("core", folder, "Ann and Bob")
     assert run("core", folder).strip() == "Ann and Bob"

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS
 from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
 from gradus.rollouts import roll_out
+from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
 
 BABI = Path(__file__).parent.parent / "data" / "babi"
 
@@ -298,6 +300,38 @@ def test_own_worlds(tmp_path: Path) -> None:
     assert [len(chunk) for chunk in episode.outcome["facts"]] == [1, 1]
     assert spec.language.vocabulary is not None
     assert "Oslo" in spec.language.vocabulary().pieces
+
+
+def own_world(number: int) -> dict[str, Any]:
+    said, asked = f"Ann{number} has a dog called Rex{number}.", f"What is Ann{number}'s dog called?"
+    return {"chunks": [{"text": said}], "questions": [{"question": asked, "answers": [f"Rex{number}"]}]}
+
+
+def test_a_world_that_stands_in_a_file_twice_is_not_trained_on_and_tested(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(own_world(number)) for number in [*range(8), 0, 1]))
+    spec = load(f"memory:jsonl:{path}")
+    settings = HeldOut(validation_tasks=32)
+    reserved = reserved_ids(spec, settings)
+    validated = {task.id for task in validation_tasks(spec, settings)}
+    tested = {spec.identify(task).id for task in spec.tasks("test")}
+    assert len(validated) == 3  # half of the six that are not tested, too
+    assert validated | tested == reserved
+    trained = {spec.identify(spec.train_task(index)).id for index in taught_indices(spec, 3, reserved)}
+    assert len(trained) == 3
+    assert not trained & (tested | validated)
+
+
+def test_a_line_ends_at_its_end_and_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    odd = {**own_world(1), "chunks": [{"text": "Ann1 has a dog\u2028called\x85Rex1."}]}
+    lines = "\r\n".join(json.dumps(world, ensure_ascii=False) for world in (odd, own_world(2)))
+    path.write_bytes(f"\ufeff{lines}\r\n".encode())
+    worlds = [jsonl_source(str(path)).world(seed) for seed in (0, 1_000_000)]
+    assert [world.chunks[0].text for world in worlds] == [odd["chunks"][0]["text"], own_world(2)["chunks"][0]["text"]]
+    odd_path = tmp_path / "odd.json"
+    odd_path.write_text(json.dumps([IRREGULAR]), encoding="utf-8-sig")
+    assert locomo_source(str(odd_path)).world(1_000_000).questions
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class Judge:
         self._kept: dict[str, float] = {}
         self._file = Path(settings["cache"]).expanduser() if settings["cache"] else None
         if self._file is not None and self._file.exists():
-            rows = [json.loads(line) for line in self._file.read_text("utf-8").splitlines() if line.endswith("}")]
+            rows = [json.loads(line) for line in self._file.read_text("utf-8").split("\n") if line.endswith("}")]
             self._kept = {row["key"]: row["score"] for row in rows}
 
     async def __call__(

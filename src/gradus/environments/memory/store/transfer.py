@@ -65,7 +65,7 @@ def _insert(memory: DurableMemory, row: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> tuple[list[Mapping[str, Any]], Memory | None]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise StorageError(f"{path} cannot be read: {error}") from error
     try:
@@ -77,7 +77,7 @@ def _read(path: Path) -> tuple[list[Mapping[str, Any]], Memory | None]:
     rows = (
         whole
         if isinstance(whole, list)
-        else [_row(line, n, path) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        else [_row(line, n, path) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     )
     if not all(isinstance(row, dict) for row in rows):
         raise StorageError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradus.core import Condition, ConfigError, Vocabulary
+from gradus.core import Condition, ConfigError, Task, Vocabulary
 from gradus.environments.memory.text import substring_match
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Fact, Source, World
 from gradus.environments.memory.worlds.source_synthetic import synthetic_source
@@ -57,6 +57,10 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
             return tested[(seed - TEST_BASE) % len(tested)]
         return taught[seed % len(taught)] if taught else synthetic.world(seed, **options)
 
+    def content(task: Task) -> str:
+        one = world(task.seed)
+        return "\n".join([*(chunk.text for chunk in one.chunks), *(question.text for question in one.questions)])
+
     def train(index: int) -> tuple[int, Mapping[str, Any]]:
         return (index % len(taught), {}) if taught else synthetic.train(index)
 
@@ -71,6 +75,7 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         max_chunks=longest if taught else max(longest, synthetic.max_chunks),
         vocabulary=lambda: _vocabulary(taught, synthetic),
         kinds=kinds,
+        content=content if taught else None,  # a world may stand in the file twice
     )
 
 

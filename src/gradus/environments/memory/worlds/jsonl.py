@@ -45,7 +45,8 @@ class _WorldLine(_Strict):
 def jsonl_source(path: str) -> Source:
     """Worlds from a JSONL file. A ConfigError names the line and the field that cannot be used."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # A text may hold what str.splitlines takes for the end of a line.
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the worlds in {path} cannot be read: {error}") from error
     worlds = [_world(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]

@@ -25,7 +25,7 @@ _EVIDENCE = re.compile(r"D\s*:?\s*(\d+)\s*:\s*(\d+)")
 def locomo_source(path: str) -> Source:
     """Worlds from a LoCoMo file: a list of conversations, or one."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"the conversations in {path} cannot be read: {error}") from error
     conversations = data if isinstance(data, list) else [data]
