@@ -31,6 +31,23 @@ def test_the_same_seed_is_the_same_world() -> None:
     assert synthetic_world(3, split="test") != synthetic_world(3)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_question_can_be_left_out_or_asked_alone(kind: str) -> None:
+    def asked(knobs: str) -> set[str]:
+        spec = load(f"memory:synthetic:{knobs}")
+        episodes = roll_out(spec, spec.policy("noop"), spec.tasks("in-distribution", 12)).episodes
+        return {question["kind"] for episode in episodes for question in episode.outcome["questions"]}
+
+    assert kind not in asked(f"{kind}=0")
+    others = [f"{other.replace('-', '_')}=0" for other in KINDS if other != kind]
+    assert asked(",".join(others)) == {kind}
+
+
+def test_something_must_be_asked() -> None:
+    with pytest.raises(ConfigError, match="nothing is asked"):
+        load("memory:synthetic:" + ",".join(f"{kind}=0" for kind in KINDS))
+
+
 def test_train_and_test_share_no_invented_word() -> None:
     reserved = reserved_words()
     train, test = set(words_of("train", reserved)), set(words_of("test", reserved))

@@ -58,7 +58,7 @@ def _synthetic(argument: str | None) -> Source:
         key, separator, value = part.partition("=")
         if not separator:
             raise ConfigError(f"a knob of the synthetic world is written key=value, got {part!r}")
-        knobs[key.strip()] = value.strip()
+        knobs[key.strip().replace("-", "_")] = value.strip()
     return synthetic_source(knobs)
 
 

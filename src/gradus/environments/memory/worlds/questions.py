@@ -9,30 +9,28 @@ from gradus.environments.memory.worlds.phrases import ATTRIBUTES, Attribute
 from gradus.environments.memory.worlds.records import Hop, Question
 from gradus.environments.memory.worlds.timeline import Key, Timeline
 
-# Kind -> weight. The current value of what has changed comes most often: keeping up is the point of a memory.
-KINDS: Mapping[str, float] = {
-    "changed": 4.0,
-    "current": 2.0,
-    "former": 1.0,
-    "date": 1.0,
-    "two-hop": 1.0,
-    "never-said": 0.8,
-    "retracted": 0.8,
-}
+KINDS = ("changed", "current", "former", "date", "two-hop", "never-said", "retracted")
 Topics = Mapping[str, Sequence[Attribute]]
 
 
-def ask(timeline: Timeline, people: Sequence[str], topics: Topics, number: int, rng: random.Random) -> list[Question]:
-    """Up to ``number`` different questions, of kinds that the world allows, drawn by weight."""
+def ask(
+    timeline: Timeline,
+    people: Sequence[str],
+    topics: Topics,
+    number: int,
+    weights: Mapping[str, float],
+    rng: random.Random,
+) -> list[Question]:
+    """Up to ``number`` different questions, of kinds that the world allows, drawn by the weights of the kinds."""
     candidates = {kind: _CANDIDATES[kind](timeline, people, topics) for kind in KINDS}
     for keys in candidates.values():
         rng.shuffle(keys)
     asked: list[Question] = []
     while len(asked) < number:
-        left = [kind for kind in KINDS if candidates[kind]]
+        left = [kind for kind in KINDS if candidates[kind] and weights[kind]]
         if not left:
             break
-        kind = rng.choices(left, [KINDS[one] for one in left])[0]
+        kind = rng.choices(left, [weights[one] for one in left])[0]
         asked.append(_QUESTIONS[kind](timeline, candidates[kind].pop()))
     return asked
 

@@ -72,7 +72,7 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
             "append-only": lambda data: append_only(read_statements, data),
             "teacher": lambda data: teach(read_statements, data),
         },
-        kinds=tuple(KINDS),
+        kinds=KINDS,
     )
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gradus.core import ConfigError, child_rng
 from gradus.environments.memory.worlds.lexicon import words_of
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, Attribute
-from gradus.environments.memory.worlds.questions import ask
+from gradus.environments.memory.worlds.questions import KINDS, ask
 from gradus.environments.memory.worlds.records import Chunk, Fact, World
 from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
@@ -24,6 +24,9 @@ FIRST_IDS = (32, 64)  # anywhere, so that who names an entry by its number must 
 
 class SyntheticConfig(BaseModel):
     """Knobs of the synthetic world. Rates are weights of what an event is, where it is possible.
+
+    From ``changed`` to ``retracted`` they are weights of the kinds of questions, where the world allows one. The current value of what
+    has changed comes most often: keeping up is the point of a memory.
 
     ``chunks`` per world, ``people``, ``attributes`` each person has; ``events`` per chunk (mean, at most 3), ``chat`` lines of small talk
     per chunk; ``third_person``: share of facts told by somebody else; ``questions`` asked at the end; ``shuffled``: related entries are
@@ -48,7 +51,24 @@ class SyntheticConfig(BaseModel):
     joke: float = Field(default=0.7, ge=0)
     repeat: float = Field(default=0.5, ge=0)
     questions: int = Field(default=10, ge=1, le=1000)
+    changed: float = Field(default=4.0, ge=0)
+    current: float = Field(default=2.0, ge=0)
+    former: float = Field(default=1.0, ge=0)
+    date: float = Field(default=1.0, ge=0)
+    two_hop: float = Field(default=1.0, ge=0)
+    never_said: float = Field(default=0.8, ge=0)
+    retracted: float = Field(default=0.8, ge=0)
     shuffled: bool = False
+
+    @model_validator(mode="after")
+    def _asks(self) -> Self:
+        if not any(self.kinds().values()):
+            raise ValueError(f"one of {', '.join(self.kinds())} must be above 0, or nothing is asked")
+        return self
+
+    def kinds(self) -> dict[str, float]:
+        """Kind of question -> weight."""
+        return {kind: getattr(self, kind.replace("-", "_")) for kind in KINDS}
 
 
 EVENTS = ("tell", "change", "correct", "contradict", "retract", "rumour", "joke", "repeat")
@@ -100,7 +120,8 @@ class _Writer:
         for index in range(self.config.chunks):
             today += timedelta(days=self.rng.randint(1, 20))
             chunks.append(self._chunk(index, day_text(today)))
-        questions = ask(self.timeline, self.people, self.topics, self.config.questions, self.rng)
+        kinds = self.config.kinds()
+        questions = ask(self.timeline, self.people, self.topics, self.config.questions, kinds, self.rng)
         return World(
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
