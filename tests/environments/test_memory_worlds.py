@@ -19,6 +19,7 @@ from gradus.environments.memory.worlds.locomo import locomo_source
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
+from gradus.pipeline.checks import check_recipe
 from gradus.rollouts import roll_out
 from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
 
@@ -337,6 +338,16 @@ def test_a_world_that_stands_in_a_file_twice_is_not_trained_on_and_tested(tmp_pa
     trained = {spec.identify(spec.train_task(index)).id for index in taught_indices(spec, 3, reserved)}
     assert len(trained) == 3
     assert not trained & (tested | validated)
+
+
+@pytest.mark.parametrize("worlds", [6, 60])
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_run_of_own_worlds_can_start(worlds: int, quick: bool, tmp_path: Path) -> None:
+    """The recipe of the synthetic worlds names a teacher, conditions and promises that a file has not."""
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(own_world(number)) for number in range(worlds)))
+    findings = check_recipe(f"memory:jsonl:{path}", out=tmp_path / "run", quick=quick)
+    assert not [finding for finding in findings if finding.status == "fail"]
 
 
 def test_a_line_ends_at_its_end_and_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         max_chunks=longest if taught else max(longest, synthetic.max_chunks),
         vocabulary=lambda: _vocabulary(taught, synthetic),
         kinds=kinds,
+        recipe="memory-own.toml",
         content=content if taught else None,  # a world may stand in the file twice
     )
 
