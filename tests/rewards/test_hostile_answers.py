@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from gradus.rewards import Completion, Rewards, read_answer, same_answer
+from gradus.rewards import Completion, Rewards, json_schema, read_answer, same_answer, strict_format
 
+FENCE = "`" * 3
 EXPRESSIONS = [
     "9!!!",
     "2^{3^{4^{5}}}",
@@ -44,6 +45,33 @@ def test_long_texts_are_read_in_time_that_grows_with_their_length(name: str) -> 
     assert not same_answer(reading.text or "", "12")
     assert not same_answer(reading.text or "", "x + 1")
     assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FENCE + "json" + " " * 100_000,
+        FENCE + "json" + "\n" * 100_000 + "{}" + " " * 100_000 + "x" + FENCE,
+        " " * 200_000,
+        "<reasoning>a" + "</reasoning><answer>b" * 30_000,
+    ],
+    ids=["open fence", "closed fence", "spaces", "tags"],
+)
+def test_a_long_answer_is_read_once(text: str) -> None:
+    fits = json_schema({"type": "object"})
+    assert fits([""], [text]) == [0.0]  # an expression that goes back takes many minutes
+    assert strict_format([""], [text]) == [0.0]
+
+
+def test_a_fenced_object_is_read() -> None:
+    fits = json_schema({"type": "object"})
+    texts = [f"{FENCE}json\n {{}} \n{FENCE}\n", f"\n{FENCE}{{}}{FENCE}", f"{FENCE}json\n[]\n{FENCE}"]
+    assert fits([""] * 3, texts) == [1.0, 1.0, 0.0]
+
+
+def test_two_long_answers_of_fractions_are_read() -> None:
+    text = r"\frac" * 60_000
+    assert read_answer(f"<answer>{text}</answer><answer>{text}x</answer>").problem == "two different answers are marked"
 
 
 def test_a_sum_of_four_squares_is_read() -> None:

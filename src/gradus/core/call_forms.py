@@ -75,7 +75,8 @@ def _skip(text: str, at: int, characters: str = " \n\r\t") -> int:
     return at
 
 
-_BEGIN = re.compile(r"^[ \t]*(?:<\|python_tag\|>\s*)?\[?\s*(?=\{)", re.MULTILINE)
+# Nothing is walked twice: a thought that was left out is a long stretch of white space.
+_BEGIN = re.compile(r"^[ \t]*+(?:<\|python_tag\|>\s*+)?(?:\[\s*+)?(?=\{)", re.MULTILINE)
 
 
 def _read_json(text: str) -> Iterator[ToolCall]:
@@ -223,8 +224,8 @@ def _read_gemma(text: str) -> Iterator[ToolCall]:
 
 
 _HEADER = re.compile(
-    r"(?:<\|start\|>assistant)?\s*(?:to=functions\.(?P<before>[\w.-]+)\s*)?<\|channel\|>commentary"
-    r"(?:\s*to=functions\.(?P<behind>[\w.-]+))?[^<]*(?:<\|constrain\|>\w*)?\s*<\|message\|>"
+    r"(?:<\|start\|>assistant|(?<!\s))\s*+(?:to=functions\.(?P<before>[\w.-]++)\s*+)?<\|channel\|>commentary"
+    r"(?:\s*+to=functions\.(?P<behind>[\w.-]++))?[^<]*+(?:<\|constrain\|>\w*+)?\s*+<\|message\|>"
 )
 
 

@@ -17,11 +17,14 @@ from gradus.rewards.compose import RewardFunction, completion_text
 
 # A fence may stand behind words, and its end before a tag: models write both.
 _OPENS = re.compile(
-    r"(?P<indent>[ \t]*)(?:(?P<fence>`{3,}+)[ \t]*(?P<info>[^`]*)|.*?(?<!`)(?P<late>`{3,}+)[ \t]*(?P<word>\S*)[ \t]*)"
+    r"(?P<indent>[ \t]*+)"
+    r"(?:(?P<fence>`{3,}+)[ \t]*+(?P<info>[^`]*+)|.*?(?<!`)(?P<late>`{3,}+)[ \t]*+(?P<word>\S*+)[ \t]*+)"
 )
 _ENDS = re.compile(r"\s*(?P<fence>`{3,}+)(?!\w).*|(?P<code>.*?)(?<!`)(?P<late>`{3,}+)\s*(?:<.*)?")
 _PYTHON = re.compile(r"\W*(?:python|py)[\d.]*\b", re.IGNORECASE)
-_STATEMENT = re.compile(r"^\s*(?:def|class|import|from|for|while|if|with|try|async)\b|\w\s*=[^=]|\w\(", re.MULTILINE)
+_STATEMENT = re.compile(
+    r"^[^\S\n]*+(?:def|class|import|from|for|while|if|with|try|async)\b|\w\s*=[^=]|\w\(", re.MULTILINE
+)
 # The calls are made inside, one a line; values come out as JSON on a file of their own, so that prints do not mix with them.
 _CALLS = """
 import json as _json, os as _os, sys as _sys

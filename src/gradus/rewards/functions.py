@@ -60,8 +60,8 @@ def is_strict_format(text: str) -> bool:
     >>> is_strict_format("<reasoning> hm </reasoning> <answer> 2 </answer> there!")
     False
     """
-    match = _STRICT.fullmatch(text)
-    return bool(match and all(text.count(tag) == 1 for tag in _TAGS) and match[1].strip() and match[2].strip())
+    match = _STRICT.fullmatch(text) if all(text.count(tag) == 1 for tag in _TAGS) else None
+    return bool(match and match[1].strip() and match[2].strip())
 
 
 @_named("incremental_format")
@@ -180,9 +180,9 @@ def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -
 
 def _is_valid(text: str, validator: Any) -> bool:
     body = read_answer(text).text or without_reasoning(text)
-    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", body, re.DOTALL | re.IGNORECASE)
+    fenced = re.fullmatch(r"```(?:json)?(.*)```", body.strip(), re.DOTALL | re.IGNORECASE)
     try:
-        return bool(validator.is_valid(json.loads(fenced[1] if fenced else body)))
+        return bool(validator.is_valid(json.loads(fenced[1].strip() if fenced else body)))
     except (ValueError, RecursionError):  # also nested too deep
         return False
 

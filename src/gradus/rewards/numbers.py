@@ -105,7 +105,7 @@ def plain_text(text: str) -> str:
     text = re.sub(r"[\u2212\u2010-\u2015]", "-", text)
     text = re.sub(r"\^\s?\{?\s?\\circ\s?\}?|\\degree\b", "°", text)
     text = re.sub(r"\\(?:boxed|text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 ", text)
-    text = re.sub(r"\\[dt]?frac\s*\{?([^{}\s]+?)\}?\s*\{([^{}]+)\}", r" \1/\2", text)
+    text = re.sub(r"\\[dt]?frac\s*\{?([^{}\s]{1,60}?)\}?\s*\{([^{}]+)\}", r" \1/\2", text)
     text = re.sub(r"\\[dt]?frac\s*(\d)\s*(\d)", r" \1/\2", text)
     text = text.replace("{,}", ",").replace(r"\%", "%").replace(r"\$", "$").replace(r"\pm", "±")
     text = text.replace(r"\times", "x").replace(r"\cdot", "*")
