@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import gradus
 from gradus.core import ConfigError
-from gradus.interop.inspect_logs import is_log, read_log, write_logs
+from gradus.interop.inspect_logs import _metrics, is_log, read_log, write_logs
 from gradus.rollouts import roll_out
 
 
@@ -110,6 +111,14 @@ def test_the_grader_is_listed_first_if_the_first_episode_has_no_reward(tmp_path:
     (path,) = write_logs(episodes, tmp_path, model="none")
     log = read_log(path, policy="gold")
     assert (log.scorer, log.episodes[0].reward and log.episodes[0].reward.value) == (spec.default_grader, None)
+
+
+def test_the_epochs_of_a_task_are_one_figure() -> None:
+    logs = SimpleNamespace(EvalMetric=lambda name, value: value)
+    solved = [1.0, 1.0, 0.0, 1.0]
+    written = _metrics(logs, [(f"main/{task}", value) for task, value in enumerate(solved) for _ in range(8)])
+    assert written == {"mean": 0.75, "stderr": pytest.approx(stdev(solved) / 2)}
+    assert _metrics(logs, [("main/1", 1.0), ("main/1", 0.0)]) == {"mean": 0.5}  # of one task no error is known
 
 
 def test_logs_are_compared_over_their_samples(logs: list[Path], tmp_path: Path) -> None:

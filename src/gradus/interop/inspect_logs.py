@@ -206,7 +206,7 @@ def _log(logs: Any, episodes: Sequence[Episode], condition: str, name: str, mode
     )
     graders = [each.reward.grader for each in episodes if each.reward and each.reward.value is not None]
     scores = [
-        logs.EvalScore(name=scorer, scorer=scorer, metrics=_metrics(logs, [s.scores[scorer].value for s in samples if scorer in s.scores]))
+        logs.EvalScore(name=scorer, scorer=scorer, metrics=_metrics(logs, [(s.id, s.scores[scorer].value) for s in samples if scorer in s.scores]))
         for scorer in dict.fromkeys([*graders, *(scorer for sample in samples for scorer in sample.scores)])
     ]  # fmt: skip
     whole = sum(sample.error is None for sample in samples)
@@ -215,7 +215,12 @@ def _log(logs: Any, episodes: Sequence[Episode], condition: str, name: str, mode
     return logs.EvalLog(version=2, status="success", eval=spec, results=results, stats=stats, samples=samples)
 
 
-def _metrics(logs: Any, values: Sequence[float]) -> dict[str, Any]:
+def _metrics(logs: Any, scored: Sequence[tuple[int | str, float]]) -> dict[str, Any]:
+    """Mean and standard error of (sample's id, value). A task's epochs are not independent, so they are one figure, as inspect_ai has it."""
+    of_sample: dict[int | str, list[float]] = {}
+    for name, value in scored:
+        of_sample.setdefault(name, []).append(value)
+    values = [fmean(epochs) for epochs in of_sample.values()]
     metrics = {"mean": fmean(values)}
     if len(values) > 1:
         metrics["stderr"] = stdev(values) / len(values) ** 0.5
