@@ -27,11 +27,12 @@ _STATEMENT = re.compile(
 )
 # The calls are made inside, one a line; values come out as JSON on a file of their own, so that prints do not mix with them.
 _CALLS = """
-import json as _json, os as _os, sys as _sys
+import json as _json, os as _os, sys as _sys, types as _types
 _results = _os.fdopen(_os.dup(1), "w")
 _os.dup2(2, 1)
 _calls = _json.loads(_sys.stdin.readline())
-_names = {"__name__": "answer"}
+_module = _sys.modules["answer"] = _types.ModuleType("answer")  # pickle and dataclasses look for it there
+_names = vars(_module)
 exec(compile(open("answer.py").read(), "answer.py", "exec"), _names)
 for _call in _calls:
     try:
