@@ -28,7 +28,8 @@ _PROSE = re.compile(rf"(?<![\\a-z])(?!(?:{_FUNCTIONS})\b)[a-z]{{3,}}\b|\b[ap]\.?
 _OPERATED = re.compile(
     rf"\b[a-zA-Z]\b\s*[-+*^=]|[-+*^]\s*\b[a-zA-Z]\b|\b(?![{UNITS}])[a-zA-Z]\b\s*/|/\s*\b(?![{UNITS}])[a-zA-Z]\b"
 )
-_TOLERANCE = Fraction(1, 10**6)  # Math-Verify's default of six decimals, relative for numbers above 1
+_DENIED = re.compile(r"\b(?:not|never|wrong|incorrect|false|\w+n['’]t)\b", re.IGNORECASE)
+_TOLERANCE = Fraction(1, 10**6)  # Math-Verify's default of six decimals, relative to the gold
 _LONGEST_EXPRESSION = 300  # characters that Math-Verify is asked about
 _MOST_MARKS = 50  # marked answers that are compared by value
 
@@ -107,13 +108,15 @@ def same_answer(given: str, gold: str) -> bool:
     worked_out = r"[\\^_=+*/(){}\[\]]" if prose else r"[\\^_=+*/(){}\[\]!']|\d"
     if written or not re.search(worked_out, gold):
         return False
+    if _DENIED.search(given) and not _DENIED.search(gold):
+        return False  # Math-Verify takes the expression out of any sentence
     return _same_names(given, gold) and _verify(given, gold)
 
 
 @lru_cache(maxsize=65536)
 def _read_gold(gold: str) -> NumberReading:
     """A gold answer that is all number (and unit); ``(1, 2)`` or ``x + 3`` is not."""
-    text = without_powers_of_units(plain_text(gold))
+    text = re.sub(r"(?<=10)\s?\^\s?\{\s?(-?\s?\d{1,3})\s?\}", r"^\1", without_powers_of_units(plain_text(gold)))
     if re.search(r"[\[\](){}|\\<>∞]|\d\s*,\s+\d", text) or _OPERATED.search(text) or _WRITTEN.fullmatch(text):
         return NumberReading(problem="not a plain number")
     if not re.fullmatch(rf"[^\w-]*-?\s?{CURRENCY}?[\d.].*", text, re.IGNORECASE):  # others are compared as sentences
@@ -129,7 +132,7 @@ def _equal_numbers(given: NumberReading, expected: NumberReading) -> bool:
         values.add(given.value / 100)
     if expected.percent and not given.percent:
         values.add(given.value * 100)
-    allowed = _TOLERANCE * max(abs(expected.value), 1)
+    allowed = _TOLERANCE * abs(expected.value)
     if given.value.denominator == 1 and expected.value.denominator == 1 and not given.percent and not expected.percent:
         return given.value == expected.value
     return any(abs(value - expected.value) <= allowed for value in values)

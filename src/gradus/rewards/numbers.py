@@ -107,6 +107,7 @@ def plain_text(text: str) -> str:
     text = re.sub(r"\\(?:boxed|text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\[dt]?frac\s*\{?([^{}\s]{1,60}?)\}?\s*\{([^{}]+)\}", r" \1/\2", text)
     text = re.sub(r"\\[dt]?frac\s*(\d)\s*(\d)", r" \1/\2", text)
+    text = re.sub(r"(?<![-\w.,/)])(?<!-\s)(\d{1,60})\s?/\s?-\s?(\d{1,60})(?![\w/])", r"-\1/\2", text)
     text = text.replace("{,}", ",").replace(r"\%", "%").replace(r"\$", "$").replace(r"\pm", "±")
     text = text.replace(r"\times", "x").replace(r"\cdot", "*")
     text = re.sub(r"\\(?:leq?|leqslant)(?![a-zA-Z])|<=", "≤", text)
