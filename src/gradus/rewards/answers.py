@@ -29,7 +29,8 @@ _OPERATED = re.compile(
     rf"\b[a-zA-Z]\b\s*[-+*^=]|[-+*^]\s*\b[a-zA-Z]\b|\b(?![{UNITS}])[a-zA-Z]\b\s*/|/\s*\b(?![{UNITS}])[a-zA-Z]\b"
 )
 _DENIED = re.compile(r"\b(?:not|never|wrong|incorrect|false|\w+n['’]t)\b", re.IGNORECASE)
-_TOLERANCE = Fraction(1, 10**6)  # Math-Verify's default of six decimals, relative to the gold
+_TOLERANCE = Fraction(1, 10**6)  # Math-Verify's default of six decimals; of larger numbers and of very small ones a share
+_SMALL = Fraction(1, 1000)
 _LONGEST_EXPRESSION = 300  # characters that Math-Verify is asked about
 _MOST_MARKS = 50  # marked answers that are compared by value
 
@@ -132,7 +133,8 @@ def _equal_numbers(given: NumberReading, expected: NumberReading) -> bool:
         values.add(given.value / 100)
     if expected.percent and not given.percent:
         values.add(given.value * 100)
-    allowed = _TOLERANCE * abs(expected.value)
+    size = abs(expected.value)
+    allowed = _TOLERANCE * (max(size, 1) if size >= _SMALL else size)
     if given.value.denominator == 1 and expected.value.denominator == 1 and not given.percent and not expected.percent:
         return given.value == expected.value
     return any(abs(value - expected.value) <= allowed for value in values)
