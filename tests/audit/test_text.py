@@ -18,7 +18,8 @@ from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Scorer
 from gradus.audit.text.shapes import Others
-from gradus.audit.text.tasks import TextSubject, TextTask
+from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
+from gradus.environments.verifiable import one_turn
 
 
 def _sums(n=30, prompt="What is {a} + {b}?"):
@@ -332,3 +333,21 @@ def test_half_a_day_off(gold, prompt, wrong):
 def test_gold_that_earns_nothing_is_not_called_fully_paid():
     sanity = next(each for each in _audit(lambda task, answer: 0.0).checks if each.name == "sanity")
     assert "gold earns 0.000, no more than other answers, on 30 tasks" in sanity.evidence
+
+
+def test_the_time_of_the_environments_own_judge_is_not_the_graders():
+    """Math-Verify judged each answer of the audit besides, and a sound grader of lists was said to hang."""
+    asked = []
+
+    def sound(completions, answer, **columns):
+        return [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
+
+    rows = [{"question": f"Sort [{n}, 1]", "answer": f"[1, {n}]"} for n in range(2, 42)]
+    spec = one_turn(rows, [sound], judge=lambda row, text: asked.append(text) or 1.0)
+    subject = subject_of(spec, spec.grader("rewards"), tasks=12)
+    first = subject.tasks[0]
+    assert (subject.judge(first, first.gold), subject.judge(first, "[]")) == (1.0, 0.0)
+    assert asked == []
+    scored = subject_of(spec, spec.grader("score"), tasks=12)
+    assert scored.judge(scored.tasks[0], "[]") == 1.0
+    assert asked == ["[]"]

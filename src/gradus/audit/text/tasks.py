@@ -22,6 +22,7 @@ from gradus.core import (
     clock,
 )
 from gradus.core.waiting import blocking
+from gradus.rewards import Rewards
 from gradus.rewards.grading import logged_by
 
 
@@ -110,16 +111,17 @@ def subject_of(
     if not any(row.gold for _, row in rows):
         return None
     place = {text.key: task for task, text in rows}
+    answered = _unjudged if _reads_rows(spec, grader) else _answered
 
     def judge(task: TextTask, answer: str) -> float | None:
-        episode = _answered(spec, environment, place[task.key], answer)
+        episode = answered(environment, place[task.key], answer)
         reward = grader.rewards([episode])[0]
         if reward.error:
             raise RuntimeError(reward.error)
         return reward.value
 
     def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
-        return grader.rewards([_answered(spec, environment, place[task.key], answer) for task, answer in rows])
+        return grader.rewards([answered(environment, place[task.key], answer) for task, answer in rows])
 
     return TextSubject(
         name=spec.name,
@@ -157,7 +159,19 @@ def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Obse
     return action.text or bare, "", ""
 
 
-def _answered(spec: EnvironmentSpec, environment: Any, task: Task, answer: str) -> Episode:
+def _reads_rows(spec: EnvironmentSpec, grader: Grader) -> bool:
+    """Whether the grader is reward functions over rows: they see question, completion and columns, never the environment's own judge."""
+    return spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
+
+
+def _unjudged(environment: Any, task: Task, answer: str) -> Episode:
+    """The episode without a step: the time that the environment's own judge takes is not the grader's."""
+    first = environment.reset(seed=task.seed, **task.options)
+    turn = Turn(index=0, observation=first.text, action=answer, data=first.data)
+    return _episode(environment, task, turn)
+
+
+def _answered(environment: Any, task: Task, answer: str) -> Episode:
     first = environment.reset(seed=task.seed, **task.options)
     last = environment.step(answer)
     turn = Turn(
@@ -171,6 +185,10 @@ def _answered(spec: EnvironmentSpec, environment: Any, task: Task, answer: str) 
         spans=last.action_spans,
         action_data=last.action_data,
     )
+    return _episode(environment, task, turn, final=last)
+
+
+def _episode(environment: Any, task: Task, turn: Turn, final: Observation | None = None) -> Episode:
     return Episode(
         task=task,
         policy="audit",
@@ -178,5 +196,5 @@ def _answered(spec: EnvironmentSpec, environment: Any, task: Task, answer: str) 
         stop=StopReason.TERMINATED,
         system_prompt=environment.system_prompt,
         outcome=environment.outcome(),
-        final=last,
+        final=final,
     )
