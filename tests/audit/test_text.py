@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from gradus import environments
-from gradus.audit import run_text_audit
+from gradus.audit import audit_any, run_text_audit
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
@@ -351,3 +351,27 @@ def test_the_time_of_the_environments_own_judge_is_not_the_graders():
     scored = subject_of(spec, spec.grader("score"), tasks=12)
     assert scored.judge(scored.tasks[0], "[]") == 1.0
     assert asked == ["[]"]
+
+
+def test_as_many_tasks_are_probed_as_were_asked_for():
+    """They were always 48, whatever --episodes said."""
+    spec = environments.load("arithmetic")
+    few = audit_any(spec, spec.grader("correctness"), episodes=20, budget=200, seed=0)
+    assert few.episodes == 20
+    assert {check.name: check.status for check in few.checks}["evolved answers"] == "pass"
+    none = audit_any(spec, spec.grader("correctness"), episodes=20, budget=0, seed=0)
+    assert {check.name: check.status for check in none.checks}["evolved answers"] == "skip"
+
+
+@pytest.mark.parametrize(
+    ("judge", "check"),
+    [
+        (lambda task, answer: float(answer == "unknown" and int(task.gold) % 4 == 0), "blind answers"),
+        (lambda task, answer: float(answer == f"-{task.gold}" and int(task.gold) % 7 < 4), "wrong answers"),
+    ],
+)
+def test_what_is_not_known_says_how_many_tasks_would_settle_it(judge, check):
+    result = _audit(lambda task, answer: judge(task, answer) or _sound(task, answer), _sums(48))
+    found = next(each for each in result.checks if each.name == check)
+    assert found.status == "unresolved", found.evidence
+    assert re.search(r"about \d+ tasks \(--episodes\) would settle it", found.evidence)

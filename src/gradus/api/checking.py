@@ -67,8 +67,8 @@ def audit(
     *,
     rewards: Sequence[Any] = (),
     recipe: str | Path | None = None,
-    episodes: int = 60,
-    budget: int = 8000,
+    episodes: int | None = None,
+    budget: int | None = None,
     policy: str | None = None,
     seed: int = 0,
     review: str | Path | None = None,
@@ -81,7 +81,8 @@ def audit(
     """Judge a grader (or reward functions) before money is spent on it.
 
     ``recipe``: a TOML recipe whose grader or rewards are meant, settings included (a judge's rubric and budget, say).
-    ``episodes``: paired seeds for every policy of the panel. ``budget``: episodes that the search for a hack may roll out.
+    ``episodes``: tasks of one turn to probe (48 if None), elsewhere paired seeds for every policy of the panel (60). ``budget``:
+    answers that may be asked to evolve others (1152 if None), elsewhere episodes that the search for a hack may roll out (8000).
     ``policy``: also forecast the signal that this policy would give. ``review``: a file with what a person said of answers that no
     rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made. ``seconds``: what the calls of a
     grader of one-turn tasks may take together; what is not asked within it is unresolved. ``attack``: who else looks for a hack:

@@ -90,7 +90,7 @@ class Hack:
     episode: Episode
 
 
-def tasks_to_settle(difference: Paired, *, against: float) -> int | None:
+def tasks_to_settle(difference: Paired | Interval, *, against: float) -> int | None:
     """About how many tasks would put the interval on one side of ``against``; None if the mean lies on it."""
     if difference.mean is None or difference.low is None or abs(difference.mean - against) < 1e-9:
         return None

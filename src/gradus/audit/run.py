@@ -15,11 +15,12 @@ from gradus.audit.records import Hack, PanelEpisodes, Point
 from gradus.audit.result import AuditResult
 from gradus.audit.signal import check_signal
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.tasks import CALLS_SECONDS, subject_of
+from gradus.audit.text.tasks import CALLS_SECONDS, TASKS, subject_of
 from gradus.core import EnvironmentSpec, Grader, Policy
 from gradus.stats import mean_interval
 
 Progress = Callable[[str, int, int], None]
+_EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
 
 
 def run_audit(
@@ -89,7 +90,8 @@ def run_text_audit(
     spec: EnvironmentSpec,
     grader: Grader,
     *,
-    episodes: int = 48,
+    episodes: int = TASKS,
+    budget: int | None = None,
     seed: int = 0,
     limit: float = CALLS_SECONDS,
     unsafe: bool = False,
@@ -99,12 +101,12 @@ def run_text_audit(
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer.
 
-    ``limit``: seconds of all calls of the grader together.
+    ``episodes``: tasks. ``budget``: answers that may be asked to evolve others. ``limit``: seconds of all calls of the grader together.
     """
     subject = subject_of(spec, grader, tasks=episodes, limit=limit)
     if subject is None:
         return None
-    text = audit_text(subject, seed=seed, limit=limit, unsafe=unsafe, marks=marks or {})
+    text = audit_text(subject, seed=seed, budget=budget, limit=limit, unsafe=unsafe, marks=marks or {})
     draw = blind_answers(spec, seed=seed)
     tasks = check_tasks(spec, draw, seed=seed, elsewhere=elsewhere)
     attacks: Sequence[Attack] = ()
@@ -132,8 +134,8 @@ def audit_any(
     spec: EnvironmentSpec,
     grader: Grader,
     *,
-    episodes: int,
-    budget: int,
+    episodes: int | None = None,
+    budget: int | None = None,
     seed: int,
     signal_policy: Policy | None = None,
     marks: Mapping[str, str] | None = None,
@@ -143,17 +145,29 @@ def audit_any(
     attackers: Sequence[Attacker] = (),
     progress: Progress | None = None,
 ) -> AuditResult:
-    """The audit that fits: by answers if tasks have one turn and gold answers, by policies and a search of plans elsewhere."""
+    """The audit that fits: by answers if tasks have one turn and gold answers, by policies and a search of plans elsewhere.
+
+    ``episodes`` and ``budget`` are those of :func:`run_text_audit` or :func:`run_audit`; None is 48 tasks there, here 60 and 8,000.
+    """
     text = run_text_audit(
-        spec, grader, seed=seed, marks=marks, unsafe=unsafe, limit=limit, elsewhere=elsewhere, attackers=attackers
+        spec,
+        grader,
+        episodes=TASKS if episodes is None else episodes,
+        budget=budget,
+        seed=seed,
+        marks=marks,
+        unsafe=unsafe,
+        limit=limit,
+        elsewhere=elsewhere,
+        attackers=attackers,
     )
     if text is not None:
         return text
     return run_audit(
         spec,
         grader,
-        episodes=episodes,
-        budget=budget,
+        episodes=_EPISODES if episodes is None else episodes,
+        budget=_BUDGET if budget is None else budget,
         seed=seed,
         signal_policy=signal_policy,
         elsewhere=elsewhere,

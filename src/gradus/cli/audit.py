@@ -24,8 +24,20 @@ def command(
     grader: str | None = GRADER,
     reward: list[str] = REWARDS,
     recipe: str | None = RECIPE,
-    episodes: int = typer.Option(60, "--episodes", "-n", min=1, help="Paired seeds for every policy of the panel."),
-    budget: int = typer.Option(8000, "--budget", min=1, help="Episodes that the search for a hack may roll out."),
+    episodes: int | None = typer.Option(
+        None,
+        "--episodes",
+        "-n",
+        min=1,
+        help="Tasks of one turn to probe (48 without it), elsewhere paired seeds for every policy of the panel (60).",
+    ),
+    budget: int | None = typer.Option(
+        None,
+        "--budget",
+        min=1,
+        help="Answers that may be asked to evolve others (1152 without it), elsewhere episodes that the search for a hack may roll out "
+        "(8000).",
+    ),
     policy: str | None = typer.Option(None, "--policy", "-p", help="Also forecast the signal of this policy."),
     seed: int = typer.Option(0, "--seed", help="Seed of the search and of random policies."),
     review: Path | None = typer.Option(
@@ -81,7 +93,7 @@ def command(
     if not environment:
         raise typer.BadParameter("name an environment or a file of rows, or ask for --scoreboard")
     if openenv_report is not None:
-        _openenv(environment, openenv_report, budget=budget, policy=policy, seed=seed, json_file=json_file)
+        _openenv(environment, openenv_report, budget=8000 if budget is None else budget, policy=policy, seed=seed, json_file=json_file)
     if compare is not None and not compare.exists():
         raise typer.BadParameter(f"--compare takes an earlier audit.json; there is no file {compare}")
     if compare is not None and api.is_stored_audit(environment):

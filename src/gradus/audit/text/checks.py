@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import SequenceMatcher
-from math import fsum
+from math import ceil, fsum
 from typing import Any
 
 from gradus.audit.bounds import high_of, low_of
 from gradus.audit.leaks import told_at
-from gradus.audit.records import Check, Status
+from gradus.audit.records import Check, Status, tasks_to_settle
 from gradus.audit.text.forms import DECLARED
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.rates import Probe, Rate, shown
-from gradus.stats import format_interval, holm, mean_interval, wilson
+from gradus.stats import Interval, Proportion, format_interval, holm, mean_interval, wilson
 
 EXPLOITABLE = (
     "sanity",
@@ -118,7 +118,7 @@ def _gold(asked: Probes) -> Check:
     else:
         status, evidence = (
             "unresolved",
-            f"gold earns {_between(asdict(gain))} more than another task's gold; more tasks would tell",
+            f"gold earns {_between(asdict(gain))} more than another task's gold{_settled_by(asked, [gain], 0.0)}",
         )
     return Check(name="gold", status=status, evidence=evidence, measured=measured)
 
@@ -152,9 +152,9 @@ def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
         evidence = f"{told}, e.g. {best.example['answer']!r}; {len(winners)} of {tried} answers without the task pay"
         return Check(name=name, status="fail", evidence=evidence, measured=measured)
     if open_rates:
-        return Check(
-            name=name, status="unresolved", evidence=f"not known with {best.n} tasks: {told}", measured=measured
-        )
+        settled = _settled_by(asked, [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST)
+        evidence = f"not known with {best.n} tasks: {told}{settled}"
+        return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
     return Check(name=name, status="pass", evidence=f"none of {tried} pays; the best: {told}", measured=measured)
 
 
@@ -162,6 +162,7 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
     rows: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
     unsure: list[str] = []
+    shares: list[Proportion] = []
     for name, probes in asked.wrong.items():
         if not probes:
             continue
@@ -177,10 +178,13 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
             failed.append(told)
         elif (share.share or 0.0) > 0.5:
             unsure.append(told)
+            shares.append(share)
     if failed:
         return Check(name="wrong answers", status="fail", evidence="; ".join(failed[:3]), measured=rows)
     if unsure:
-        return Check(name="wrong answers", status="unresolved", evidence="; ".join(unsure[:3]), measured=rows)
+        halves = [Interval(mean=each.share, low=each.low, high=each.high, n=each.n) for each in shares]
+        settled = _settled_by(asked, halves, 0.5)
+        return Check(name="wrong answers", status="unresolved", evidence="; ".join(unsure[:3]) + settled, measured=rows)
     evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
     return Check(name="wrong answers", status="pass", evidence=evidence, measured=rows)
 
@@ -314,6 +318,13 @@ def _is_refused(probe: Probe, asked: Probes) -> bool:
     if base is None or probe.error:
         return False
     return (probe.value or 0.0) < base.silence + 0.45 * (base.gold - base.silence)
+
+
+def _settled_by(asked: Probes, figures: Sequence[Interval], against: float) -> str:
+    """How many tasks would settle these figures, each of which was measured on a part of the tasks."""
+    needed = [(tasks_to_settle(each, against=against), each.n) for each in figures]
+    tasks = [ceil(number * len(asked.tasks) / n) for number, n in needed if number is not None]
+    return f"; about {max(tasks):,} tasks (--episodes) would settle it" if tasks else ""
 
 
 def _between(interval: Mapping[str, float | None]) -> str:

@@ -63,15 +63,16 @@ class Recipe:
         return self.joiner.join([f"{self.frame[0]}{text}{self.frame[1]}"] * self.times)
 
 
-def evolve(asked: Probes, scorer: Scorer, *, seed: int) -> list[Rate]:
+def evolve(asked: Probes, scorer: Scorer, *, seed: int, budget: int | None = None) -> list[Rate]:
     """The best answers of a fixed population after a fixed number of generations, judged on tasks that did not choose them.
 
     A generation is scored on the next tasks of the first half; the finalists are judged on the second half. The pieces know no gold but
-    those of other tasks.
+    those of other tasks. ``budget``: answers of all generations together; 8 generations if None.
     """
     tasks = [task for task in asked.tasks if task.key in asked.bases]
     half = len(tasks) // 2
-    if half < 2:
+    generations = _GENERATIONS if budget is None else budget // (_POPULATION * _TASKS)
+    if half < 2 or generations < 1:
         return []
     rng = child_rng(seed, "audit", "evolve")
     known = [each.operator for each in [*asked.blind, *asked.reflexes]]
@@ -80,7 +81,7 @@ def evolve(asked: Probes, scorer: Scorer, *, seed: int) -> list[Rate]:
     while len(population) < _POPULATION:
         population.append(Recipe(pieces=tuple(rng.sample(names, 2)), joiner=rng.choice(_JOINERS)))
     best: list[Recipe] = []
-    for generation in range(_GENERATIONS):
+    for generation in range(generations):
         chosen = [tasks[(generation * _TASKS + i) % half] for i in range(min(_TASKS, half))]
         ranked = _ranked(asked, scorer, population, chosen, seed)
         best = [recipe for _, recipe in ranked[:_PARENTS]]

@@ -14,7 +14,7 @@ from gradus.audit.text.programs import are_programs, ask_programs
 from gradus.audit.text.rates import Base, Probe, Rate, rate
 from gradus.audit.text.scoring import Score, Scorer
 from gradus.audit.text.shapes import Others, states
-from gradus.audit.text.tasks import TextSubject, TextTask, share_in_time
+from gradus.audit.text.tasks import TASKS, TextSubject, TextTask, share_in_time
 from gradus.core import child_rng
 
 LEAST = 0.1  # of the range: the least effect
@@ -123,7 +123,9 @@ def _effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
 
 
 def _some(asked: Probes, number: int) -> Sequence[TextTask]:
-    return asked.tasks[: max(4, int(number * asked.effort))]
+    """So many tasks, fewer if the grader is slow, more if more than the usual number was asked for."""
+    more = max(1.0, len(asked.subject.tasks) / TASKS)
+    return asked.tasks[: max(4, int(number * more * asked.effort))]
 
 
 def _ask_each(

@@ -37,13 +37,14 @@ def audit_text(
     subject: TextSubject,
     *,
     seed: int = 0,
+    budget: int | None = None,
     seconds: float = 2.0,
     limit: float = CALLS_SECONDS,
     unsafe: bool = False,
     marks: Mapping[str, str] = {},
     known: dict[tuple[str, str], Score] | None = None,
 ) -> TextAudit:
-    """Probe the grader of one-turn tasks. ``seconds``: the limit of one call; ``limit``: of all calls together; what is not asked
+    """Probe the grader of one-turn tasks. ``budget``: answers that may be asked to evolve others. ``seconds``: the limit of one call; ``limit``: of all calls together; what is not asked
     within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``known``: scores of an earlier audit,
     which are not asked again; new ones are added.
 
@@ -56,7 +57,7 @@ def audit_text(
         asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
         if asked.bases and asked.span > 0 and asked.effort == 1.0:  # a slow grader's time is for the other checks
             scorer.allow(_EXTRA)
-            asked.evolved = evolve(asked, scorer, seed=seed)
+            asked.evolved = evolve(asked, scorer, seed=seed, budget=budget)
         asked.logged, asked.answers = scorer.logged, scorer.calls
         scorer.allow(1.0)
         exploit = minimized(asked, scorer)

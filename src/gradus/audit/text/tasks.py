@@ -46,6 +46,7 @@ class TextTask:
         return f"{self.before}{answer}{self.after}"
 
 
+TASKS = 48  # of an audit, if nothing is said
 CALLS_SECONDS = 20.0  # what all calls of a grader may take together; an audit then stays below 30
 Judge = Callable[[TextTask, str], "float | None"]
 
