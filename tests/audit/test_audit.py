@@ -367,3 +367,40 @@ def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value):
             condition="c", episodes=ladder, ladder=("random", "gold"), reflexes=("random",), exploits=()
         )
         assert check_separation(panel).status == status
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "status"),
+    [
+        (0.001, 0.0, "pass"),  # far below the least effect: it was a failure
+        (0.001, 1.0, "fail"),  # skill that is not paid
+        (0.2, 0.0, "fail"),
+        (0.001, -1.0, "unresolved"),
+    ],
+)
+def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status):
+    rng = np.random.default_rng(0)
+
+    def episodes(rewards, aim):
+        return [
+            Episode(
+                task=Task(environment="e", seed=seed),
+                policy="p",
+                turns=(),
+                stop=StopReason.TERMINATED,
+                reward=Reward(grader="g", value=value),
+                metrics={"true_reward": aim},
+            )
+            for seed, value in enumerate(rewards)
+        ]
+
+    weak = rng.normal(0.9, 0.02, 60)
+    strong = weak - lost + rng.normal(0, 0.0005, 60)
+    ladder = {"random": episodes(weak * 0, 0.0), "weak": episodes(weak, 2.0), "strong": episodes(strong, 2.0 + gained)}
+    panel = PanelEpisodes(
+        condition="c", episodes=ladder, ladder=("random", "weak", "strong"), reflexes=("random",), exploits=()
+    )
+    found = check_separation(panel)
+    assert found.status == status, found.evidence
+    if status == "pass":
+        assert "strong - weak left out" in found.evidence

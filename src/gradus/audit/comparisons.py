@@ -25,8 +25,8 @@ _NEGATIVE = -0.1  # within policies, reward and true reward may not run against 
 def check_separation(panel: PanelEpisodes) -> Check:
     """Every step of the ladder must raise the reward.
 
-    A step fails if its interval lies below 0, or below the least effect although the true reward rises. A step whose interval
-    spans 0 and the least effect is unresolved.
+    A step fails if its interval lies below 0 by more than the least effect, or below the least effect although the true reward rises.
+    A step whose interval spans either is unresolved, unless the true reward is the same on both sides.
     """
     pairs = [(a, b) for a, b in pairwise(panel.ladder)]
     if not pairs:
@@ -42,13 +42,18 @@ def check_separation(panel: PanelEpisodes) -> Check:
         evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {told}"
     elif unsure:
         told = ", ".join(f"{name} {signed(step)}" for name, step in unsure.items())
-        settle = [tasks_to_settle(step, against=0.0) for step in unsure.values()]
+        settle = [  # of a step that is known to be small, what is open is the true reward
+            tasks_to_settle(aims[name] if (high_of(step) or 0.0) < 0 else step, against=0.0)
+            for name, step in unsure.items()
+        ]
         evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {told}{_settled_by(settle)}"
     else:
-        lowest = min(steps, key=lambda name: _mean(steps[name]))
+        level = [name for name in steps if not _above(steps[name])]
+        lowest = min([name for name in steps if name not in level] or steps, key=lambda name: _mean(steps[name]))
         which = "the step" if len(steps) == 1 else f"each of the {len(steps)} steps"
+        told = f"; {' and '.join(level)} left out, whose true reward is the same" if level else ""
         evidence = (
-            f"{which} {' < '.join(panel.ladder)} raises the reward; the least is {lowest} {signed(steps[lowest])}"
+            f"{which} {' < '.join(panel.ladder)} raises the reward{told}; the least is {lowest} {signed(steps[lowest])}"
         )
     status: Status = "fail" if flat else "unresolved" if unsure else "pass"
     if status == "pass" and not any(map(_above, steps.values())):
@@ -64,7 +69,7 @@ def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
     high = 0.0 if step.ties == step.n >= _FEW else high_of(step)  # the same reward on every task is no step
     if high is None:
         return False
-    return high < 0 or (high <= least and _above(aim))
+    return high < -least or (high <= least and _above(aim))
 
 
 def _is_level(aim: Paired) -> bool:

@@ -93,7 +93,14 @@ def command(
     if not environment:
         raise typer.BadParameter("name an environment or a file of rows, or ask for --scoreboard")
     if openenv_report is not None:
-        _openenv(environment, openenv_report, budget=8000 if budget is None else budget, policy=policy, seed=seed, json_file=json_file)
+        _openenv(
+            environment,
+            openenv_report,
+            budget=8000 if budget is None else budget,
+            policy=policy,
+            seed=seed,
+            json_file=json_file,
+        )
     if compare is not None and not compare.exists():
         raise typer.BadParameter(f"--compare takes an earlier audit.json; there is no file {compare}")
     if compare is not None and api.is_stored_audit(environment):
