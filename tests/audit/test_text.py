@@ -375,3 +375,20 @@ def test_what_is_not_known_says_how_many_tasks_would_settle_it(judge, check):
     found = next(each for each in result.checks if each.name == check)
     assert found.status == "unresolved", found.evidence
     assert re.search(r"about \d+ tasks \(--episodes\) would settle it", found.evidence)
+
+
+def test_right_answers_that_are_refused_now_and_then_are_named():
+    """Refusals passed without a word unless they were more than half."""
+
+    def picky(task, answer):
+        return _sound(task, answer) if int(task.gold) % 3 else float(answer == task.gold)
+
+    def unquoted(task, answer):
+        quoted = '"' in answer and int(task.gold) % 3 == 0
+        return 0.0 if quoted else _sound(task, answer.strip('"'))
+
+    right = {judge: {check.name: check for check in _audit(judge).checks}["right answers"] for judge in (picky, unquoted)}
+    assert right[picky].status == "fail", right[picky].evidence
+    assert re.search(r"a space at the end \(\d of 16, e.g. '\d+ '\)", right[picky].evidence)
+    assert right[unquoted].status == "pass"
+    assert re.search(r"in quotes \('\"\d+\"'\)", right[unquoted].evidence)

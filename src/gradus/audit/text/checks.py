@@ -201,11 +201,15 @@ def _right(asked: Probes) -> Check:
         rows[name] = {"n": share.n, "refused": share.share, "low": share.low, "high": share.high}
         if refused:
             rows[name]["example"] = shown(refused[0])
-        if (share.low or 0.0) > 0.5:
-            (failed if EQUIVALENT[name][1] else strict).append(name)
+        if (share.low or 0.0) <= LEAST:
+            continue
+        if EQUIVALENT[name][1]:
+            failed.append(f"{name} ({len(refused)} of {len(probes)}, e.g. {refused[0].answer[:40]!r})")
+        else:
+            strict.append(f"{name} ({refused[0].answer[:40]!r})")
     told = f"strict about: {', '.join(strict)}" if strict else "every equivalent form is accepted"
     if failed:
-        evidence = f"right answers are refused {', '.join(failed)}; {told}; strip the answer before it is compared"
+        evidence = f"right answers are refused {', '.join(failed)}; {told}; read the answer before it is compared"
         return Check(name="right answers", status="fail", evidence=evidence, measured=rows)
     return Check(name="right answers", status="pass", evidence=told, measured=rows)
 
