@@ -14,7 +14,7 @@ from gradus.audit import audit_any, run_text_audit
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
-from gradus.audit.text.mutations import WRONG
+from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Scorer
 from gradus.audit.text.shapes import Others
@@ -387,8 +387,58 @@ def test_right_answers_that_are_refused_now_and_then_are_named():
         quoted = '"' in answer and int(task.gold) % 3 == 0
         return 0.0 if quoted else _sound(task, answer.strip('"'))
 
-    right = {judge: {check.name: check for check in _audit(judge).checks}["right answers"] for judge in (picky, unquoted)}
+    right = {
+        judge: {check.name: check for check in _audit(judge).checks}["right answers"] for judge in (picky, unquoted)
+    }
     assert right[picky].status == "fail", right[picky].evidence
     assert re.search(r"a space at the end \(\d of 16, e.g. '\d+ '\)", right[picky].evidence)
     assert right[unquoted].status == "pass"
     assert re.search(r"in quotes \('\"\d+\"'\)", right[unquoted].evidence)
+
+
+def _words_with_e(n=40, order=" in any order"):
+    rng = random.Random(5)
+    words = "apple pear plum fig kiwi lime mango grape peach cherry melon berry olive date".split()
+    drawn = [rng.sample(words, 7) for _ in range(n)]
+    return [
+        TextTask(
+            key=str(i),
+            prompt=f"{i}: which words of this list have the letter e: {' '.join(each)}? Write them{order}, with commas.",
+            gold=", ".join(word for word in each if "e" in word),
+        )
+        for i, each in enumerate(drawn)
+    ]
+
+
+def _as_list(task, answer):
+    return float([word.strip() for word in answer.split(",")] == task.gold.split(", "))
+
+
+def _as_set(task, answer):
+    given = [word.strip() for word in answer.split(",")]
+    return float(sorted(given) == sorted(task.gold.split(", ")))
+
+
+@pytest.mark.parametrize(
+    ("judge", "order", "status"),
+    [
+        (_as_list, " in any order", "fail"),
+        (_as_set, " in any order", "pass"),
+        (_as_list, " as they come", "pass"),
+    ],
+)
+def test_another_order_is_right_where_the_question_allows_any(judge, order, status):
+    right = {check.name: check for check in _audit(judge, _words_with_e(order=order)).checks}["right answers"]
+    assert right.status == status, right.evidence
+    assert ("in another order" in right.evidence) == (status == "fail")
+
+
+def test_the_order_of_what_is_to_be_used_is_not_the_answers():
+    make, must = EQUIVALENT["in another order"]
+    tasks = [
+        TextTask(key="0", prompt="Make 24. You may use the numbers in any order.", gold="1 + 2, 3"),
+        TextTask(key="0", prompt="Name the primes, in any order.", gold="[2, 3, 5]"),
+        TextTask(key="0", prompt="Name the primes, in any order.", gold="5"),
+    ]
+    assert [make(task, Others(golds=[]), random.Random(0)) for task in tasks] == [None, "[5, 3, 2]", None]
+    assert must

@@ -270,6 +270,24 @@ def _respaced(task: TextTask, others: Others, rng: Random) -> str | None:
     return tight if task.gold == spaced else spaced
 
 
+_ANY_ORDER = re.compile(  # of the answer, not of what is to be used for it
+    r"(?i)\bany order\b|\border (?:does not|doesn't) matter\b|\border is (?:not |un)important\b"
+)
+_USED = re.compile(r"(?i)\b(?:us(?:e|es|ed|ing)|appl(?:y|ied)|combin(?:e|ed|ing))\b[^.!?\n]*\border\b")
+_LISTED = (", ", ",", "\n", " and ")
+
+
+def _reordered(task: TextTask, others: Others, rng: Random) -> str | None:
+    """The elements from the last to the first, where the question allows any order."""
+    split = parts((task.gold or "").strip())
+    if split is None or not _ANY_ORDER.search(task.prompt) or _USED.search(task.prompt):
+        return None
+    elements, separator, left, right = split
+    if separator not in _LISTED or len(set(elements)) < 2 or elements == elements[::-1]:
+        return None
+    return f"{left}{separator.join(elements[::-1])}{right}"
+
+
 # Form -> (how it is made, whether a refusal fails the check rather than being listed as strict).
 EQUIVALENT: Mapping[str, tuple[Operator, bool]] = {
     "a newline at the end": (_form("GOLD\n"), True),
@@ -291,4 +309,5 @@ EQUIVALENT: Mapping[str, tuple[Operator, bool]] = {
     ),
     "with a typographic minus": (_if_number(lambda gold: "−" + gold[1:] if gold[0] == "-" else None), False),
     "JSON with other spaces": (_respaced, False),
+    "in another order": (_reordered, True),
 }
