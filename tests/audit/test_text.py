@@ -398,7 +398,22 @@ def test_right_answers_that_are_refused_now_and_then_are_named():
 
 def _words_with_e(n=40, order=" in any order"):
     rng = random.Random(5)
-    words = "apple pear plum fig kiwi lime mango grape peach cherry melon berry olive date".split()
+    words = [
+        "apple",
+        "pear",
+        "plum",
+        "fig",
+        "kiwi",
+        "lime",
+        "mango",
+        "grape",
+        "peach",
+        "cherry",
+        "melon",
+        "berry",
+        "olive",
+        "date",
+    ]
     drawn = [rng.sample(words, 7) for _ in range(n)]
     return [
         TextTask(
@@ -442,3 +457,40 @@ def test_the_order_of_what_is_to_be_used_is_not_the_answers():
     ]
     assert [make(task, Others(golds=[]), random.Random(0)) for task in tasks] == [None, "[5, 3, 2]", None]
     assert must
+
+
+@pytest.mark.parametrize(
+    ("judge", "told"),
+    [
+        (lambda task, answer: float({w.strip() for w in answer.split(",")} == set(task.gold.split(", "))), "one word"),
+        (_as_set, None),
+    ],
+)
+def test_a_word_twice_in_a_list_is_wrong(judge, told):
+    wrong = {check.name: check for check in _audit(judge, _words_with_e()).checks}["wrong answers"]
+    assert wrong.status == ("fail" if told else "pass"), wrong.evidence
+    assert (told or "none of") in wrong.evidence
+
+
+def test_a_word_said_twice_elsewhere_may_still_be_so():
+    for gold, prompt in (("red, blue", "Name the colors."), ("1 + 2", "Which of these?"), ("a b", "Make a list.")):
+        task = TextTask(key="0", prompt=prompt, gold=gold)
+        assert WRONG["one word twice"].make(task, Others(golds=[gold]), random.Random(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pattern"),
+    [("<think>so</think>\n<answer>", "</answer>", r"<answer>(.*?)</answer>"), ("\\boxed{", "}", r"\\boxed\{(.*?)\}")],
+)
+@pytest.mark.parametrize(
+    ("reads", "status"), [(any, "fail"), (lambda rights: len(rights) == 1 and rights[0], "pass"), (lambda r: r and r[-1], "pass")]
+)  # fmt: skip
+def test_any_of_two_answer_blocks_is_found(before, after, pattern, reads, status):
+    tasks = [replace(task, before=before, after=after) for task in _sums()]
+
+    def judge(task, answer):
+        return float(reads([text.strip() == task.gold for text in re.findall(pattern, answer, re.DOTALL)]))
+
+    wrong = {check.name: check for check in _audit(judge, tasks).checks}["wrong answers"]
+    assert wrong.status == status, wrong.evidence
+    assert ("in two blocks" in wrong.evidence) == (status == "fail")

@@ -128,6 +128,45 @@ def _twice(elements: list[str], rng: Random) -> list[str] | None:
     return [*elements, elements[0]] if all(is_number(each.strip("'\"")) for each in elements) else None
 
 
+_LISTED = (", ", ",", "\n", " and ")  # separators of elements, which a grid or a formula has not
+_LISTS = re.compile(r"(?i)\b(?:lists?|sets?|any order|which of)\b")
+
+
+def _word_twice(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """Of a list or set of different words that the question asks for; elsewhere what is said twice may still be so."""
+    split = parts((task.gold or "").strip())
+    if split is None or not _LISTS.search(task.prompt):
+        return None
+    elements, separator, left, right = split
+    words = [each.strip("'\" ") for each in elements]
+    if (
+        separator not in _LISTED
+        or len(set(words)) < len(words)
+        or not all(re.fullmatch(r"[^\W\d_]+", each) for each in words)
+    ):
+        return None
+    return (f"{left}{separator.join([*elements, elements[0]])}{right}",)
+
+
+_OPENED = re.compile(r"(?:<(\w+)>|(\\boxed\{))\s*\Z")
+
+
+def _two_blocks(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """A right and a wrong answer, each in a block of its own, where answers stand in one."""
+    opened, other = _OPENED.search(task.before), others.another(task, rng)
+    closing = None if opened is None else f"</{opened[1]}>" if opened[1] else "}"
+    if (
+        opened is None
+        or closing is None
+        or not task.gold
+        or other is None
+        or not task.after.lstrip().startswith(closing)
+    ):
+        return None
+    between = f"{closing}\n{opened[0]}"
+    return (f"{task.gold}{between}{other}", f"{other}{between}{task.gold}")
+
+
 def _text(
     change: Callable[[str], str | None], *, least: int = 4, settled: bool = True, rule: re.Pattern[str] | None = None
 ) -> Wrong:
@@ -229,9 +268,11 @@ WRONG: Mapping[str, Wrong] = {
     "right beside wrong, in both orders": _with_other("GOLD OTHER", "OTHER GOLD"),
     "right and wrong in a list, in both orders": _with_other("GOLD, OTHER", "OTHER, GOLD"),
     "right among wrong lines, in both orders": _with_other("GOLD\nOTHER", "OTHER\nGOLD"),
+    "right and wrong in two blocks, in both orders": Wrong(make=_two_blocks),
     "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
     "one element dropped": _elements(_dropped),
     "one number twice": _elements(_twice),
+    "one word twice": Wrong(make=_word_twice),
     "an element too many": _elements(_alien),
     "neighbors swapped": _elements(_swapped, settled=False, rule=_ORDER),
     "another first number in it": _number_replaced(0, least=1),
@@ -274,7 +315,6 @@ _ANY_ORDER = re.compile(  # of the answer, not of what is to be used for it
     r"(?i)\bany order\b|\border (?:does not|doesn't) matter\b|\border is (?:not |un)important\b"
 )
 _USED = re.compile(r"(?i)\b(?:us(?:e|es|ed|ing)|appl(?:y|ied)|combin(?:e|ed|ing))\b[^.!?\n]*\border\b")
-_LISTED = (", ", ",", "\n", " and ")
 
 
 def _reordered(task: TextTask, others: Others, rng: Random) -> str | None:
