@@ -494,3 +494,17 @@ def test_any_of_two_answer_blocks_is_found(before, after, pattern, reads, status
     wrong = {check.name: check for check in _audit(judge, tasks).checks}["wrong answers"]
     assert wrong.status == status, wrong.evidence
     assert ("in two blocks" in wrong.evidence) == (status == "fail")
+
+
+def test_the_gold_answer_at_the_end_of_the_prompt_is_a_leak_and_an_option_is_none():
+    """After a number and a period there are no same words before it, and it was not found."""
+    assert _status(_audit(_sound, _sums(prompt="Add {a} to {b}. {gold}")))["leaks"] == "fail"
+    assert _status(_audit(_sound, _sums(prompt="Add {a} to {b}. {gold} (key {a})")))["leaks"] == "fail"
+    rng = random.Random(2)
+    options = [rng.sample(range(100, 999), 4) for _ in range(40)]
+    listed = [f"Which is largest? {' '.join(map(str, each))}" for each in options]
+    assert told_at(listed, [[str(max(each))] for each in options], only_after=True) is None
+    letters = [f"{n}: which? {a} or {b}" for n, (a, b, *_) in enumerate(options)]
+    assert told_at(letters, [[str(rng.choice(each[:2]))] for each in options], only_after=True) is None
+    yes = [f"Is {n} even, yes or no?" for n in range(40)]
+    assert told_at(yes, [["no" if n % 4 else "yes"] for n in range(40)], only_after=True) is None

@@ -17,6 +17,7 @@ from gradus.core import EnvironmentSpec, Episode, Task
 from gradus.core.waiting import blocking
 from gradus.stats import spearman, wilson
 
+_LAST = 3  # words of a text whose place is a place also where its questions differ in length
 _TELLING = 4  # decimals that make a number too particular to stand somewhere by chance
 _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this gives little away
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
@@ -80,7 +81,8 @@ def _telling_places(shown: Sequence[Sequence[tuple[str, Any]]], hidden: Sequence
 def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after: bool = False) -> str | None:
     """The place in the texts that shows each task's own value, in words, or None. ``values``: the hidden values of each task.
 
-    ``only_after``: only places that follow the same words.
+    ``only_after``: only places that follow the same words, and the last three words. Where the last words are options or labels, they
+    are one task's value about as often as another's, and no leak.
     """
     candidates: Counter[tuple[str, Any]] = Counter()
     for text, own in zip(texts, values, strict=True):
@@ -90,7 +92,7 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after
     for (kind, which), count in candidates.most_common(40):
         if count < _LEAST_OWN * len(texts):
             break
-        if only_after and kind != "after":
+        if only_after and kind != "after" and not (kind == "word from the end" and which <= _LAST):
             continue
         starts = [_located(text, kind, which) for text in texts]
         column = [None if at is None else text[at.start() :] for text, at in zip(texts, starts, strict=True)]
