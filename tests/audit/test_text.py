@@ -14,6 +14,7 @@ from gradus.audit import audit_any, run_text_audit
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
+from gradus.audit.text.blind import REFLEXES
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Scorer
@@ -508,3 +509,35 @@ def test_the_gold_answer_at_the_end_of_the_prompt_is_a_leak_and_an_option_is_non
     assert told_at(letters, [[str(rng.choice(each[:2]))] for each in options], only_after=True) is None
     yes = [f"Is {n} even, yes or no?" for n in range(40)]
     assert told_at(yes, [["no" if n % 4 else "yes"] for n in range(40)], only_after=True) is None
+
+
+def test_reflexes_copy_the_list_sorted_and_each_of_four_quoted_texts():
+    prompt = 'Of [10, 9, -2] and "one", "two", "three" and "four": which?'
+    task, others = TextTask(key="0", prompt=prompt, gold="x"), Others(golds=["x"])
+    made = {name: make(task, others, random.Random(0)) for name, make in REFLEXES.items()}
+    assert made["the question's list sorted"] == "[-2, 9, 10]"
+    quoted = [made[f"the {which} quoted text"] for which in ("first", "second", "third", "fourth")]
+    assert quoted == ["one", "two", "three", "four"]
+    asked = replace(task, prompt="Sort [10, 9, -2].")  # there it is the work
+    assert REFLEXES["the question's list sorted"](asked, others, random.Random(0)) is None
+
+
+def _depth(task, answer):
+    try:
+        return float(json.loads(answer) == json.loads(task.gold))
+    except ValueError:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("judge", "told"),
+    [
+        (lambda task, answer: float(re.sub(r"(\s+)+$", "", answer + "x" if len(answer) > 4000 else answer) == task.gold), "hangs"),
+        (lambda task, answer: (len(answer) > 9 and answer.count("<tool_call>") > 99 and time.sleep(9)) or _sound(task, answer), "hangs"),
+        (_depth, "RecursionError"),
+    ],
+)  # fmt: skip
+def test_long_runs_of_spaces_and_marks_are_hostile_too(judge, told):
+    hostile = {check.name: check for check in _audit(judge, seconds=0.3).checks}["hostile answers"]
+    assert hostile.status == "fail"
+    assert told in hostile.evidence

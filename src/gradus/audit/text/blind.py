@@ -100,6 +100,20 @@ def _listed(change: Callable[[list[str]], list[str]]) -> Operator:
     return reflex
 
 
+_ORDERED = re.compile(r"(?i)\b(?:sort|order|arrange|rank|ascend|descend|increas|decreas)")
+
+
+def _sorted_list(task: TextTask, others: Others, rng: Random) -> str | None:
+    """The last list, sorted: numbers by value, words by letter. Where the question asks for an order this would be the work."""
+    last = None if _ORDERED.search(task.prompt) else _last_list(task.prompt)
+    if last is None:
+        return None
+    _, items, separator = last
+    numbers = all(NUMBER.fullmatch(item.strip()) for item in items)
+    ranked = sorted(items, key=lambda item: float(item.replace("−", "-"))) if numbers else sorted(items)
+    return f"[{separator.join(ranked)}]"
+
+
 def _grid(filler: str) -> Operator:
     def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
         rows = _PUZZLE.findall(task.prompt)
@@ -152,9 +166,13 @@ REFLEXES: Mapping[str, Operator] = {
     "the first example's answer": lambda task, others, rng: _at(_EXAMPLE.findall(task.prompt), 0),
     "the last example's answer": lambda task, others, rng: _at(_EXAMPLE.findall(task.prompt), -1),
     "the first quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 0),
+    "the second quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 1),
+    "the third quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 2),
+    "the fourth quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 3),
     "the last quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), -1),
     "the question's list": _listed(lambda items: items),
     "the question's list reversed": _listed(lambda items: items[::-1]),
+    "the question's list sorted": _sorted_list,
     "the question's numbers multiplied": lambda task, others, rng: "*".join(NUMBER.findall(task.prompt)[:6]) or None,
     "the question's grid": _grid(""),
     "the question's grid filled with 1": _grid("1"),

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from gradus.audit.text.blind import Operator
 from gradus.audit.text.scoring import CANARY
 
+
+def _name(text: str) -> str:
+    return f"the text {text!r}" if len(text) <= 20 else f"the text {text[:20]!r}... ({len(text):,} characters)"
+
+
 HOSTILE: Mapping[str, Operator] = {
-    f"the text {text[:20]!r}{'...' if len(text) > 20 else ''}": (lambda t: lambda task, others, rng: t)(text)
+    _name(text): (lambda t: lambda task, others, rng: t)(text)
     for text in (
         *(
             "(",
@@ -49,6 +54,15 @@ HOSTILE: Mapping[str, Operator] = {
             "-",
         ),
         *("(" * 60, "[" * 60, "x**" * 50, "%s%n", "NaN", "{}", "[0]", "true", "1,", ",1", "a" * 100_000),
+        *(
+            " " * 5000,
+            "\n" * 5000,
+            "<tool_call>" * 5000,
+            "<answer>" * 5000,
+            "[" * 5000,
+            '{"a":' * 5000,
+            f"```{' ' * 5000}",
+        ),
     )
 }
 
