@@ -20,6 +20,7 @@ from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Scorer
 from gradus.audit.text.shapes import Others
 from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
+from gradus.core.naming import import_object
 from gradus.environments.verifiable import one_turn
 
 
@@ -541,3 +542,42 @@ def test_long_runs_of_spaces_and_marks_are_hostile_too(judge, told):
     hostile = {check.name: check for check in _audit(judge, seconds=0.3).checks}["hostile answers"]
     assert hostile.status == "fail"
     assert told in hostile.evidence
+
+
+_HASHED = """
+def first(completions, answer, **columns):
+    print("scored")
+    return [float(bool(text.split()) and next(iter(set(text.split()))) == gold) for text, gold in zip(completions, answer)]
+
+def any_of(completions, answer, **columns):
+    return [float(gold in set(text.split())) for text, gold in zip(completions, answer)]
+
+STATE = []
+def once_set(completions, answer, **columns):
+    return [float(text.strip() == gold and not STATE) for text, gold in zip(completions, answer)]
+
+def broken(completions, answer, **columns):
+    raise SystemExit(1)
+"""
+
+
+@pytest.mark.parametrize(("name", "changes"), [("first", True), ("any_of", False), ("once_set", False)])
+def test_a_reward_that_changes_with_the_seed_of_hashes_is_found(tmp_path, name, changes):
+    file = tmp_path / "mine.py"
+    file.write_text(_HASHED)
+    rows = [{"question": f"The capital of {n}?", "answer": f"Town{n}ville"} for n in range(40)]
+    reward = import_object(f"{file}:{name}", "reward")
+    spec = one_turn(rows, [reward])
+    sanity = {c.name: c for c in run_text_audit(spec, spec.grader(), episodes=12, budget=0).checks}["sanity"]
+    assert ("changes with PYTHONHASHSEED" in sanity.evidence) == changes, sanity.evidence
+    assert sanity.status == ("fail" if changes else "pass")
+
+
+def test_a_reward_that_no_other_process_can_import_is_left_as_it_is(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(_HASHED)
+    rows = [{"question": f"The capital of {n}?", "answer": f"Town{n}ville"} for n in range(40)]
+    for reward in (lambda completions, **columns: [1.0] * len(completions), import_object(f"{file}:broken", "reward")):
+        spec = one_turn(rows, [reward])
+        subject = subject_of(spec, spec.grader(), tasks=12)
+        assert subject.elsewhere([(subject.tasks[0], "x")]) is None

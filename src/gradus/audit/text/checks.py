@@ -77,6 +77,11 @@ def _sanity(asked: Probes) -> Check:
         problems.append(
             f"the same answer earns {first.value} and, asked in another order, {now}: {first.answer[:60]!r}"
         )
+    if asked.rehashed:
+        first, other = asked.rehashed[0]
+        problems.append(
+            f"the reward changes with PYTHONHASHSEED, {first.value} or {other}: {first.answer[:60]!r}; sort what comes out of a set"
+        )
     if asked.subject.range is not None:
         low, high = asked.subject.range
         outside = [b for b in asked.bases.values() for v in asdict(b).values() if not low - 1e-9 <= v <= high + 1e-9]

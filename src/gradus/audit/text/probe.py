@@ -42,7 +42,7 @@ class Probes:
 
     ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them, ``tried`` of them before. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
-    ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
+    ``rehashed``: answers whose reward changes with PYTHONHASHSEED. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
     that were not asked because the time was over.
     """
 
@@ -66,6 +66,7 @@ class Probes:
     answers: int = 0
     confined: bool = False
     changed: list[tuple[Probe, float | None]] = field(default_factory=list)
+    rehashed: list[tuple[Probe, float | None]] = field(default_factory=list)
     form: str = DECLARED
     effort: float = 1.0
     stage: str = "gold"
@@ -280,3 +281,18 @@ def _ask_again(asked: Probes, scorer: Scorer, seed: int) -> None:
         if old.value != new.value and not (old.hung or new.hung or old.skipped or new.skipped):
             changed = Probe(operator="asked again", task=task, answer=answer, value=old.value)
             asked.changed.append((changed, new.value))
+    _ask_elsewhere(asked, seed)
+
+
+def _ask_elsewhere(asked: Probes, seed: int) -> None:
+    """Gold, a wrong answer and both beside each other, in two processes with other seeds of hashes: the rewards must be the same."""
+    if asked.subject.elsewhere is None or asked.executed or asked.effort < 1.0:  # there is no sandbox, or no time
+        return
+    rows: list[tuple[TextTask, str]] = []
+    for task in asked.tasks[:8]:
+        wrong = asked.others.another(task, child_rng(seed, "audit", "text", "wrong 0", task.key))
+        answers = (task.gold, wrong, f"{task.gold} {wrong}", f"{wrong} {task.gold}") if wrong else (task.gold,)
+        rows += [(task, task.whole(answer)) for answer in answers if answer]
+    for (task, answer), first, second in zip(rows, *(asked.subject.elsewhere(rows) or ((), ())), strict=False):
+        if first != second:
+            asked.rehashed.append((Probe(operator="asked elsewhere", task=task, answer=answer, value=first), second))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gradus.audit.text.elsewhere import score_elsewhere
 from gradus.core import (
     Action,
     EnvironmentSpec,
@@ -48,6 +49,7 @@ class TextTask:
 
 TASKS = 48  # of an audit, if nothing is said
 CALLS_SECONDS = 20.0  # what all calls of a grader may take together; an audit then stays below 30
+Values = Sequence["float | None"]
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -56,8 +58,8 @@ class TextSubject:
     """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
 
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
-    tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``note``: what was left out of the tasks,
-    in words.
+    tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``elsewhere``: the rewards that two processes
+    with two seeds of hashes give, None if they cannot import the grader. ``note``: what was left out of the tasks, in words.
     """
 
     name: str
@@ -69,6 +71,7 @@ class TextSubject:
     note: str = ""
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
+    elsewhere: Callable[[Sequence[tuple[TextTask, str]]], tuple[Values, Values] | None] | None = None
 
 
 def share_in_time(seconds: float, limit: float) -> float:
@@ -124,6 +127,9 @@ def subject_of(
     def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
         return grader.rewards([answered(environment, place[task.key], answer) for task, answer in rows])
 
+    def elsewhere(rows: Sequence[tuple[TextTask, str]]) -> tuple[Values, Values] | None:
+        return score_elsewhere(grader, [_unjudged(environment, place[task.key], answer) for task, answer in rows])
+
     return TextSubject(
         name=spec.name,
         grader=grader.name,
@@ -134,6 +140,7 @@ def subject_of(
         note=note,
         judge_all=judge_all if grader.remote else None,
         logged=partial(logged_by, grader) if grader.remote else None,
+        elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
     )
 
 
