@@ -17,7 +17,7 @@ from gradus.audit.result import verdict_of
 from gradus.audit.text.blind import REFLEXES
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.scoring import CANARY, Scorer
+from gradus.audit.text.scoring import CANARY, Scorer, growth
 from gradus.audit.text.shapes import Others
 from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core.naming import import_object
@@ -581,3 +581,20 @@ def test_a_reward_that_no_other_process_can_import_is_left_as_it_is(tmp_path):
         spec = one_turn(rows, [reward])
         subject = subject_of(spec, spec.grader(), tasks=12)
         assert subject.elsewhere([(subject.tasks[0], "x")]) is None
+
+
+def test_memory_that_does_not_return_is_found_and_a_store_that_fills_is_none():
+    assert growth([0, 50, *range(0, 1000, 2)]) == pytest.approx(600, abs=10)
+    assert growth([*range(300), *[300] * 500]) < 64  # full at last
+    assert growth([0, *[500] * 900]) == 0.0  # loaded at the start
+    assert growth(range(0, 3000, 10)) == 0.0  # too few calls to tell
+    kept = []
+
+    def keeping(task, answer):
+        kept.append(bytearray(200_000))
+        return _sound(task, answer)
+
+    hostile = [{c.name: c for c in _audit(judge).checks}["hostile answers"] for judge in (keeping, _sound)]
+    assert [each.status for each in hostile] == ["fail", "pass"]
+    assert "grows by more than 64 MiB" in hostile[0].evidence
+    assert hostile[1].measured["seconds_at_most"]["p99"] == 0.25

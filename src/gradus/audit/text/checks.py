@@ -31,6 +31,8 @@ EXPLOITABLE = (
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
 _REVIEWED = 20
+_GROWN = 64.0  # MiB
+_STEPS = (0.25, 0.5, 1.0, 2.0)  # seconds
 
 
 def text_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
@@ -238,14 +240,24 @@ def _hostile(asked: Probes) -> Check:
     if asked.errors and not asked.subject.remote:
         first = asked.errors[0]
         problems.append(f"the grader fails on {first.answer[:40]!r}: {first.error}; return the least reward instead")
+    if asked.grown > _GROWN:
+        problems.append(f"the grader's process grows by more than {_GROWN:g} MiB; keep nothing from call to call")
     where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox for it"
     measured = {
         "executed": asked.executed,
         "errors": [{**shown(each), "error": each.error} for each in asked.errors[:5]],
         "hung": [shown(each) for each in asked.hung[:5]],
+        "seconds_at_most": _seconds(asked.times),
     }
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
     return Check(name="hostile answers", status="fail" if problems else "pass", evidence=evidence, measured=measured)
+
+
+def _seconds(times: Sequence[float]) -> dict[str, float | None]:
+    """The slowest call, and the slowest of all but one in a hundred, in rough steps, so that noise in times changes nothing."""
+    slowest = sorted(times)
+    named = {"p99": slowest[ceil(0.99 * len(slowest)) - 1 :][:1], "worst": slowest[-1:]}
+    return {name: next((step for step in _STEPS if each and each[0] <= step), None) for name, each in named.items()}
 
 
 def _judge(asked: Probes) -> Check:

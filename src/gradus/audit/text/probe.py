@@ -42,7 +42,8 @@ class Probes:
 
     ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them, ``tried`` of them before. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
-    ``rehashed``: answers whose reward changes with PYTHONHASHSEED. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
+    ``rehashed``: answers whose reward changes with PYTHONHASHSEED. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
+    call. ``grown``: MiB by which the grader's process kept growing. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
     that were not asked because the time was over.
     """
 
@@ -64,6 +65,8 @@ class Probes:
     executed: list[str] = field(default_factory=list)
     logged: Mapping[str, Sequence[float]] = field(default_factory=dict[str, list[float]])
     answers: int = 0
+    times: Sequence[float] = ()
+    grown: float = 0.0
     confined: bool = False
     changed: list[tuple[Probe, float | None]] = field(default_factory=list)
     rehashed: list[tuple[Probe, float | None]] = field(default_factory=list)

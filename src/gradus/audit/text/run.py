@@ -63,6 +63,7 @@ def audit_text(
         exploit = minimized(asked, scorer)
     finally:
         scorer.close()
+    asked.times, asked.grown = scorer.times, scorer.grown
     return TextAudit(
         checks=text_checks(asked, marks),
         points=_points(asked),

@@ -25,6 +25,7 @@ CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an e
 _WARM_UP = 60.0
 _FOREVER = 1e6
 _AT_ONCE = 64  # answers that a grader that asks a server is given together
+_SETTLED = 200  # calls until a process has loaded what it needs
 _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm is killed
 
 
@@ -33,6 +34,7 @@ class Score:
     """``value`` is None if the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
     ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
+    ``memory``: MiB that the process held after it, 0 if not known.
     """
 
     value: float | None = None
@@ -41,6 +43,7 @@ class Score:
     executed: bool = False
     skipped: bool = False
     seconds: float = 0.0
+    memory: float = 0.0
 
 
 @dataclass
@@ -51,6 +54,7 @@ class Scorer:
     Time that was spent waiting for a core is counted in neither.
     ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
     ``known``: scores of an earlier audit of the same grader, by task and answer. ``logged``: all that the grader logged, by name.
+    ``times``: seconds of each call. ``grown``: MiB by which a process kept growing, see :func:`growth`.
     """
 
     subject: TextSubject
@@ -63,6 +67,8 @@ class Scorer:
     spent: float = 0.0
     known: dict[tuple[str, str], Score] = field(default_factory=dict)
     logged: dict[str, list[float]] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)
+    grown: float = 0.0
     _share: float = 1.0
     _children: dict[bool, _Child] = field(default_factory=dict)
 
@@ -100,6 +106,7 @@ class Scorer:
 
     def _end(self, confined: bool) -> None:
         if (child := self._children.pop(confined, None)) is not None:
+            self.grown = max(self.grown, growth(child.memory))
             child.end()
 
     def _asked(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
@@ -155,7 +162,20 @@ class Scorer:
             error = "cut off" if hung else "the process died"
             score = Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started))
         self.spent += score.seconds
+        self.times.append(score.seconds)
         return score
+
+
+def growth(memory: Sequence[float]) -> float:
+    """MiB by which a process grew from its 200th call to its last, if it grew as much in either half of them; 0 for few calls.
+
+    What a grader loads or keeps for its first answers is no growth, and neither is a store that is full at last.
+    """
+    late = memory[_SETTLED:]
+    if len(late) < _SETTLED:
+        return 0.0
+    middle = late[len(late) // 2]
+    return max(0.0, 2 * min(middle - late[0], late[-1] - middle))
 
 
 class _Child:
@@ -163,6 +183,7 @@ class _Child:
 
     def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
         self._patience = seconds + _GRACE
+        self.memory: list[float] = []
         self._folder = tempfile.TemporaryDirectory()
         asked, self._questions = os.pipe()
         self._answers, told = os.pipe()
@@ -180,6 +201,7 @@ class _Child:
         """The score. Raises TimeoutError if none comes in time, another OSError if the process died."""
         _write(self._questions, (key, answer))
         score: Score = _read(self._answers, self._patience)
+        self.memory.append(score.memory)
         if score.hung:
             _read(self._answers, _WARM_UP + _GRACE)
         return score
@@ -241,7 +263,7 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
         started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
         ends = started + seconds
         score = _one(subject, task, answer, seconds, canary)
-        return replace(score, seconds=max(0.0, clock.now() - started))
+        return replace(score, seconds=max(0.0, clock.now() - started), memory=_resident())
 
     signal.signal(signal.SIGALRM, alarm)
     try:
@@ -262,6 +284,15 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
                 _write(told, "ready")
     finally:
         os._exit(0)
+
+
+def _resident() -> float:
+    """MiB that this process holds, as Linux tells it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _one(subject: TextSubject, task: TextTask, answer: str, seconds: float, canary: Path) -> Score:
