@@ -152,8 +152,13 @@ _OPENED = re.compile(r"(?:<(\w+)>|(\\boxed\{))\s*\Z")
 
 
 def _two_blocks(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    """A right and a wrong answer, each in a block of its own, where answers stand in one."""
+    """A right and a wrong answer, each in a block of its own, where answers stand in one.
+
+    Not of formulas and lists: to tell whether two of them are the same may take a sound grader long.
+    """
     opened, other = _OPENED.search(task.before), others.another(task, rng)
+    if re.search(r"[\\^_=+*/(){}\[\]]", f"{task.gold}{other}"):
+        return None
     closing = None if opened is None else f"</{opened[1]}>" if opened[1] else "}"
     if (
         opened is None
