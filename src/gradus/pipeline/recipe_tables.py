@@ -10,7 +10,7 @@ from typing import Any
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
-from gradus.pipeline.starter import beside, starter
+from gradus.pipeline.starter import beside, starter, within_conditions
 
 
 def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str]:
@@ -39,7 +39,8 @@ def recipe_of(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
     """The raw recipe of an environment: its own, or settings to begin with."""
     if spec.recipe is None:
         return starter(environment, spec)
-    return tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
+    table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
+    return within_conditions(table, spec)
 
 
 def own_recipes() -> list[str]:

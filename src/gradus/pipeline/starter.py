@@ -47,12 +47,23 @@ def starter(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
-    given = _copied(_LANGUAGE_MODEL)
-    most = max(len(condition.seeds) for condition in spec.conditions.values())
-    for each in (table, given):
-        each["eval"]["episodes"] = min(each["eval"]["episodes"], most)
-    small = {**_QUICK, "eval.episodes": min(_QUICK["eval.episodes"], most)}
-    return {"environment": environment, **table, "lm": given, "quick": small}
+    whole = {"environment": environment, **table, "lm": _copied(_LANGUAGE_MODEL), "quick": dict(_QUICK)}
+    return within_conditions(whole, spec)
+
+
+def within_conditions(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str, Any]:
+    """The recipe with no more episodes to evaluate on than the largest of its conditions has: data may have few rows."""
+    named = table.get("eval", {}).get("conditions") or spec.conditions
+    most = max((len(spec.conditions[name].seeds) for name in named if name in spec.conditions), default=1)
+    small = table.get("quick", {})
+    for section, key in (
+        (table.get("eval", {}), "episodes"),
+        (table.get("lm", {}).get("eval", {}), "episodes"),
+        (small, "eval.episodes"),
+    ):
+        if key in section:
+            section[key] = min(section[key], most)
+    return table
 
 
 def beside(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:

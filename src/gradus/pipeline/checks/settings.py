@@ -58,11 +58,19 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         if name in spec.conditions
     }
     if sizes:  # a smaller condition gives all it has
-        yield lambda: spec.tasks(max(sizes, key=lambda name: sizes[name]), section.episodes)
+        yield lambda: _enough_tasks(max(sizes, key=lambda name: sizes[name]), max(sizes.values()), section.episodes)
     if recipe.grpo.validation_condition is not None:
         yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
     for promise in recipe.promises:
         yield lambda promise=promise: _promise(subject, promise)
+
+
+def _enough_tasks(condition: str, size: int, episodes: int | None) -> None:
+    if episodes is not None and not 1 <= episodes <= size:
+        raise ConfigError(
+            f"eval.episodes = {episodes}, and condition {condition!r} has {size} seeds; set eval.episodes to a number "
+            f"between 1 and {size}"
+        )
 
 
 def _policy(subject: Subject, name: str) -> None:
