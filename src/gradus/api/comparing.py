@@ -153,15 +153,35 @@ def _label(policy: Any) -> str:
 
 def _environment_of(policies: Any) -> EnvironmentSpec:
     """The environment that a run among the policies was evaluated in; a registered one, because its name comes out of a file."""
-    from gradus import environments
-
     for each in policies:
         folder = each.folder if isinstance(each, Run) else Path(each) if isinstance(each, str | Path) else None
         if folder is not None and (folder / "results.json").is_file():
-            return environments.load_registered(str(load_run(folder).results["environment"]))
+            return _environment_of_run(folder)
     raise ConfigError(
         "name the environment, as in evaluate(..., env='rhythm'); none of the policies is a run that knows it"
     )
+
+
+def _environment_of_run(folder: Path) -> EnvironmentSpec:
+    """Raises ConfigError if what has the name of its environment here has other rows or other code."""
+    from gradus import environments
+    from gradus.core.documents import Stages, read_document
+    from gradus.pipeline.sources import environment_sources
+
+    name = str(load_run(folder).results["environment"])
+    try:
+        spec = environments.load_registered(name)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; if it is your own environment or data, give it as env=") from error
+    path = folder / "state.json"
+    stages = read_document(path, Stages)["stages"] if path.is_file() else {}
+    before = {key: value for each in stages.values() for key, value in each.get("sources", {}).items()}
+    other = [key for key, value in environment_sources(name, spec).items() if before.get(key, value) != value]
+    if other:
+        raise ConfigError(
+            f"{name!r} is not what {folder} was trained on: other {' and other '.join(other)}; give the environment or the data as env="
+        )
+    return spec
 
 
 @dataclass(frozen=True, repr=False)

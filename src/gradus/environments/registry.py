@@ -15,11 +15,12 @@ from typing import TypeGuard
 
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.naming import did_you_mean, import_file, import_object
+from gradus.core.session import SessionNames
 from gradus.policies.scripted import policy_factory
 
 Loader = Callable[[str | None], EnvironmentSpec]
 
-_LOADERS: dict[str, str | Loader | EntryPoint] = {
+_LOADERS: dict[str, str] = {
     "rhythm": "gradus.environments.rhythm:load",
     "memory": "gradus.environments.memory:load",
     "shop": "gradus.environments.shop:load",
@@ -35,9 +36,28 @@ _LOADERS: dict[str, str | Loader | EntryPoint] = {
 }
 
 
+_OWN = frozenset(_LOADERS)
+_GIVEN: SessionNames[Loader] = SessionNames()
+
+
 def register(name: str, loader: str | Loader) -> None:
-    """Add an environment: a function, or ``module:function`` to import when it is first asked for."""
-    _LOADERS[name] = loader
+    """Add an environment: a function, or ``module:function`` to import when it is first asked for.
+
+    Raises ConfigError for a name of Gradus's own. Functions of one name that threads register stay apart.
+    """
+    if name in _OWN:
+        raise ConfigError(
+            f"{name!r} is an environment that comes with Gradus; for that one give its name, for your own choose another, "
+            "as in dataclasses.replace(spec, name='mine')"
+        )
+    if isinstance(loader, str):
+        _LOADERS[name] = loader
+    else:
+        _GIVEN[name] = loader
+
+
+def _entry(head: str) -> str | Loader | EntryPoint | None:
+    return _LOADERS.get(head) or _GIVEN.get(head) or _installed().get(head)
 
 
 @cache
@@ -48,7 +68,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 def names() -> list[str]:
     """The registered names, in order of registration."""
-    return list(dict.fromkeys([*_LOADERS, *_installed()]))
+    return list(dict.fromkeys([*_LOADERS, *_GIVEN, *_installed()]))
 
 
 def load(name: str) -> EnvironmentSpec:
@@ -70,7 +90,7 @@ def from_class(kind: type) -> EnvironmentSpec:
 def load_registered(name: str) -> EnvironmentSpec:
     """A registered environment, and nothing else: no code runs because a data file names it."""
     head, _, argument = name.partition(":")
-    entry = _LOADERS.get(head) or _installed().get(head)
+    entry = _entry(head)
     if entry is None:
         raise ConfigError(
             f"unknown environment {name!r}{did_you_mean(head, names())}; known are {', '.join(names())}, or give your "
@@ -94,7 +114,7 @@ def with_random(spec: EnvironmentSpec) -> EnvironmentSpec:
 def is_registered_by_name(name: str) -> bool:
     """Whether another process would find it too: registered in this one as a function, it would not."""
     head = name.partition(":")[0]
-    return head in names() and not callable(_LOADERS.get(head))
+    return head in names() and (head in _LOADERS or head not in _GIVEN)
 
 
 def _only_one(file: str) -> str:

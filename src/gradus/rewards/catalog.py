@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gradus.core import ConfigError
 from gradus.core.naming import did_you_mean, import_object
+from gradus.core.session import SessionNames
 from gradus.rewards import functions
 from gradus.rewards.code import code_tests
 from gradus.rewards.compose import RewardFunction, Rewards, reward_name
@@ -28,7 +29,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "code_tests": code_tests,
     "judge": judge,
 }
-_GIVEN: dict[str, RewardFunction] = {}  # functions of a session that no file holds
+_GIVEN: SessionNames[RewardFunction] = SessionNames()
 _FACTORIES = {"length", "repetition", "diversity", "style", "json_schema", "code_tests", "judge"}
 
 
@@ -86,8 +87,8 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
             return BUILT_IN[name](**settings)
         except TypeError as error:
             raise ConfigError(f"reward {name!r}: {error}") from error
-    if name in _GIVEN:
-        return _GIVEN[name]
+    if (given := _GIVEN.get(name)) is not None:
+        return given
     if ":" not in name:
         raise ConfigError(
             f"unknown reward {name!r}{did_you_mean(name, BUILT_IN)}; known are {', '.join(BUILT_IN)}, or give "

@@ -1,0 +1,73 @@
+"""Objects of a session have names; threads and runs do not take each other's."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+import gradus
+from gradus import environments
+from gradus.api.environments import as_name
+from gradus.api.training import make_recipe
+from gradus.core import ConfigError
+from gradus.pipeline.run import do_stages
+from gradus.pipeline.stages import RunContext, section_of
+
+
+def rows(word):
+    return [{"question": f"{word} {n}?", "answer": word} for n in range(60)]
+
+
+def test_two_threads_train_on_rows_and_rewards_of_their_own():
+    both_named, found = threading.Barrier(2), {}
+
+    def work(word, value):
+        def score(completions, **_):
+            return [value] * len(completions)
+
+        recipe = make_recipe(rows(word), rewards=[score], settings={"grpo.max_steps": 1})
+        both_named.wait()
+        spec = recipe.spec()
+        (episode,) = gradus.roll_out(spec, "gold", episodes=1).episodes
+        found[word] = (episode.turns[0].observation.split()[0], episode.reward.value, recipe.environment)
+
+    threads = [threading.Thread(target=work, args=each) for each in (("apple", 1.0), ("berry", 2.0))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == {"apple": ("apple", 1.0, "rows"), "berry": ("berry", 2.0, "rows")}
+
+
+def brief(completions, **_):
+    return [float(len(text) < 9) for text in completions]
+
+
+@pytest.mark.parametrize("rewards", [[], [(brief, 2.0), "correctness"]])
+def test_a_run_is_not_evaluated_on_rows_that_were_named_later(tmp_path, rewards):
+    recipe = make_recipe(rows("apple"), rewards=rewards, settings={"grpo.max_steps": 1})
+    folder = tmp_path / "run"
+    (folder / "teach").mkdir(parents=True)
+    run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
+    do_stages(run, {"teach": (lambda run, cost: None, section_of("teach"))})
+    results = gradus.evaluate("gold", env=rows("apple"), episodes=2).to_json()
+    (folder / "results.json").write_text(json.dumps(results))
+    found = gradus.api.comparing._environment_of([gradus.load_run(folder)])
+    assert found.data_set.splits["train"][0].question.startswith("apple")
+    as_name(rows("berry"))
+    with pytest.raises(
+        ConfigError, match=r"'rows' is not what .* other rows; give the environment or the data as env="
+    ):
+        gradus.evaluate([gradus.load_run(folder)], episodes=2)
+
+
+@pytest.mark.parametrize("name", ["jsonl", "arithmetic"])
+def test_an_environment_of_ones_own_does_not_replace_one_of_gradus(name):
+    mine = replace(gradus.load_environment("arithmetic"), name=name, summary="mine")
+    with pytest.raises(ConfigError, match="comes with Gradus"):
+        as_name(mine)
+    assert as_name(replace(mine, name="mine")) == "mine"
+    assert environments.load("mine").summary == "mine"
+    assert environments.load("arithmetic").summary != "mine"
