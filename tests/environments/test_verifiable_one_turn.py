@@ -1,11 +1,17 @@
 """Rows and reward functions, or rows and a judge, make an environment in one call."""
 
+import csv
+import json
 import time
 
+import numpy
 import pytest
 
+import gradus
 from gradus.core import ConfigError, Episode
-from gradus.environments.verifiable import one_turn
+from gradus.environments.verifiable import DataSource, one_turn
+from gradus.environments.verifiable.datasets import _item as _file_item
+from gradus.environments.verifiable.from_rows import _item
 from gradus.rollouts import roll_out
 
 ROWS = [{"question": f"What comes after {n}?", "answer": str(n + 1), "number": n} for n in range(200)]
@@ -92,3 +98,87 @@ def test_what_is_missing_is_said() -> None:
 def test_a_judge_that_hangs_does_not_hang_the_rollout() -> None:
     spec = one_turn(ROWS, judge=lambda row, text: time.sleep(30) or 1.0, time_limit=0.1)
     assert "took more than 0.1 s" in (episodes(spec, "gold", 1)[0].reward.error or "")
+
+
+def test_rows_without_rewards_are_what_a_file_of_them_is(tmp_path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    file, memory = gradus.load_environment(tmp_path / "rows.jsonl"), gradus.load_environment(ROWS)
+    for spec in (file, memory):
+        (episode,) = gradus.roll_out(spec, "gold", episodes=1).episodes
+        assert (episode.reward.value, episode.metrics["true_reward"]) == (3.0, 1.0)
+    assert file.make().system_prompt == memory.make().system_prompt != ""
+    assert (list(file.graders), file.default_grader) == (list(memory.graders), memory.default_grader)
+    with pytest.raises(ConfigError, match="row 2 has no answer; leave the row out"):
+        gradus.load_environment([ROWS[0], {"question": "And now?"}, *ROWS])
+
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which number?"}]
+
+
+@pytest.mark.parametrize("put", [list, tuple, lambda cell: numpy.array(cell, dtype=object)])
+@pytest.mark.parametrize("memory", [True, False])
+def test_chat_cells_are_read_however_a_table_holds_them(put, memory, tmp_path) -> None:
+    answer = [{"role": "user", "content": "?"}, {"role": "assistant", "content": [{"type": "text", "text": "seven"}]}]
+    if memory:
+        item = _item({"prompt": put(CHAT), "answer": put(answer)}, 1)
+    else:
+        item = _file_item(
+            DataSource(kind="jsonl", place="a", question="prompt"), {"prompt": put(CHAT), "answer": put(answer)}, 1
+        )
+    assert (item.question, item.system, item.answer) == ("Which number?", "Be brief.", "seven")
+    assert item.columns["answer"] == "seven"
+
+
+@pytest.mark.parametrize("question", [[], ["a", "b"], numpy.array([]), [CHAT[0], "b"], {"role": "user"}])
+def test_a_list_that_is_no_chat_is_no_question(question) -> None:
+    with pytest.raises(ConfigError, match=r"row 1: the question is a (list|dict) and no chat"):
+        one_turn([{"question": question, "answer": "1"}, *ROWS], judge=exact)
+
+
+def test_a_column_has_a_name() -> None:
+    with pytest.raises(ConfigError, match="row 1: column names are texts, got 5"):
+        one_turn([{**row, 5: "x"} for row in ROWS], judge=exact)
+
+
+def test_empty_cells_of_a_table_are_missing_and_whole_numbers_stay_whole() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame([{"question": row["question"], "answer": row["number"] + 1} for row in ROWS])
+    table["answer"] = table["answer"].astype(float)
+    table.loc[3, "answer"] = float("nan")
+    with pytest.raises(ConfigError, match="row 4 has no answer"):
+        gradus.load_environment(table)
+    items = [item for split in one_turn(table, judge=exact).data_set.splits.values() for item in split]
+    assert {item.answer for item in items} == {str(n + 1) for n in range(200) if n != 3} | {""}
+    table["question"] = table["question"].astype(object)
+    table.loc[7, "question"] = float("nan")
+    with pytest.raises(ConfigError, match="row 8 has no question"):
+        one_turn(table, judge=exact)
+    with pytest.raises(ConfigError, match="a list of rows such as"):
+        one_turn(table["question"], judge=exact)
+
+
+def test_braces_of_an_answer_format_are_its_own() -> None:
+    spec = one_turn(ROWS, judge=lambda row, text: float("{x}" in text), answer_format='{"a": "{answer}", {x}}')
+    assert mean(episodes(spec, "gold")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"judge": 3}, "judge is a function"),
+        ({"rewards": exact}, "rewards are a list"),
+        ({"rewards": [(exact, 1, 2)]}, "a pair of one and its weight"),
+        ({"rewards": [(exact, "much")]}, "the weight of a reward is a number, got 'much'"),
+        ({"rewards": ["corectness"]}, "did you mean correctness"),
+    ],
+)
+def test_what_is_no_reward_or_judge_is_said(wrong, said) -> None:
+    with pytest.raises(ConfigError, match=said):
+        one_turn(ROWS, **wrong)
+
+
+def test_a_csv_file_leaves_the_limit_of_other_readers(tmp_path) -> None:
+    (tmp_path / "rows.csv").write_text("question,answer\n" + "".join(f"What is {n}?,{n}\n" for n in range(60)))
+    before = csv.field_size_limit()
+    gradus.load_environment(tmp_path / "rows.csv")
+    assert csv.field_size_limit() == before

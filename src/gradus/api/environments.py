@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
@@ -121,19 +121,15 @@ def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSp
 
 def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
     """Reward functions as a recipe names them: ``NAME``, ``module:function``, ``FILE.py:function``, or what is registered here."""
-    from gradus.rewards import RewardFunction, parse_reward, register_reward
+    from gradus.rewards import parse_reward, register_reward, reward_pairs
 
     entries: list[dict[str, Any]] = []
-    for each in rewards:
-        pair: Any = each if isinstance(each, tuple | list) else (each, None)
-        function, weight = pair
+    for function, weight in reward_pairs(rewards):
         if isinstance(function, str):
             entry = parse_reward(function).model_dump()
-        elif callable(function):
-            entry = {"function": register_reward(cast(RewardFunction, function)), "weight": 1.0, "settings": {}}
         else:
-            raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {each!r}")
-        entries.append({**entry, **({} if weight is None else {"weight": float(weight)})})
+            entry = {"function": register_reward(function), "weight": 1.0, "settings": {}}
+        entries.append({**entry, **({} if weight is None else {"weight": weight})})
     return entries
 
 
@@ -161,15 +157,10 @@ def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:
 
 
 def _of_rows(data: Any, rewards: Sequence[Any]) -> EnvironmentSpec:
-    """The environment that rows are, or a table of pandas."""
-    from gradus.environments.verifiable import one_turn
+    """The environment that rows are, or a table of pandas; without rewards gold answers judge, as those of a file do."""
+    from gradus.environments.verifiable import answered_rows, list_rows, one_turn
     from gradus.rewards import find_reward
 
-    rows: Any = data.to_dict("records") if hasattr(data, "iterrows") else data
-    if not isinstance(rows, Sequence) and not hasattr(rows, "__getitem__"):
-        rows = ()
-    if not len(rows) or not all(isinstance(row, Mapping) for row in rows):
-        raise ConfigError(
-            "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}"
-        )
-    return one_turn(rows, _functions(rewards) or [find_reward("correctness")])
+    rows, functions = list_rows(data), _functions(rewards)
+    answered = None if functions else answered_rows(rows)
+    return answered or one_turn(rows, functions or [find_reward("correctness")])

@@ -1,7 +1,15 @@
 """Reward functions with TRL's signature, composed, tried, scheduled and turned into graders."""
 
 from gradus.rewards.answers import AnswerReading, gold_answer, read_answer, same_answer
-from gradus.rewards.catalog import BUILT_IN, RewardConfig, find_reward, load_rewards, parse_reward, register_reward
+from gradus.rewards.catalog import (
+    BUILT_IN,
+    RewardConfig,
+    find_reward,
+    load_rewards,
+    parse_reward,
+    register_reward,
+    reward_pairs,
+)
 from gradus.rewards.compose import Completion, RewardFunction, Rewards, ScoredCompletion, completion_text, reward_name
 from gradus.rewards.functions import (
     correctness,
@@ -54,6 +62,7 @@ __all__ = [
     "register_reward",
     "repetition",
     "reward_name",
+    "reward_pairs",
     "reweigh",
     "same_answer",
     "strict_format",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -63,6 +63,29 @@ def parse_reward(text: str) -> RewardConfig:
         return RewardConfig.model_validate(text)
     except ValueError as error:
         raise ConfigError(f"a reward is NAME or NAME=WEIGHT, got {text!r}") from error
+
+
+def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
+    """Functions or names with their weights, None where there is none. Raises ConfigError for what is no list of them.
+
+    ``rewards``: functions, names, and pairs of one and its weight; a mapping from these to weights; or one name.
+    """
+    if isinstance(rewards, str):
+        rewards = [rewards]
+    if isinstance(rewards, Mapping):
+        rewards = [*rewards.items()]
+    if not isinstance(rewards, Iterable):
+        raise ConfigError(f"rewards are a list, as in rewards=[right, (brief, 0.2)], got {rewards!r}")
+    pairs: list[tuple[Any, float | None]] = []
+    for each in rewards:
+        pair: Any = each if isinstance(each, tuple | list) else (each, None)
+        if len(pair) != 2 or not (isinstance(pair[0], str) or callable(pair[0])):
+            raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {each!r}")
+        try:
+            pairs.append((pair[0], None if pair[1] is None else float(pair[1])))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"the weight of a reward is a number, got {pair[1]!r}") from error
+    return pairs
 
 
 def load_rewards(

@@ -4,7 +4,7 @@ from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.checks import DataProblem, check_tasks
 from gradus.environments.verifiable.datasets import DataSource, parse_source, read_tasks
 from gradus.environments.verifiable.environment import VerifiableEnvironment
-from gradus.environments.verifiable.from_rows import one_turn
+from gradus.environments.verifiable.from_rows import answered_rows, list_rows, one_turn
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.spec import load_arithmetic, load_csv, load_gsm8k, load_jsonl
@@ -18,8 +18,10 @@ __all__ = [
     "TableTasks",
     "TaskSource",
     "VerifiableEnvironment",
+    "answered_rows",
     "check_tasks",
     "in_format",
+    "list_rows",
     "load_arithmetic",
     "load_csv",
     "load_gsm8k",

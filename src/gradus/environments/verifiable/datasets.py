@@ -21,7 +21,16 @@ from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json_lines, read_text
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, read_content, row_item, share_of
+from gradus.environments.verifiable.items import (
+    SYSTEM_PROMPT,
+    Item,
+    TableTasks,
+    cell_text,
+    plain,
+    read_gold,
+    row_item,
+    share_of,
+)
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
@@ -120,12 +129,11 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
                 f"{source.place} row {number} has no column {column!r}; it has {have}; map it as in "
                 f"{source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
             )
-    answer = _text(row[source.answer])
-    worked = _text(row[source.worked]) if source.worked else None
+    answer, own = read_gold(row[source.answer])
+    worked = cell_text(plain(row[source.worked])) if source.worked else None
     if source.kind == "gsm8k" and source.worked is None:
         solution, mark, _ = answer.rpartition("####")
         worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
-    own = answer if _is_chat(row[source.answer]) else row[source.answer]
     return row_item(
         f"{source.place} row {number}",
         row[source.question],
@@ -133,17 +141,6 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
         worked=worked or None,
         columns={**row, "answer": own},
     )
-
-
-def _text(value: Any) -> str:
-    """A cell as text; the last of a list of chat messages."""
-    if _is_chat(value):
-        return read_content(value[-1].get("content")).strip()
-    return "" if value is None else str(value).strip()
-
-
-def _is_chat(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[-1], Mapping)
 
 
 def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]] | None]:
@@ -189,7 +186,7 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
 
 
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    csv.field_size_limit(_LONGEST_CELL)
+    before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
     reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
     try:
         for row in reader:
@@ -198,3 +195,5 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             yield {key: value for key, value in row.items() if value is not None}
     except csv.Error as error:
         raise StorageError(f"{path} line {reader.line_num} cannot be read: {error}") from error
+    finally:
+        csv.field_size_limit(before)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
-from gradus.environments.verifiable.items import Item, TaskSource, row_item
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, plain, read_gold, row_item
 from gradus.environments.verifiable.policies import Writer, make_policies
-from gradus.environments.verifiable.spec import one_turn_spec, text_vocabulary
-from gradus.rewards import RewardFunction, Rewards, gold_answer, grader_of, read_answer, same_answer
+from gradus.environments.verifiable.spec import one_turn_spec, table_spec, text_vocabulary
+from gradus.rewards import (
+    RewardFunction,
+    Rewards,
+    find_reward,
+    gold_answer,
+    grader_of,
+    read_answer,
+    reward_pairs,
+    same_answer,
+)
 from gradus.rewards.limits import limited
 
 _QUESTION = ("question", "prompt")
@@ -22,7 +31,7 @@ _QUESTION = ("question", "prompt")
 
 def one_turn(
     rows: Sequence[Mapping[str, Any]],
-    rewards: Sequence[RewardFunction | tuple[RewardFunction, float]] = (),
+    rewards: Sequence[RewardFunction | str | tuple[RewardFunction | str, float]] = (),
     *,
     judge: Callable[[Mapping[str, Any], str], float] | None = None,
     name: str = "rows",
@@ -43,17 +52,21 @@ def one_turn(
     >>> spec.max_turns, spec.teacher, list(spec.graders)
     (1, 'gold', ['score'])
     """
-    if not rewards and judge is None:
+    pairs = [
+        (find_reward(each) if isinstance(each, str) else each, 1.0 if weight is None else weight)
+        for each, weight in reward_pairs(rewards)
+    ]
+    if not pairs and judge is None:
         raise ConfigError("one_turn needs rewards=[...] or judge=..., got neither")
+    if judge is not None and not callable(judge):
+        raise ConfigError(f"judge is a function of a row and a completion, got {judge!r}")
     if "{answer}" not in answer_format:
         raise ConfigError(f"answer_format must have {{answer}} in it, got {answer_format!r}")
-    held_out = None if test is None else [_item(row, number) for number, row in enumerate(test, 1)]
-    items = [_item(row, number) for number, row in enumerate(rows, 1)]
+    held_out = None if test is None else _items(test) if len(test) else []
+    items = _items(rows)
     tasks = split_items(name, items, held_out, system_prompt=system_prompt)
     graders = (
-        [grader_of(Rewards(list(rewards), time_limit=time_limit), name="rewards", summary="the given rewards")]
-        if rewards
-        else []
+        [grader_of(Rewards(pairs, time_limit=time_limit), name="rewards", summary="the given rewards")] if pairs else []
     )
     graders += [] if judge is None else [score_grader()]
     answered = all(item.answer for item in items)
@@ -63,7 +76,7 @@ def one_turn(
         judge=judge_of(judge, time_limit) if judge else _judge_value,
         graders=graders,
         summary=f"{len(items)} rows of one turn",
-        write=lambda _, answer: answer_format.format(answer=answer),
+        write=lambda _, answer: answer_format.replace("{answer}", answer),
         true_reward=None if judge or answered else _graded,
     )
 
@@ -157,9 +170,55 @@ def _graded(episode: Episode) -> float | None:
     return episode.reward.value if episode.reward else None
 
 
+def answered_rows(rows: Any) -> EnvironmentSpec | None:
+    """Rows with gold answers and nothing else to judge by, as those of a file: with tags, and graders of marked answers.
+
+    None if no row has an answer.
+    """
+    items = _items(rows)
+    if not any(item.answer for item in items):
+        return None
+    for number, item in enumerate(items, 1):
+        if not item.answer:
+            raise ConfigError(f"row {number} has no answer; leave the row out, or give rewards that need none")
+    return table_spec(split_items("rows", items, system_prompt=SYSTEM_PROMPT), f"{len(items)} rows of one turn")
+
+
+def _items(rows: Any) -> list[Item]:
+    return [_item(row, number) for number, row in enumerate(list_rows(rows), 1)]
+
+
 def _item(row: Mapping[str, Any], number: int) -> Item:
-    cell = next((row[key] for key in _QUESTION if key in row), None)
-    if cell is None:
+    column = next((key for key in _QUESTION if key in row), None)
+    if column is None:
         raise ConfigError(f"row {number} has no question; expected a column named question or prompt, got {list(row)}")
-    answer = row.get("answer")
-    return row_item(f"row {number}", cell, answer="" if answer is None else str(answer), columns=dict(row))
+    if plain(row[column]) is None:
+        raise ConfigError(f"row {number} has no question: its {column} is empty; leave the row out")
+    answer, own = read_gold(row.get("answer"))
+    columns = {**row, **({"answer": own} if "answer" in row else {})}
+    return row_item(f"row {number}", row[column], answer=answer, columns=columns)
+
+
+def list_rows(data: Any) -> list[Mapping[str, Any]]:
+    """The rows of a list, of a data set or of a table of pandas. Raises ConfigError for anything else."""
+    rows: Any = data
+    if hasattr(data, "iterrows"):
+        rows = data.to_dict("records")
+        _whole_answers(rows)
+    listed = hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, str | Mapping)
+    rows = list(rows) if listed or isinstance(rows, Iterator) else []
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise ConfigError(
+            "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}"
+        )
+    return rows
+
+
+def _whole_answers(rows: list[dict[str, Any]]) -> None:
+    """Whole numbers as they were: a table writes them as 1.0 if a cell of their column is empty."""
+    cells = [row.get("answer") for row in rows]
+    numbers = [each for each in cells if isinstance(each, float) and not math.isnan(each)]
+    whole = all(each.is_integer() for each in numbers)
+    if whole and 0 < len(numbers) < len(cells) and all(each is None or isinstance(each, float) for each in cells):
+        for row in rows:
+            row["answer"] = int(row["answer"]) if row["answer"] in numbers else None

@@ -54,13 +54,49 @@ def read_messages(cell: Any) -> tuple[str, str | None]:
     >>> read_messages([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}])
     ('2 + 2?', 'Be brief.')
     """
-    if not (isinstance(cell, list) and cell and isinstance(cell[-1], Mapping)):
+    if not is_chat(cell):
+        if isinstance(cell, list | Mapping):
+            raise ConfigError(
+                f"the question is a {type(cell).__name__} and no chat; expected text, or messages such as "
+                "[{'role': 'user', 'content': ...}]"
+            )
         return ("" if cell is None else str(cell).strip()), None
     messages = [(str(each.get("role")), read_content(each.get("content")).strip()) for each in cell]
     system = "\n\n".join(text for role, text in messages if role in ("system", "developer")) or None
     *shots, (_, question) = [each for each in messages if each[0] not in ("system", "developer")] or [("user", "")]
     shown = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in shots)
     return shown + question, system
+
+
+def is_chat(cell: Any) -> bool:
+    """Whether a cell is chat messages, one at least."""
+    return isinstance(cell, list) and bool(cell) and all(isinstance(each, Mapping) for each in cell)
+
+
+def cell_text(cell: Any) -> str:
+    """A cell as text; the last of chat messages."""
+    if is_chat(cell):
+        return read_content(cell[-1].get("content")).strip()
+    return "" if cell is None else str(cell).strip()
+
+
+def plain(cell: Any) -> Any:
+    """A cell as JSON has it: tables hold lists as arrays and what is missing as NaN. None if it is missing."""
+    if hasattr(cell, "tolist"):  # arrays and numbers of numpy
+        cell = cell.tolist()
+    if isinstance(cell, Mapping):
+        return {key: plain(each) for key, each in cell.items()}
+    if isinstance(cell, list | tuple):
+        return [plain(each) for each in cell]
+    missing = (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
+    return None if missing else cell
+
+
+def read_gold(cell: Any) -> tuple[str, Any]:
+    """A gold answer as text, and as reward functions get it: the text of the last chat message, or the cell as it is."""
+    cell = plain(cell)
+    text = cell_text(cell)
+    return text, text if is_chat(cell) else cell
 
 
 def read_content(content: Any) -> str:
@@ -81,7 +117,9 @@ def _part(part: Any) -> Any:
 def row_item(where: str, cell: Any, *, answer: str, columns: Mapping[str, Any], worked: str | None = None) -> Item:
     """The task of a row. ``cell`` is its question. Raises ConfigError that begins with ``where`` if it cannot be asked or stored."""
     try:
-        question, system = read_messages(cell)
+        if other := [key for key in columns if not isinstance(key, str)]:
+            raise ConfigError(f"column names are texts, got {other[0]!r}; rename the column")
+        question, system = read_messages(plain(cell))
         json.dumps([question, system, answer, worked, columns], ensure_ascii=False, default=str, skipkeys=True).encode()
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error

@@ -86,7 +86,11 @@ def load_csv(argument: str | None = None) -> EnvironmentSpec:
 
 
 def _table_spec(kind: str, argument: str | None, summary: str, recipe: str | None = None) -> EnvironmentSpec:
-    tasks = read_tasks(parse_source(kind, argument))
+    return table_spec(read_tasks(parse_source(kind, argument)), summary, recipe)
+
+
+def table_spec(tasks: TableTasks, summary: str, recipe: str | None = None) -> EnvironmentSpec:
+    """Rows of questions and gold answers, answered in tags."""
     answers = [gold_answer(item.answer) for item in tasks.splits["train"]]
     worked = all(item.worked for item in tasks.splits["train"])
 
