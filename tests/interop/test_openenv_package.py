@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -68,6 +69,35 @@ def test_a_file_that_the_environment_is_made_of_travels_along(tmp_path: Path) ->
     write_package(f"jsonl:{tasks}", tmp_path / "package")
     assert (tmp_path / "package" / "data" / "tasks.jsonl").read_text() == tasks.read_text()
     assert 'ROOT / "data/tasks.jsonl"' in (tmp_path / "package" / "server" / "app.py").read_text()
+
+
+@pytest.mark.parametrize("kind", ["options", "folder"])
+def test_what_options_and_folders_name_travels_along(kind: str, tmp_path: Path) -> None:
+    rows = [{"question": f"what is {number} + 1?", "target": str(number + 1)} for number in range(60)]
+    more = [{"question": f"what is {number} + 2?", "target": str(number + 2)} for number in range(20)]
+    place = tmp_path / "my rows"
+    place.mkdir()
+    for name, several in (("train", rows), ("test", more)):
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in several))
+    (place / "other.txt").write_text("Be brief.")
+    if kind == "options":
+        name = f"jsonl:{place}/train.jsonl?answer=target&test={place}/test.jsonl&system={place}/other.txt"
+    else:
+        name = f"gsm8k:{place}?answer=target"
+    write_package(name, tmp_path / "package")
+    shutil.rmtree(place)
+    moved = shutil.move(tmp_path / "package", tmp_path / "moved + 1")
+    code = (
+        "import runpy, sys; sys.path.insert(0, '.'); import gradus.interop.openenv.server as server;"
+        "server.create_app = lambda spec, **_: spec; spec = runpy.run_path('server/app.py', run_name='app')['app'];"
+        "task = spec.tasks('held-out', 1)[0]; environment = spec.make();"
+        "print(environment.reset(seed=task.seed, **task.options).text, '/', len(spec.conditions['held-out'].seeds),"
+        "'/', environment.system_prompt[:9], '/', environment.outcome()['answer'])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=moved, capture_output=True, text=True)
+    said = "Be brief." if kind == "options" else "Answer th"
+    assert ran.stdout.strip() == f"what is 0 + 2? / 20 / {said} / 2", ran.stderr
+    assert not (Path(moved) / "data" / "my rows" / "other.txt").exists()
 
 
 def test_an_oracle_earns_the_full_reward_and_stored_hacks_nothing(package: Path, tmp_path: Path) -> None:

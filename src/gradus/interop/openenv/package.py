@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import packages_distributions, requires
 from math import ceil, floor
 from pathlib import Path
+from urllib.parse import unquote_plus
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
@@ -28,6 +29,7 @@ from gradus.interop.openenv.schema import schemas
 _EPISODES = 20  # rolled out to see how large rewards get
 _OPENENV = "openenv>=0.2.2"
 _BRIDGES = "gradus.interop"
+_FILE_OPTIONS = ("test", "system")  # options of a data set that name files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +134,43 @@ def _copy_gradus(modules: Sequence[str], root: Path) -> list[str]:
     return packages
 
 
-def _copy_argument(argument: str, root: Path) -> str:
-    """A file that the environment is made of travels along; returns what to load it by, inside the package."""
-    if not argument or not Path(argument).is_file():
-        return argument
-    target = root / "data" / Path(argument).name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(argument, target)
-    return f"data/{target.name}"
+def _copy_argument(argument: str, root: Path) -> list[str | Path]:
+    """What an environment is made of travels along, the files that its options name too.
+
+    Returns the argument in pieces: texts, and paths inside the package.
+    """
+    text, mark, query = argument.partition("?")
+    world, place = ("", text) if Path(text).expanduser().exists() else _split_world(text)
+    pieces: list[str | Path] = [world, _copied(place, root, "") or place]
+    for option in query.split("&") if mark else ():
+        key, sign, value = option.partition("=")
+        copied = _copied(unquote_plus(value), root, f"{key}-") if key in _FILE_OPTIONS else None
+        pieces += [mark + key + sign, copied or value]
+        mark = "&"
+    return [piece for piece in pieces if piece]
+
+
+def _split_world(text: str) -> tuple[str, str]:
+    """``babi:`` and the place, for ``memory:babi:PATH``."""
+    world, colon, place = text.partition(":")
+    return (world + colon, place) if colon else ("", text)
+
+
+def _copied(name: str, root: Path, prefix: str) -> Path | None:
+    """The path in the package of a file or a folder that was copied there; None if there is none of this name."""
+    source = Path(name).expanduser()
+    if not name or not source.exists():
+        return None
+    inside = Path("data", prefix + source.resolve().name)
+    files = [source]
+    if source.is_dir():  # of a data set no more than its two files
+        files = [each for each in (source / "train.jsonl", source / "test.jsonl") if each.is_file()]
+        files = files or [each for each in sorted(source.iterdir()) if each.is_file()]
+    for each in files:
+        target = root / (inside / each.name if source.is_dir() else inside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(each, target)
+    return inside
 
 
 def _write(root: Path, texts: Mapping[str, str]) -> None:

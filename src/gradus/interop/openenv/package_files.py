@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -25,7 +26,7 @@ _NAMES = {"dockerignore": ".dockerignore"}  # a name that begins with a dot may 
 
 def package_files(
     name: str,
-    argument: str,
+    argument: Sequence[str | Path],
     spec: EnvironmentSpec,
     described: Mapping[str, Any],
     *,
@@ -80,9 +81,16 @@ def _annotation(schema: Mapping[str, Any]) -> str:
     return _ANNOTATIONS.get(str(schema.get("type")), "Any")
 
 
-def _loaded(name: str, argument: str) -> str:
+def _loaded(name: str, argument: Sequence[str | Path]) -> str:
     """The Python expression for what the server loads; files travel in the package's folder ``data``."""
     if not argument:
         return f'"{name}"'
-    located = f'str(ROOT / "{argument}")' if argument.startswith("data/") else repr(argument)
-    return f'"{name}:" + {located}'
+    parts = [f'"{name}:"']
+    for piece in argument:
+        if isinstance(piece, str):
+            parts.append(json.dumps(piece))
+            continue
+        located = f"str(ROOT / {json.dumps(piece.as_posix(), ensure_ascii=False)})"
+        asked = any("?" in part for part in parts)  # options are read as those of a web address are
+        parts.append(f"quote({located})" if asked else located)
+    return " + ".join(parts)
