@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.api.environments import Data, as_name, file_name, load_environment
+from gradus.api.given import as_list, whole_number
 from gradus.api.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec
 
@@ -98,6 +99,9 @@ def audit(
     from gradus.pipeline.replay import replay_elsewhere
     from gradus.pipeline.review import read_marks
 
+    whole_number("episodes", episodes, least=1)
+    whole_number("budget", budget, least=0)
+    attack = as_list("attack", attack, example="['learn']")
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)
         rewards = ()
@@ -173,17 +177,18 @@ def check(
 ) -> Checklist:
     """Everything that would go wrong in a run of the same arguments (see :func:`gradus.run`), before it starts.
 
-    Nothing is trained. Servers and hubs are asked only with ``online``.
+    Nothing is trained. Servers and hubs are asked only with ``online``. ``seeds``, ``parallel``, ``redo`` and ``anyway`` change nothing here.
 
     >>> import gradus
     >>> gradus.check("arithmetic", quick=True).status in ("pass", "warn")
     True
     """
-    from gradus.api.training import make_recipe
+    from gradus.api.training import WHOLE_RUN, make_recipe
     from gradus.core import GradusError
     from gradus.pipeline.checks import check_made_recipe, from_error
 
     folder = None if out is None else Path(out)
+    options = {key: value for key, value in options.items() if key not in WHOLE_RUN}
     try:
         chosen = make_recipe(data, recipe=recipe, **options)
     except GradusError as error:
@@ -233,10 +238,13 @@ def plan(data: Any = None, *, preset: str | None = None, memory: str | None = No
     >>> gradus.plan("arithmetic").problem is None
     True
     """
-    from gradus.api.training import make_recipe
+    from gradus.api.training import WHOLE_RUN, make_recipe
     from gradus.pipeline.checks.plan import fitted_plan
     from gradus.planning.forecast import check_fits
 
+    if memory is not None and not isinstance(memory, str):
+        raise ConfigError(f"memory is a text, as in '24GB', got {memory!r}")
+    options = {key: value for key, value in options.items() if key not in WHOLE_RUN}
     made, config, changes = fitted_plan(make_recipe(data, preset=preset, **options), preset=preset, memory=memory)
     try:
         check_fits(made, config)

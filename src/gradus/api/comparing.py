@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gradus.api.environments import Data, load_environment
+from gradus.api.given import as_list, checked_sampling, parameters, path_text, whole_number
 from gradus.api.shown import Shown
 from gradus.api.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
@@ -95,19 +96,35 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
-    from gradus.pipeline.evaluate import evaluate_policies, parse_pair, scripted_names
+    from gradus.pipeline.evaluate import evaluate_policies, scripted_names
     from gradus.pipeline.policies import make_policy
     from gradus.policies.local.shelf import ModelShelf
 
     chosen = _named(policies, against)
+    if episodes is not None:
+        whole_number("episodes", episodes, least=1)
+    whole_number("seed", seed)
+    whole_number("samples", samples)
+    ks = [whole_number("pass_k", k) for k in as_list("pass_k", pass_k, example="[1, 2]")]
+    options = checked_sampling(sampling, "gradus.evaluate", parameters(evaluate))
     spec = load_environment(_environment_of(chosen.values()) if env is None else env, rewards=rewards)
-    if policies == "all":
-        chosen = _named(scripted_names(spec), against)
+    chosen = _named(
+        *(
+            scripted_names(spec) if isinstance(each, str) and each == "all" else {name: each}
+            for name, each in chosen.items()
+        )
+    )
+    if conditions is not None:
+        conditions = as_list("conditions", conditions, example="['held-out']")
+        if not conditions:
+            raise ConfigError("conditions name at least one condition; leave them out for all")
+        conditions = None if conditions == ["all"] else conditions
+    graders = None if graders is None else as_list("graders", graders, example="['composed']")
     if pairs is not None:
-        pairs = [parse_pair(each, list(chosen)) if isinstance(each, str) else each for each in pairs]
+        pairs = [_pair(each, list(chosen)) for each in as_list("pairs", pairs, example="['a-b']")]
     shelf = ModelShelf()
     made = {
-        name: make_policy(spec, str(each.folder if isinstance(each, Run) else each), shelf=shelf, **sampling)
+        name: make_policy(spec, path_text("policy", each), shelf=shelf, **options)
         if isinstance(each, str | Path | Run)
         else each
         for name, each in chosen.items()
@@ -122,9 +139,19 @@ def evaluate(
         pairs=pairs,
         power=power,
         samples=samples,
-        pass_k=pass_k,
+        pass_k=ks,
     )
     return Scores(spec, result)
+
+
+def _pair(given: Any, names: list[str]) -> tuple[str, str]:
+    from gradus.pipeline.evaluate import parse_pair
+
+    if isinstance(given, str):
+        return parse_pair(given, names)
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ConfigError(f"a pair is two policies, as in ('a', 'b') or 'a-b', got {given!r}")
+    return given[0], given[1]
 
 
 def _named(*given: Any) -> dict[str, Any]:
@@ -139,10 +166,14 @@ def _named(*given: Any) -> dict[str, Any]:
 
 def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
-        return list(cast(Mapping[str, Any], policies).items())
-    single = isinstance(policies, str | Path | Run) or hasattr(policies, "start")
-    several: list[Any] = [policies] if single else [*cast(Iterable[Any], policies)]
-    return [(_label(each), each) for each in several]
+        named = list(cast(Mapping[str, Any], policies).items())
+    else:
+        single = not isinstance(policies, Iterable) or isinstance(policies, str) or hasattr(policies, "start")
+        named = [(_label(each), each) for each in ([policies] if single else cast(Iterable[Any], policies))]
+    for _, each in named:
+        if not isinstance(each, str | Path | Run) and not hasattr(each, "start"):
+            raise ConfigError(f"a policy is a name, a folder, a run, or an object with start, got {each!r}")
+    return named
 
 
 def _label(policy: Any) -> str:

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus import environments
+from gradus.api.given import path_text, whole_number
 from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
 
 if TYPE_CHECKING:
+    from gradus.api.training import Run
     from gradus.rollouts import RolloutResult
 
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
 _KINDS = {".jsonl": "jsonl", ".csv": "csv"}
+_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".tsv", ".xls", ".xlsx")
 
 
 def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
@@ -40,7 +43,7 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
 
 def roll_out(
     environment: Data,
-    policy: str | Policy,
+    policy: str | Path | Policy | Run,
     *,
     episodes: int = 8,
     condition: str | None = None,
@@ -50,7 +53,7 @@ def roll_out(
 ) -> RolloutResult:
     """Episodes of a policy (an object, or a name as on the command line) in an environment, graded.
 
-    Training tasks, or those of ``condition``. ``group_size`` episodes of each task.
+    ``policy`` may be a run too. Training tasks, or those of ``condition``. ``group_size`` episodes of each task.
 
     >>> import gradus
     >>> result = gradus.roll_out("arithmetic", "gold", episodes=4)
@@ -60,9 +63,10 @@ def roll_out(
     from gradus.pipeline.policies import make_policy
     from gradus.rollouts import roll_out as roll
 
+    episodes, group_size = whole_number("episodes", episodes, least=1), whole_number("group_size", group_size, least=1)
     spec = load_environment(environment)
     tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
-    chosen = make_policy(spec, policy) if isinstance(policy, str) else policy
+    chosen: Any = policy if hasattr(policy, "start") else make_policy(spec, path_text("policy", policy))
     return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 
@@ -136,7 +140,13 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
 def file_name(name: str) -> str:
     """``rows.jsonl`` and ``rows.csv`` as environments; every other name as it is."""
     path = name.partition("?")[0]
-    kind = _KINDS.get(Path(path).suffix)
+    suffix = Path(path).suffix.lower()
+    if suffix in _OTHER_TABLES and ":" not in path:
+        raise ConfigError(
+            f"{path}: rows are read from .jsonl and .csv files alone; convert it, for example by pandas.DataFrame.to_json("
+            "'rows.jsonl', orient='records', lines=True), or give the rows themselves"
+        )
+    kind = _KINDS.get(suffix)
     return f"{kind}:{name}" if kind and ":" not in path else name
 
 

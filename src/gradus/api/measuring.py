@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradus.api.given import as_list
 from gradus.api.shown import Shown
 
 
@@ -59,4 +60,5 @@ def scoreboard(parts: Sequence[str] = (), *, seed: int = 0, folder: str | Path |
     from gradus.pipeline.scoreboard import PARTS, run_scoreboard
 
     place = None if folder is None else Path(folder)
-    return Scoreboard([run_scoreboard(part, seed=seed, folder=place) for part in parts or PARTS])
+    chosen = as_list("parts", parts, example="['planted']")
+    return Scoreboard([run_scoreboard(part, seed=seed, folder=place) for part in chosen or PARTS])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gradus.api.given import checked_sampling, path_text
 from gradus.core import ConfigError, Policy, Task
 from gradus.environments.memory import DurableMemory, find_schema, import_file, run_calls
 from gradus.environments.memory.learning import CHUNK_WORDS, FIRST_ID, OwnText, read_chunks
@@ -81,7 +82,7 @@ def learn(
     chunks = read_chunks(Path(file), chunk_words)
     folder = memory_of(agent, memory)
     spec = load_environment("memory")
-    policy = make_policy(spec, str(agent), temperature=temperature)
+    policy = make_policy(spec, path_text("agent", agent), **checked_sampling({"temperature": temperature}))
     texts: list[OwnText] = []
     counts = [0, 0]
 
@@ -124,7 +125,7 @@ def ask(agent: str | Path, question: str, *, memory: str | Path | None = None, r
     """
     from gradus.environments.memory.readers.remote import remote_chat
 
-    chosen = reader or (str(agent) if str(agent).startswith(_REMOTE) else "rule")
+    chosen = reader or (path_text("agent", agent) if str(agent).startswith(_REMOTE) else "rule")
     if chosen != "rule" and not (chosen.startswith(_REMOTE) and chosen != _REMOTE):
         raise ConfigError(f"expected rule or remote:MODEL as the reader, got {chosen!r}")
     chat = None if chosen == "rule" else remote_chat(chosen.removeprefix(_REMOTE))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradus.api.given import checked_sampling, known_options, parameters, path_text
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 
@@ -31,7 +32,9 @@ def export(
     from gradus.policies.local.export import export_model
     from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings
 
-    source = existing_model(str(run))
+    known_options(options, [*parameters(export), "merge", "dtype", "overwrite"], "api.export")
+    checked_sampling({"temperature": temperature, "max_new_tokens": max_new_tokens})
+    source = existing_model(path_text("run", run))
     stored = free_sampling(read_settings(source) or ModelSettings())
     changed = temperature is not None or max_new_tokens is not None
     sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens) if changed else None
@@ -139,7 +142,7 @@ def _source(model: str | Path) -> str:
     """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
     from gradus.policies.local.folders import check_model_source, find_model
 
-    return str(find_model(model) or check_model_source(str(model)))
+    return str(find_model(path_text("model", model)) or check_model_source(path_text("model", model)))
 
 
 def _loaded(model: str | Path, keep_history: bool | None) -> LoadedModel:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradus.api.given import as_list
 from gradus.api.shown import Shown
+from gradus.core import ConfigError
 
 if TYPE_CHECKING:
     from gradus.rewards import Completion, Tryout
@@ -101,6 +103,10 @@ def try_rewards(
     from gradus.rewards import try_rewards as score
     from gradus.rollouts.storage import decode
 
+    if not isinstance(completions, str | Path):
+        completions = as_list("completions", completions, example="['a completion']")
+        if other := [each for each in completions if not isinstance(each, str | Completion)]:
+            raise ConfigError(f"a completion is a text or a gradus.rewards.Completion, got {other[0]!r}")
     if isinstance(completions, str | Path):
         rows = read_completions(completions, decode=decode)
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradus.api.environments import load_environment
+from gradus.api.given import as_list
 from gradus.core import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def watch(
     from gradus.pipeline.watch import watch_app
 
     named: dict[str, Path] = {}
-    for text in map(str, runs):
+    for text in map(str, as_list("runs", [runs] if isinstance(runs, Path) else runs, example="['runs/a']")):
         name, separator, path = text.partition("=")
         named[name if separator else Path(text).resolve().name] = Path(path if separator else text)
     with listen(host, port) as listener:

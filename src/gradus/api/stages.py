@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.api.environments import load_environment
+from gradus.api.given import as_list, checked_sampling, parameters, path_text, whole_number
 from gradus.api.shown import Shown
-from gradus.api.training import make_recipe
+from gradus.api.training import gradients, make_recipe
 from gradus.core import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def init(source: str, out: str | Path, *, model: str | None = None, overwrite: b
     """Write a recipe that fits rows or an environment of one's own; returns what was seen and what is missing."""
     from gradus.pipeline.first_recipe import write_first_recipe
 
-    return write_first_recipe(source, Path(out), model=model, overwrite=overwrite)
+    return write_first_recipe(path_text("source", source), Path(out), model=model, overwrite=overwrite)
 
 
 def teach(
@@ -48,14 +49,15 @@ def teach(
     from gradus.pipeline.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
+    whole_number("episodes", episodes, least=1)
     spec = load_environment(environment, rewards=rewards)
-    name = teacher_name(spec, policy)
+    name = teacher_name(spec, None if policy is None else path_text("policy", policy))
     asked: Mapping[str, Any] = {}
     if remote:  # recipes bring torch with them, which a scripted teacher does not need
         from gradus.pipeline.recipe_files import remote_settings
 
         asked = remote_settings(remote)
-    teacher = make_policy(spec, name, remote=asked, **sampling)
+    teacher = make_policy(spec, name, remote=asked, **checked_sampling(sampling, "api.teach", parameters(teach)))
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(
@@ -71,18 +73,26 @@ def teach(
         )
 
 
-def sft(data: Any, episodes: Sequence[str | Path], *, out: str | Path, resume: bool = False, **options: Any) -> Path:
-    """Warm-start a model on files of stored episodes; returns the best checkpoint. ``options`` as in :func:`gradus.run`."""
+def sft(
+    data: Any, episodes: Sequence[str | Path] | str | Path, *, out: str | Path, resume: bool = False, **options: Any
+) -> Path:
+    """Warm-start a model on files of stored episodes; returns the best checkpoint.
+
+    ``options`` as in :func:`gradus.run`, without those of a run of all stages (``seeds``, ``parallel``, ``redo``, ``anyway``).
+    """
     from gradus.pipeline.training_stages import sft_alone
 
-    return sft_alone(make_recipe(data, **options), [Path(each) for each in episodes], Path(out), resume=resume)
+    files = [episodes] if isinstance(episodes, Path) else as_list("episodes", episodes, example="['teacher.jsonl']")
+    with gradients():
+        return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
 
 
 def grpo(data: Any, model: str | Path, *, out: str | Path, resume: bool = False, **options: Any) -> Path:
-    """Train ``model`` with GRPO alone; returns the best checkpoint. ``options`` as in :func:`gradus.run`."""
+    """Train ``model`` with GRPO alone; returns the best checkpoint. ``options`` as in :func:`sft`."""
     from gradus.pipeline.training_stages import grpo_alone
 
-    return grpo_alone(make_recipe(data, model=model, **options), Path(out), resume=resume)
+    with gradients():
+        return grpo_alone(make_recipe(data, model=path_text("model", model), **options), Path(out), resume=resume)
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.api.environments import as_name, reward_entries
+from gradus.api.given import as_list, known_options, parameters, path_text, whole_number
 from gradus.api.shown import Shown
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from gradus.pipeline.recipe import Recipe
 
 
+WHOLE_RUN = ("out", "redo", "anyway", "seeds", "parallel")  # arguments of a run that say nothing of its recipe
+_LOADED = ("quick", "seed", "grader", "trackers", "preset")  # what a recipe is loaded with besides
+
+
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
     """A run's folder. ``results`` is its results.json, ``model`` its best checkpoint.
@@ -28,6 +34,12 @@ class Run(Shown):
     """
 
     folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -113,11 +125,14 @@ def train(
 
     See examples/own_rewards.py.
     """
+    from gradus.pipeline.recipe_files import parse_changes
+
+    known_options(options, [*parameters(train), *parameters(run)], "gradus.train")
     warm = model is None if warm_start is None else warm_start
     settings = {
         "teach.enabled": warm,
         **({} if steps is None else {"grpo.max_steps": steps}),
-        **options.pop("settings", {}),
+        **parse_changes(options.pop("settings", ())),
     }
     return run(data, model=model, rewards=rewards, out=out, settings=settings, **options)
 
@@ -169,14 +184,33 @@ def run(
     from gradus.pipeline.checks import require_names
     from gradus.pipeline.run import run_recipe
 
-    require_names(chosen)
-    if seeds is not None and seeds != 1:
-        from gradus.pipeline.seeds import run_seeds
-
-        return Run(run_seeds(chosen, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
+    if seeds is not None:
+        whole_number("seeds", seeds)
     if parallel is not None:
-        raise ConfigError("parallel has no effect without seeds; a plain run is one process")
-    return Run(run_recipe(chosen, out=folder, redo=redo, anyway=anyway))
+        whole_number("parallel", parallel)
+    with gradients():
+        require_names(chosen)
+        if seeds is not None and seeds != 1:
+            from gradus.pipeline.seeds import run_seeds
+
+            return Run(run_seeds(chosen, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
+        if parallel is not None:
+            raise ConfigError("parallel has no effect without seeds; a plain run is one process")
+        return Run(run_recipe(chosen, out=folder, redo=redo, anyway=anyway))
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """Training works whatever its caller has switched: no_grad, inference_mode or autocast."""
+    import torch
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def make_recipe(
@@ -195,11 +229,18 @@ def make_recipe(
     """
     from gradus.pipeline.recipe_files import load_recipe, parse_changes
 
+    if whole := [name for name in WHOLE_RUN if name in options]:
+        raise ConfigError(f"{whole[0]} is an argument of gradus.run, which does all stages; leave it out")
+    known_options(options, [*parameters(make_recipe), *_LOADED], "a recipe")
+    if memory is not None and not isinstance(memory, str):
+        raise ConfigError(f"memory is a text, as in '24GB', got {memory!r}")
+    if "trackers" in options:
+        options["trackers"] = as_list("trackers", options["trackers"], example="['tensorboard']")
     load = partial(
         load_recipe,
         None if data is None else as_name(data, rewards),
         path=None if recipe is None else Path(recipe),
-        model=None if model is None else str(model),
+        model=None if model is None else path_text("model", model),
         rewards=reward_entries(rewards),
         **options,
     )

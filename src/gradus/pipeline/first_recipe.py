@@ -60,7 +60,7 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
     """Write a recipe for ``source`` and return what a person should know. Raises ConfigError if ``path`` is there already."""
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} is there already; give --overwrite, or another file with --out")
-    kind = {".jsonl": "jsonl", ".csv": "csv"}.get(Path(source.partition("?")[0]).suffix)
+    kind = {".jsonl": "jsonl", ".csv": "csv"}.get(Path(source.partition("?")[0]).suffix.lower())
     name, said = _data(source, kind, path.parent) if kind else (source, [])
     spec = environments.load(_from_here(name, path.parent))
     table = starter(name if kind else _beside(name, path.parent), spec)

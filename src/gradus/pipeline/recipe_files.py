@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -161,6 +161,12 @@ def _for_machine(table: dict[str, Any], preset: str) -> None:
 
 def parse_changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Dotted keys to values. Raises ConfigError for a text that is not ``key=value``."""
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, Mapping | Iterable):
+        raise ConfigError(f"settings are a mapping, as in {{'grpo.max_steps': 20}}, got {given!r}")
+    if other := [each for each in given if not isinstance(each, str)]:
+        raise ConfigError(f"the key of a setting is a text, as in 'grpo.max_steps', got {other[0]!r}")
     if isinstance(given, Mapping):
         return dict(given)
     changes: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from gradus.policies.local.model_card import export_facts, model_card, plain_pro
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 
+_DTYPES = ("float32", "bfloat16", "float16", "auto")
 _LARGEST_GAP = 1e-4  # nats, merged against unmerged, both in float32
 
 
@@ -53,6 +54,8 @@ def export_model(
         PolicyError: merged and unmerged disagree by more than 1e-4.
         StorageError: ``out`` cannot be written.
     """
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype is float32, bfloat16, float16 or auto, got {dtype!r}")
     source, target = Path(folder).expanduser(), Path(out).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
         raise ConfigError(f"{target} exists and is not empty; choose another folder, or say overwrite")

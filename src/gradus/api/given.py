@@ -1,0 +1,66 @@
+"""Checks of what callers give: what cannot be meant is a ConfigError that names the argument."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
+from numbers import Integral, Real
+from typing import Any
+
+from gradus.core import ConfigError
+from gradus.core.naming import did_you_mean
+
+_SAMPLING = ("temperature", "max_new_tokens", "keep_history")
+
+
+def as_list(name: str, value: Any, *, example: str) -> list[Any]:
+    """``value`` as a list; a text is a list of one.
+
+    >>> as_list("conditions", "held-out", example="['held-out']")
+    ['held-out']
+    """
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Iterable):
+        raise ConfigError(f"{name} is a list, as in {example}, got {value!r}")
+    return [*value]
+
+
+def whole_number(name: str, value: Any, *, least: int | None = None) -> int:
+    """``value`` as an int, ``least`` or more."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or (least is not None and value < least):
+        raise ConfigError(f"{name} is a whole number{'' if least is None else f' of {least} or more'}, got {value!r}")
+    return int(value)
+
+
+def known_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
+    """Refuse arguments that a call does not have."""
+    known = list(dict.fromkeys(known))
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{call} has no argument {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}")
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    """The names of its arguments."""
+    return [name for name, each in signature(function).parameters.items() if each.kind is not Parameter.VAR_KEYWORD]
+
+
+def path_text(name: str, value: Any) -> str:
+    """A name, a path or a run as text."""
+    try:
+        return str(os.fspath(value))
+    except TypeError:
+        raise ConfigError(f"{name} is a name, a folder or a run, got {value!r}") from None
+
+
+def checked_sampling(sampling: Mapping[str, Any], call: str = "", also: Iterable[str] = ()) -> dict[str, Any]:
+    """``temperature``, ``max_new_tokens`` and ``keep_history``, as far as they are given. ``also``: what the call has besides."""
+    known_options(sampling, [*also, *_SAMPLING], call)
+    temperature, limit = sampling.get("temperature"), sampling.get("max_new_tokens")
+    if temperature is not None and (not isinstance(temperature, Real) or not 0 <= temperature < float("inf")):
+        raise ConfigError(f"temperature is 0 (greedy) or more, got {temperature!r}")
+    if limit is not None:
+        whole_number("max_new_tokens", limit, least=1)
+    return dict(sampling)

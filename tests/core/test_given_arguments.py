@@ -1,0 +1,139 @@
+"""Wrong arguments of the API are ConfigErrors that name them; what can be meant is taken."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import gradus
+from gradus import api
+from gradus.api.training import gradients, make_recipe
+from gradus.core import ConfigError
+from gradus.pipeline.recipe_files import parse_changes
+
+ROWS = [{"question": f"What is {n}?", "answer": str(n)} for n in range(80)]
+
+
+def score(completions, **_):
+    return [1.0 for _ in completions]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: gradus.train(None, ROWS, stepz=3), "no argument 'stepz', did you mean steps"),
+        (lambda: gradus.train(None, ROWS, settings=None), "settings are a mapping"),
+        (lambda: gradus.train(None, ROWS, settings=["grpo.max_step=1"]), "did you mean max_steps"),
+        (lambda: gradus.train(3, ROWS), "model is a name, a folder or a run, got 3"),
+        (lambda: gradus.run("arithmetic", seeds=[1, 2]), r"seeds is a whole number, got \[1, 2\]"),
+        (lambda: gradus.plan("arithmetic", memory=24), "memory is a text, as in '24GB', got 24"),
+        (lambda: gradus.plan("arithmetic", stepz=3), "no argument 'stepz'"),
+        (lambda: api.grpo(ROWS, "owner/name", out="x", seeds=2), "seeds is an argument of gradus.run"),
+        (lambda: api.grpo(ROWS, None, out="x"), "model is a name"),
+        (lambda: api.sft("arithmetic", ["a.jsonl"], out="x", redo=True), "redo is an argument of gradus.run"),
+        (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),
+        (lambda: gradus.load_environment(ROWS, rewards=None), "rewards are a list"),
+        (lambda: gradus.load_environment("arithmetic", rewards=[(score,)]), "a pair of one and its weight"),
+        (lambda: gradus.evaluate(3, env="arithmetic"), "a policy is a name, a folder, a run"),
+        (lambda: gradus.evaluate({"a": None}, env="arithmetic"), "a policy is a name, a folder, a run"),
+        (lambda: gradus.evaluate("gold", env="arithmetic", pass_k=2), "pass_k is a list"),
+        (lambda: gradus.evaluate("gold", env="arithmetic", episodes=2.5), "episodes is a whole number"),
+        (lambda: gradus.evaluate("gold", env="arithmetic", seed="x"), "seed is a whole number"),
+        (lambda: gradus.evaluate("gold", env="arithmetic", conditions=[]), "at least one condition"),
+        (
+            lambda: gradus.evaluate("gold", env="arithmetic", temperatur=1),
+            "no argument 'temperatur', did you mean temperature",
+        ),
+        (lambda: gradus.evaluate("gold", env="arithmetic", temperature=-1), "temperature is 0"),
+        (lambda: gradus.evaluate("gold", env="arithmetic", max_new_tokens=0), "max_new_tokens is a whole number of 1"),
+        (lambda: gradus.evaluate("gold", "random", env="arithmetic", pairs=[("a", "b", "c")]), "a pair is two"),
+        (lambda: gradus.roll_out("arithmetic", "gold", episodes=0), "episodes is a whole number of 1 or more, got 0"),
+        (lambda: gradus.roll_out("arithmetic", None), "policy is a name, a folder or a run, got None"),
+        (lambda: gradus.audit("arithmetic", episodes=0), "episodes is a whole number of 1 or more"),
+        (lambda: gradus.audit("arithmetic", budget=-1), "budget is a whole number of 0 or more"),
+        (lambda: api.init(ROWS, "x.toml"), "source is a name"),
+        (lambda: api.try_rewards([3], ["correctness"]), "a completion is a text"),
+        (lambda: api.export("nowhere", "x", dtyp="bfloat16"), "did you mean dtype"),
+        (lambda: parse_changes({3: 3}), "the key of a setting is a text, as in 'grpo.max_steps', got 3"),
+        (lambda: gradus.load_environment("rows.parquet"), r"read from \.jsonl and \.csv files alone; convert it"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(call, said):
+    with pytest.raises(ConfigError, match=said):
+        call()
+
+
+def test_a_dtype_that_weights_cannot_have_is_said():
+    from gradus.policies.local.export import export_model
+
+    with pytest.raises(ConfigError, match="dtype is float32, bfloat16, float16 or auto, got 'fp8'"):
+        export_model("nowhere", "x", dtype="fp8")
+
+
+def test_check_and_plan_take_what_a_run_takes():
+    whole = {"seeds": 2, "parallel": 1, "redo": True, "anyway": True}
+    assert gradus.check("arithmetic", quick=True, **whole).status != "fail"
+    assert gradus.plan("arithmetic", quick=True, out="x", **whole).problem is None
+    assert "no argument 'stepz'" in gradus.check("arithmetic", stepz=3).findings[0].message
+
+
+def test_a_text_is_a_list_of_one():
+    spec = gradus.load_environment("arithmetic", rewards="correctness=2")
+    assert spec.grader().weights == {"correct": 2.0}
+    scores = gradus.evaluate(
+        "gold",
+        "random",
+        env="arithmetic",
+        conditions="held-out",
+        graders="correctness",
+        pairs="gold-random",
+        episodes=3,
+    )
+    record = scores.to_json()["conditions"]["held-out"]
+    assert (list(record["policies"]), list(record["pairs"])) == (["gold", "random"], ["gold - random"])
+    assert parse_changes("grpo.max_steps=3") == {"grpo.max_steps": 3}
+    assert make_recipe("arithmetic", trackers="tensorboard").trackers == ("tensorboard",)
+
+
+def test_weights_of_a_mapping_are_kept():
+    spec = gradus.load_environment("arithmetic", rewards={"correctness": 2.0, "format": 0.5})
+    assert list(spec.grader().weights.values()) == [2.0, 0.5]
+
+
+def test_all_means_all_wherever_names_stand():
+    every = gradus.evaluate(["all"], env="arithmetic", conditions=["all"], episodes=2).to_json()
+    added = gradus.evaluate("gold", "all", env="arithmetic", episodes=2).to_json()
+    spec = gradus.load_environment("arithmetic")
+    assert list(every["conditions"]) == list(spec.conditions)
+    names = {frozenset(each["policies"]) for each in [*every["conditions"].values(), *added["conditions"].values()]}
+    assert len(names) == 1
+    assert len(names.pop()) > 3
+
+
+def test_a_run_is_a_path(tmp_path):
+    run = gradus.Run(str(tmp_path))
+    assert (run.folder, Path(run)) == (tmp_path, tmp_path)
+    for call in (lambda: api.export(run, tmp_path / "out"), lambda: gradus.roll_out("arithmetic", run)):
+        with pytest.raises(ConfigError, match=str(tmp_path)):
+            call()
+
+
+def test_endings_of_files_may_be_capitals(tmp_path):
+    (tmp_path / "ROWS.CSV").write_text("question,answer\n" + "".join(f"{n}?,{n}\n" for n in range(60)))
+    assert gradus.load_environment(tmp_path / "ROWS.CSV").name == f"csv:{tmp_path}/ROWS.CSV"
+
+
+@pytest.mark.parametrize(
+    "switched", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
+)
+def test_training_has_gradients_whatever_its_caller_switched(switched, monkeypatch):
+    def train(*_, **__):
+        weights = torch.ones(2, 2, requires_grad=True)
+        (weights @ weights).sum().backward()
+        return weights.grad.dtype, (weights @ weights).dtype
+
+    monkeypatch.setattr("gradus.pipeline.training_stages.sft_alone", train)
+    with switched():
+        assert api.sft("arithmetic", "teacher.jsonl", out="x") == (torch.float32, torch.float32)
+        with gradients():
+            assert torch.is_grad_enabled()
