@@ -102,7 +102,7 @@ def evaluate(
 
     chosen = _named(policies, against)
     if episodes is not None:
-        whole_number("episodes", episodes, least=1)
+        whole_number("episodes", episodes)
     whole_number("seed", seed)
     whole_number("samples", samples)
     ks = [whole_number("pass_k", k) for k in as_list("pass_k", pass_k, example="[1, 2]")]
