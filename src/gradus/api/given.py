@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 from gradus.core import ConfigError
@@ -59,7 +59,9 @@ def checked_sampling(sampling: Mapping[str, Any], call: str = "", also: Iterable
     """``temperature``, ``max_new_tokens`` and ``keep_history``, as far as they are given. ``also``: what the call has besides."""
     known_options(sampling, [*also, *_SAMPLING], call)
     temperature, limit = sampling.get("temperature"), sampling.get("max_new_tokens")
-    if temperature is not None and (not isinstance(temperature, Real) or not 0 <= temperature < float("inf")):
+    if temperature is not None and (
+        not isinstance(temperature, float | Integral) or not 0 <= float(temperature) < float("inf")
+    ):
         raise ConfigError(f"temperature is 0 (greedy) or more, got {temperature!r}")
     if limit is not None:
         whole_number("max_new_tokens", limit, least=1)

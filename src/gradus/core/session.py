@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -21,17 +21,19 @@ class SessionNames(Generic[T]):
 
     def __init__(self) -> None:
         self._last: dict[str, T] = {}
-        self._own: Any = threading.local()
+        self._own = threading.local()
 
     def __setitem__(self, name: str, value: T) -> None:
         self._last[name] = value
-        if not hasattr(self._own, "named"):
-            self._own.named = {}
-        self._own.named[name] = value
+        self._mine()[name] = value
 
     def get(self, name: str) -> T | None:
         """What this thread calls so, or whoever named it last; None if nobody did."""
-        return getattr(self._own, "named", {}).get(name, self._last.get(name))
+        return self._mine().get(name, self._last.get(name))
+
+    def _mine(self) -> dict[str, T]:
+        named: dict[str, T] = vars(self._own)
+        return named
 
     def __contains__(self, name: str) -> bool:
         return name in self._last
