@@ -137,3 +137,10 @@ def test_training_has_gradients_whatever_its_caller_switched(switched, monkeypat
         assert api.sft("arithmetic", "teacher.jsonl", out="x") == (torch.float32, torch.float32)
         with gradients():
             assert torch.is_grad_enabled()
+
+
+def test_a_run_leaves_its_callers_threads_as_they_were():
+    before = torch.get_num_threads()
+    with gradients():
+        torch.set_num_threads(before + 1)
+    assert torch.get_num_threads() == before

@@ -201,10 +201,11 @@ def run(
 
 @contextmanager
 def gradients() -> Iterator[None]:
-    """Training works whatever its caller has switched: no_grad, inference_mode or autocast."""
+    """Training works whatever its caller has switched: no_grad, inference_mode or autocast. The caller's threads are left as they were."""
     import torch
 
     with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):
