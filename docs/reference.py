@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
 import gradus
-from gradus.cli.app import app
+from gradus.cli.app import CODES, app
 from gradus.cli.commands import attach
 from gradus.pipeline.recipe import Recipe
 
@@ -103,7 +103,7 @@ def _cell(text: str) -> str:
 def commands_page() -> str:
     """One section a command, with its options."""
     attach(app)
-    lines = [NOTE + "# Commands", "", "`gradus COMMAND --help` says the same in a terminal.", ""]
+    lines = [NOTE + "# Commands", "", "`gradus COMMAND --help` says the same in a terminal.", "", CODES, ""]
     for name, command in _commands(get_command(app), "gradus"):
         lines += [f"## `{name}`", "", _cell(command.help or ""), ""]
         rows = [_parameter(each) for each in command.params if not getattr(each, "hidden", False)]

@@ -273,4 +273,4 @@ def test_an_audit_says_before_it_begins_what_cannot_be_used(gradus: Said) -> Non
         (("-n", 0), "'--episodes'"),
     ):
         code, said = gradus("audit", "arithmetic", *words)
-        assert (code, says in " ".join(said.split())) == (2, True), said
+        assert (code, says in " ".join(said.split())) == (3, True), said

@@ -77,7 +77,7 @@ def test_what_takes_several_values_takes_them_one_by_one():
     ],
 )
 def test_what_takes_one_value_refuses_two(words):
-    assert "more than once" in gradus(*words, expect=2).stderr
+    assert "more than once" in gradus(*words, expect=3).stderr
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,17 @@ def test_mistyped_names_get_a_suggestion():
     with pytest.raises(ConfigError, match="did you mean arithmetic"):
         gradus("envs", "aritmetic")
     said = runner.invoke(app, ["adit"])
-    assert said.exit_code == 2
+    assert said.exit_code == 3
     assert "audit" in said.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("audit",), ("audit", "arithmetic", "--budget", "many"), ("doctor", "--moon"), ("memory", "moon"), ("--moon",)],
+)
+def test_wrong_usage_has_not_the_code_of_a_verdict(words):
+    """2 is unresolved of an audit and stop of the doctor: a script took a mistyped option for either."""
+    gradus(*words, expect=3)
 
 
 def test_a_run_is_refused_before_it_trains_if_it_could_not_be_finished(tmp_path):

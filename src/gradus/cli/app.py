@@ -1,8 +1,4 @@
-"""The `gradus` command and what happens when something goes wrong.
-
-Exit codes: 0 done (or healthy, or pass), 1 a verdict of fail or warnings, 2 wrong usage or a verdict of stop,
-3 an error that the message explains, 130 stopped by Ctrl-C, 141 if whoever read the output did not want the rest.
-"""
+"""The `gradus` command and what happens when something goes wrong."""
 
 from __future__ import annotations
 
@@ -10,21 +6,54 @@ import io
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from gradus.core import GradusError, strictness
 from gradus.core.collector import collect_rarely
 from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
+CODES = (
+    "Exit codes: 0 done, healthy or pass; 1 a verdict of fail, or warnings; 2 the verdict unresolved of an audit, or stop of the doctor; "
+    "3 wrong usage, or an error that the message explains; 130 stopped by Ctrl-C; 141 if whoever read the output did not want the rest."
+)
+_BAD_INPUT = 3
 _INTERRUPTED = 130
 _CLOSED_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
 _ANYWHERE = ("--quiet", "--verbose", "--strict")
 
+
+class _Root(TyperGroup):
+    """Wrong usage ends with the code of every other bad input. Typer's own is 2, which is a verdict here."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _as_bad_input():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _as_bad_input():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _as_bad_input() -> Iterator[None]:
+    try:
+        yield
+    except TyperException as error:
+        error.exit_code = _BAD_INPUT
+        raise
+
+
 app = typer.Typer(
     name="gradus",
+    cls=_Root,
+    epilog=CODES,
     help="Train language-model agents with GRPO on the machine you have, and prove that they got better.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -72,11 +101,11 @@ def main() -> None:
     except GradusError as error:
         _say_error()
         typer.echo(str(error), err=True)
-        sys.exit(3)
+        sys.exit(_BAD_INPUT)
     except OSError as error:  # a disk, a file or a right that was not looked at more closely where it was used
         _say_error()
         typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
-        sys.exit(3)
+        sys.exit(_BAD_INPUT)
     except (KeyboardInterrupt, SystemExit) as ended:  # typer makes the code 130 of Ctrl-C, and says nothing
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with the code 1, which is a verdict
             sys.exit(_CLOSED_PIPE)
