@@ -102,6 +102,16 @@ def test_a_users_environment_without_a_panel_gets_one_for_nothing():
     assert _audit(own, "gullible", budget=4200).verdict == "fail"
 
 
+def test_an_audit_that_is_not_settled_names_what_would_settle_it(honest):
+    """It said that the evidence says it, and no command."""
+    separation, *others = honest.checks
+    open_ = replace(honest, checks=[replace(separation, status="unresolved"), *others])
+    assert "the same audit with --episodes 160 would tell more" in open_.summary
+    undeclared = replace(honest, checks=[*others, replace(separation, status="unresolved", measured={})])
+    assert (undeclared.more_episodes, honest.more_episodes) == (None, None)
+    assert "the evidence says what would tell" in undeclared.summary
+
+
 def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     bare = replace(
         SPEC, audit=AuditHints(random_answers=SPEC.audit.random_answers), teacher=None, language=Language(), policies={}

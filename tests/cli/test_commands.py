@@ -217,11 +217,13 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     ("verdict", "code", "says"),
     [
         ("pass", 0, "next: gradus run shop --reward format --set grader=strict"),
-        ("fail", 1, "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit"),
+        ("fail", 1, "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit   # writes audit.json"),
+        ("unresolved", 2, "next: gradus audit shop --grader strict --reward format --seed 2 --episodes 36"),
     ],
 )
 def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, verdict, code, says):
-    result = SimpleNamespace(verdict=verdict, hack=None, show=lambda: None)
+    more = SimpleNamespace(more_episodes=36)
+    result = SimpleNamespace(verdict=verdict, hack=None, show=lambda: None, result=more)
     monkeypatch.setattr("gradus.api.audit", lambda *_, **__: result)
     words = ("audit", "shop", "-g", "strict", "--reward", "format", "-n", 9, "--seed", 2)
     assert says in gradus(*words, expect=code)
@@ -239,8 +241,9 @@ def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
 
 def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
     monkeypatch.setattr("gradus.api.sft", lambda *_, **__: Path("runs/sft/best"))
-    said = gradus("sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3")
-    assert "gradus grpo shop --model runs/sft/best --recipe mine.toml --set grpo.groups=3 --seed 2" in said
+    said = gradus("sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3", "-s", "sft.lr=1")
+    assert "gradus grpo shop --model runs/sft/best --recipe mine.toml --seed 2 --set grpo.groups=3" in said
+    assert "sft.lr" not in said  # it has no effect there
 
 
 def test_suggested_commands_are_quoted(monkeypatch):

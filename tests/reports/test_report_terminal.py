@@ -40,6 +40,16 @@ def test_the_end_of_a_run_shows_every_grader_and_the_true_reward(played: Any) ->
         assert title in text
 
 
+def test_a_quick_run_ends_with_one_table_and_then_the_verdict(played: Any) -> None:
+    """The caution stood first, and 300 lines of figures that prove nothing came after it."""
+    text = printed(show_results(played.results, quick=True))
+    assert text.count("grader v") == 1
+    assert "held-out, 8 episodes, grader v3" in text
+    last = text.strip().splitlines()
+    assert "prove nothing" in "".join(last[-3:])
+    assert text.index("the report has all") < text.index("is graded highest")
+
+
 @pytest.mark.parametrize("width", [80, 60])
 def test_nothing_is_cut_on_a_narrow_terminal(played: Any, width: int) -> None:
     text = printed(show_results(played.results), width=width)

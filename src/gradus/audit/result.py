@@ -11,6 +11,7 @@ from gradus.audit.records import Check, Hack, PanelEpisodes, Point
 from gradus.audit.remedies import remedy_of
 
 SCHEMA = 2
+_BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
 _ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it leaves the grader as it is
 
 
@@ -41,13 +42,23 @@ class AuditResult:
         return verdict_of(self.checks)
 
     @property
+    def more_episodes(self) -> int | None:
+        """How many episodes to try if what is open is a matter of how many there were; None if it is not."""
+        unsure = [each for each in self.checks if each.status == "unresolved" and each.name not in _ADVISORY]
+        counted = all(each.name in _BY_EPISODES and each.measured for each in unsure)  # without figures something is to be declared
+        return 4 * self.episodes if unsure and counted else None  # intervals are half as wide then
+
+    @property
     def summary(self) -> str:
         """One line a person can act on."""
         by = {status: [c.name for c in self.checks if c.status == status] for status in ("fail", "unresolved")}
         if by["fail"]:
             return f"{self.grader} fails {', '.join(by['fail'])}: do not train on it before this is mended."
         if self.verdict == "unresolved":
-            return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; the evidence says what would tell."
+            told = "the evidence says what would tell"
+            if (more := self.more_episodes) is not None:
+                told = f"the same audit with --episodes {more} would tell more (in a recipe: audit.episodes)"
+            return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; {told}."
         return f"{self.grader} passes: nothing here says that training on it would go wrong."
 
     def to_json(self) -> dict[str, Any]:

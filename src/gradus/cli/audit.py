@@ -135,14 +135,18 @@ def command(
 
 
 def _say_next(result: Audit, environment: str, *, grader: str | None, out: Path | None) -> None:
-    """After a pass the run; after a failure the hack, or the same audit with evidence to mend the grader by."""
-    if result.verdict != "fail":
+    """After a pass the run; after a failure the hack, or the same audit with evidence to mend the grader by; if episodes were too few, more."""
+    if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
+        again = same(*(name for name in _SAME if name != "episodes"))
+        next_command("audit", environment, *again, "--episodes", more)
+    elif result.verdict != "fail":
         chosen = ["--set", f"grader={grader}"] if grader else []
         next_command("run", environment, *same("reward", "recipe"), *chosen)
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
     else:
-        next_command("audit", environment, *same(*_SAME), "--out", out or "audit")
+        why = "writes audit.json, a page with the evidence, and the hack if there is one"
+        next_command("audit", environment, *same(*_SAME), "--out", out or "audit", why=why)
 
 
 def _openenv(

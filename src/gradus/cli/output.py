@@ -71,7 +71,7 @@ def same(*names: str) -> list[str]:
     return [word for name in names for word in typed.get(name, ())]
 
 
-def next_command(*words: object) -> None:
-    """The next sensible command, quoted for a shell; nothing after JSON or with --quiet."""
+def next_command(*words: object, why: str = "") -> None:
+    """The next sensible command, quoted for a shell, with what it is for as a comment; nothing after JSON or with --quiet."""
     if not FOR_MACHINES.get() and not quiet():
-        note(f"next: gradus {shlex.join(str(word) for word in words)}")
+        note(f"next: gradus {shlex.join(str(word) for word in words)}{f'   # {why}' if why else ''}")

@@ -42,5 +42,6 @@ def command(
         memory=memory,
     )
     typer.echo(f"model: {best}")
-    again = same("reward", "recipe", "changes", "preset", "memory", "tracker", "seed")
-    next_command("grpo", environment, "--model", best, *again)
+    again = same("reward", "recipe", "preset", "memory", "tracker", "seed")
+    shared = [word for each in changes if not each.startswith("sft.") for word in ("--set", each)]
+    next_command("grpo", environment, "--model", best, *again, *shared)

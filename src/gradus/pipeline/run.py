@@ -8,6 +8,7 @@ from typing import Any
 
 import tomli_w
 from rich.console import Console
+from rich.text import Text
 
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
@@ -88,10 +89,14 @@ def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console
         run_figures(run.folder)
     report = write_report(run.folder)
     results = read_document(run.folder / "results.json", Results)
-    console.print(show_results(results, quick=run.recipe.quick))
+    tables = show_results(results, quick=run.recipe.quick)
+    if not run.recipe.quick:
+        console.print(tables)
     show_promises(console, results.get("promises", []), run.folder, quick=run.recipe.quick)
     show_costs(console, costs)
     console.print(f"report: [bold]{report}[/bold]", highlight=False)
+    if run.recipe.quick:
+        console.print(Text(), tables, sep="\n")  # it ends with the verdict
     return run.folder
 
 

@@ -26,6 +26,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     """(what the template is filled with, what the scripts draw from)."""
     results, about = record.results, record.about or {}
     recipe = _recipe(record.recipe)
+    quick = bool(recipe.get("quick") or (results or {}).get("quick"))
     grpo, sft = training_curves(record)
     data = {
         "scores": score_charts(results),
@@ -43,9 +44,9 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "title": _title(record),
         "run": record.name,
         "facts": _facts(record),
-        "verdict": verdict_on(results, quick=bool(recipe.get("quick") or (results or {}).get("quick"))),
+        "verdict": verdict_on(results, quick=quick),
         "states": STATES,
-        "promises": _promises(record),
+        "promises": [] if quick else _promises(record),  # at toy size all of them are missed
         "kept": _kept(record.promises),
         "actions": actions_used(results, main_condition(results) if results else None),
         "scores": score_tables(results),

@@ -89,13 +89,19 @@ def _label(results: Mapping[str, Any], measure: str) -> str:
 
 
 def show_results(results: Mapping[str, Any], *, quick: bool = False) -> RenderableType:
-    """The verdict and the figures of every condition: what `gradus run`, `gradus eval` and `gradus compare` end with."""
+    """The verdict and the figures of every condition: what `gradus run`, `gradus eval` and `gradus compare` end with.
+
+    At toy size (``quick``) no figure means anything, so there is one table, and the verdict comes last, where it is read.
+    """
     from rich.console import Group
     from rich.text import Text
 
     verdict = verdict_on(results, quick=quick)
     parts: list[RenderableType] = [Text(verdict.headline, style="bold"), *(Text(each) for each in verdict.cautions)]
     first, *others = graders_of(results)
+    if quick and (condition := headline_condition(results)) is not None:
+        where = Text("One table of several: the report has all conditions, graders and differences.", style="dim")
+        return Group(condition_table(results, condition, first), where, Text(), *parts)
     for condition in results.get("conditions") or {}:
         parts += [Text(), condition_table(results, condition, first)]
         parts += [condition_table(results, condition, grader) for grader in others]
