@@ -176,7 +176,7 @@ def test_a_changed_setting_is_named(unbroken: tuple[Path, GrpoResult], lamps_mod
     folder = unbroken[0]
     with pytest.raises(ConfigError, match=r"lr was 0\.003 and is now 0\.1"):
         train_grpo(lamps_model, lamps(), settings(lr=0.1), folder, resume=True, live=False)
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="holds a run already; go on with --resume"):
         train_grpo(lamps_model, lamps(), settings(), folder, live=False)
 
 

@@ -101,6 +101,16 @@ def test_every_preset_of_a_gpu_fits_what_its_summary_says() -> None:
     assert any("of 22.0 GiB" in text for _, text in as_rows(plan))
 
 
+@pytest.mark.parametrize(("hours", "says"), [(0.002, "under 1 min"), (0.081, "5 min"), (2.25, "2.2 h")])
+def test_a_forecast_says_that_it_is_of_grpo_alone_and_in_fitting_units(hours: float, says: str) -> None:
+    """Five minutes stood there as 0.08 h, and a nano model as 0.00 GiB; audit, teaching, SFT and evaluation seemed to be in it."""
+    plan = make_plan(THREE_B, GrpoConfig(), LENGTHS, GPU)
+    of_a_step = {"rollout": 3600 * hours / plan.steps}
+    rows = dict(as_rows(replace(plan, seconds=of_a_step, memory={"weights": 3e6, "cache": 3e9})))
+    assert rows[f"GRPO, {plan.steps} steps"] == f"{says}; audit, teaching, SFT and evaluation come on top"
+    assert (rows["memory: weights"], rows["memory: cache"]) == ("2.9 MiB", "2.79 GiB")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

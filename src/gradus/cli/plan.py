@@ -1,4 +1,4 @@
-"""`gradus plan`: memory, time and money of a run, before it starts."""
+"""`gradus plan`: memory, time and money of GRPO, before it starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def command(
     quick: bool = QUICK,
     json_file: str | None = JSON,
 ) -> None:
-    """Forecast a run of a recipe; what cannot fit is refused with the setting to change."""
+    """Forecast the GRPO of a recipe; what cannot fit is refused with the setting to change."""
     import gradus
     from gradus.api.training import recipe_or_data
     from gradus.core import ConfigError

@@ -152,11 +152,20 @@ def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hard
     return {"rollout": rollout, "train": train, "update": update * config.epochs * config.minibatches}
 
 
+def _size(value: float) -> str:
+    return f"{value / GIB:.2f} GiB" if value >= 0.1 * GIB else f"{value / 2**20:.1f} MiB"
+
+
+def _time(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else "under 1 min"
+
+
 def as_rows(plan: Plan) -> list[tuple[str, str]]:
     """The forecast as lines for a person."""
-    rows = [(f"memory: {name}", f"{value / GIB:.2f} GiB") for name, value in plan.memory.items()]
-    rows.append((f"peak, while {plan.moment}", f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB"))
+    rows = [(f"memory: {name}", _size(value)) for name, value in plan.memory.items()]
+    rows.append((f"peak, while {plan.moment}", f"{_size(plan.peak)} of {plan.hardware.memory / GIB:.1f} GiB"))
     rows += [(f"a step: {name}", f"{value:.1f} s") for name, value in plan.seconds.items()]
-    rows.append((f"{plan.steps} steps", f"{plan.hours:.2f} h"))
+    others = "audit, teaching, SFT and evaluation come on top"
+    rows.append((f"GRPO, {plan.steps} steps", f"{_time(plan.hours)}; {others}"))
     rows.append(("cost", "no price given" if plan.cost is None else f"${plan.cost:.2f}"))
     return rows
