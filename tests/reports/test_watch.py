@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from gradus.core import ConfigError
 from gradus.core.members import pack
 from gradus.pipeline.watch import progress_of, watch_app
 from gradus.rollouts import write_episodes
@@ -118,6 +119,26 @@ def test_a_run_of_several_seeds_is_followed_seed_by_seed(tmp_path: Path) -> None
     assert [series["name"] for series in client.get("/data").json()["grpo"][0]["series"]] == ["seed 0", "seed 1"]
     both = TestClient(watch_app({"a": tmp_path, "b": tmp_path / "seed-0"})).get("/data").json()["grpo"][0]
     assert [series["name"] for series in both["series"]] == ["a, seed 0", "a, seed 1", "b"]
+
+
+def test_the_page_of_several_runs_says_what_each_has_shown(run: Path, tmp_path: Path, played: Any) -> None:
+    """It said that nothing was evaluated, led to an empty section, and called itself a file that loads nothing."""
+    run = run / "done"
+    (run / "grpo").mkdir(parents=True)
+    (run / "grpo" / "metrics.jsonl").write_text(_steps(1, 5))
+    (run / "results.json").write_text(json.dumps(played.results))
+    page = TestClient(watch_app({"done": run, "begun": tmp_path})).get("/").text
+    assert "Nothing was evaluated yet" not in page
+    assert "graded highest on in-distribution" in page.partition("done: ")[2]
+    assert "begun: nothing was evaluated yet" in page
+    assert "How it was made" not in page
+    assert "it loads nothing" not in page
+
+
+def test_a_file_cannot_be_watched(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=r"empty\.jsonl is a file; a run is watched by its folder"):
+        watch_app({"run": tmp_path / "empty.jsonl"})
 
 
 def test_a_run_that_has_not_begun_and_several_runs_have_a_page(run: Path, tmp_path: Path) -> None:

@@ -34,8 +34,11 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
     """The page at /, its data at /data, one evaluated episode at /episode?number=0, the numbers of those that hold a text at
     /search?text=WORDS, and /events, which tells when the runs wrote something.
 
-    Requests for other hosts are refused.
+    Requests for other hosts are refused. Raises ConfigError if a run is a file: nothing would ever come.
     """
+    for folder in runs.values():
+        if folder.is_file():
+            raise ConfigError(f"{folder} is a file; a run is watched by its folder, as in gradus watch {folder.parent}")
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -112,8 +115,12 @@ def _evaluated(runs: Mapping[str, Path]) -> Path:
 def live_record(runs: Mapping[str, Path]) -> RunRecord:
     """One run as its report would show it, with diagnoses and episodes of now; several runs with their curves over each other."""
     if len(runs) > 1:
-        lines = [read_run(folder).grpo_lines(name) for name, folder in runs.items()]
-        return RunRecord(name=", ".join(runs), overlaid={name: each for run in lines for name, each in run.items()})
+        records = {name: read_run(folder) for name, folder in runs.items()}
+        return RunRecord(
+            name=", ".join(runs),
+            overlaid={line: each for name, run in records.items() for line, each in run.grpo_lines(name).items()},
+            watched={name: run.results for name, run in records.items()},
+        )
     (folder,) = runs.values()
     record = read_run(folder)
     if record.doctor is None and (record.sft or record.grpo):
@@ -145,7 +152,7 @@ def _place(folder: Path) -> str:
     sft, grpo = (read_lines(folder / stage / "metrics.jsonl", stage, []) for stage in ("sft", "grpo"))
     steps = [line for line in grpo if line.get("kind") == "step"]
     if not steps:
-        return f"SFT, step {sft[-1].get('step')}" if sft else "nothing was trained yet"
+        return f"SFT, step {sft[-1].get('step')}" if sft else "nothing was trained yet; the page waits for it"
     last = steps[-1].get("step") or 0
     total = (
         read_document(folder / "grpo" / "config.json", dict[str, Any]).get("max_steps")

@@ -14,7 +14,7 @@ from gradus.reports.results import figure, main_condition
 from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
 from gradus.reports.terms import actions_used, explanations
-from gradus.reports.verdict import verdict_on
+from gradus.reports.verdict import verdict_on, verdict_on_each
 from gradus.stats import format_interval, format_number
 
 Json = dict[str, Any]
@@ -44,7 +44,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "title": _title(record),
         "run": record.name,
         "facts": _facts(record),
-        "verdict": verdict_on(results, quick=quick),
+        "verdict": verdict_on_each(record.watched) if record.watched else verdict_on(results, quick=quick),
         "states": STATES,
         "promises": [] if quick else _promises(record),  # at toy size all of them are missed
         "kept": _kept(record.promises),
@@ -64,6 +64,9 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "settings": record.settings,
         "seeds": record.seeds,
         "missing": record.missing,
+        "has_made": any(
+            (about.get("graders"), about.get("conditions"), record.settings, record.seeds, record.recipe, record.missing)
+        ),
         "has_own": any(is_own(row.name) for table in score_tables(results)[:1] for row in table.rows),
         "has_grpo": bool(data["curves"]["grpo"]),
         "has_sft": bool(data["curves"]["sft"]),
@@ -97,7 +100,7 @@ def _sections(context: Json) -> list[Json]:
         ("audit", "Audit", context["audit"]),
         ("episodes", "Episodes", context["has_episodes"]),
         ("costs", "Costs", context["costs"]),
-        ("made", "How it was made", True),
+        ("made", "How it was made", context["has_made"]),
     )
     return [{"id": key, "name": name} for key, name, there in candidates if there]
 

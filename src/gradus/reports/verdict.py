@@ -81,6 +81,20 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     )
 
 
+def verdict_on_each(results: Mapping[str, Json | None]) -> Verdict:
+    """What each of several runs has shown by itself. That none is held against another is said first."""
+    cautions = [
+        f"{name}: {verdict_on(each).headline if each else 'nothing was evaluated yet'}" for name, each in results.items()
+    ]
+    quick = [name for name, each in results.items() if each and each.get("quick")]
+    cautions += [f"{name} is a quick run, whose figures prove nothing." for name in quick]
+    return Verdict(
+        headline=f"The curves of {len(results)} runs over each other. gradus compare says how finished ones differ.",
+        claims={},
+        cautions=cautions,
+    )
+
+
 def _reach(results: Json) -> str:
     seeds = len(results.get("seeds") or ())
     if seeds < 2:
