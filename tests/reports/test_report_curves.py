@@ -39,6 +39,13 @@ def test_figures_that_are_never_there_have_no_chart() -> None:
     assert sft_curves([{"kind": "sft", "step": 1, "loss": None}]) == []
 
 
+def test_the_first_steps_of_sft_do_not_press_all_others_together() -> None:
+    fallen = [{"kind": "sft", "step": number, "loss": 14.0 if number < 5 else 1.0} for number in range(100)]
+    assert sft_curves(fallen)[0].top == 1.1
+    level = [{"kind": "sft", "step": number, "loss": 1.0 + number / 1000} for number in range(100)]
+    assert sft_curves(level)[0].top is None
+
+
 def test_kinds_of_one_metric_share_a_chart() -> None:
     lines = [
         step(1, metrics={"recall": 0.5, "recall/late": 0.1}),

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from gradus.reports import write_eval_report
+from gradus.reports import render_report, write_eval_report
+from gradus.reports.curves import grpo_curves
+from gradus.reports.run_files import RunRecord
+from tests.fakes import results_document
 
 CHROMIUM = next(
     (match for name in ("chromium", "chromium-browser", "google-chrome") if (match := shutil.which(name))), None
@@ -84,6 +87,26 @@ setTimeout(async () => {
   frames.forEach((frame) => frame.remove());
 }, 1500);
 </script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(tmp_path: Path) -> None:
+    """A legend gave the last single step beside the swatch of the running mean, and the axis of scores began at the untrained model."""
+    steps = [{"kind": "step", "step": number, "reward_mean": 0.5 + 0.2 * (-1) ** number} for number in range(40)]
+    scores = {"grpo": 0.8, "sft": 0.7, "heuristic": 0.3, "base": -9.0}
+    policies = {name: {"reward": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}} for name, mean in scores.items()}
+    results = results_document("rhythm")
+    results["conditions"]["main"]["policies"] = policies
+    page = tmp_path / "report.html"
+    page.write_text(render_report(RunRecord(name="run", results=results, grpo=steps)), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    ((smooth, *_),) = [line.series for line in grpo_curves(steps)]
+    assert re.findall(r'class="reading">([^<]*)<', seen)[0] == f"{smooth.smooth[-1]:.3f}"
+    assert "step →" in seen
+    chart = seen.partition('id="scores-chart"')[2].partition("<details")[0]
+    assert len(re.findall(r'<path class="dot"', chart)) == 1  # base, as an arrow
+    assert [float(each.replace("−", "-")) for each in re.findall(r'class="tick"[^>]*>([^<]*)<', chart)][0] > 0
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")

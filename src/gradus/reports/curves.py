@@ -32,13 +32,14 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One chart. ``x`` names what its series go along."""
+    """One chart. ``x`` names what its series go along. ``top``: where the axis ends, if a few values lie far above all others."""
 
     title: str
     note: str
     series: Sequence[Series] = field(default=())
     marks: Sequence[Mark] = ()
     x: str = "step"
+    top: float | None = None
 
 
 SFT = (
@@ -77,7 +78,8 @@ GRPO = (
 def sft_curves(records: Sequence[Json]) -> list[Curve]:
     """The curves of SFT that have any values."""
     steps = [record for record in records if record.get("kind", "sft") == "sft"]
-    return _drawn([_keyed(steps, *spec) for spec in SFT])
+    curves = _drawn([_keyed(steps, *spec) for spec in SFT])
+    return [replace(each, top=_top(each)) if each.title == "Loss" else each for each in curves]
 
 
 def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list[Curve]:
@@ -125,6 +127,15 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
     return [replace(curve, marks=marks) for curve in _drawn(curves)]
 
 
+def _top(curve: Curve) -> float | None:
+    """Where the axis ends so that the first steps do not press all others together; None if they do not."""
+    values = sorted(value for series in curve.series for value in series.y if value is not None)
+    if len(values) < 20:
+        return None
+    most = values[int(0.85 * len(values))]
+    return 1.1 * most if values[-1] > 1.5 * most > 0 else None
+
+
 def reward_by_minutes(sft: Sequence[Json], grpo: Sequence[Json]) -> list[Curve]:
     """The reward against the minutes of training, SFT and GRPO without validations; empty if no step says how long it took."""
     logged = {int(record["step"]): _finite(record.get("seconds")) or 0.0 for record in sft if "step" in record}
@@ -154,7 +165,7 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
             chosen = {name: next(curve for curve in curves if curve.title == title) for name, curves in runs.items()}
             series = [replace(curve.series[0], name=name) for name, curve in chosen.items()]
             charts.append(replace(next(iter(chosen.values())), series=series, marks=()))
-    return charts
+    return [replace(each, top=_top(each)) if each.top is not None else each for each in charts]
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:

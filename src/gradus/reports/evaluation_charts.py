@@ -35,7 +35,8 @@ def outcome_curves(results: Mapping[str, Any] | None, condition: str | None = No
         series = _fewest(series)
         against = [other for other in lines if _home(other, lines) == name]
         series += [{**lines[other][0], "name": _spaced(other.removesuffix(name))} for other in against]
-        charts.append({"title": _spaced(name), "note": "mean over the episodes", "x": "point", "series": series})
+        along = name.rpartition("_by_")[2] if "_by_" in name else "point"
+        charts.append({"title": _spaced(name), "note": "mean over the episodes", "x": _spaced(along), "series": series})
     return charts
 
 

@@ -104,7 +104,8 @@ function path(points) {
     .join("");
 }
 
-// spec: {series: [{name, x, y, smooth, dots}], marks: [{x, name}], limits, truth: {name: value}, height, label, xName, link, slots}
+// spec: {series: [{name, x, y, smooth, dots}], marks: [{x, name}], limits, top, truth: {name: value}, height, label, xName, link, slots}
+// top: where the axis ends, if some values lie far above the others; those are drawn at its end, with an arrow that says how far they go.
 // link: {get(): index, set(index), on(listener)} ties the cursor to something outside, by index into x.
 function lineChart(host, spec) {
   const many = spec.series.length > 1;
@@ -125,7 +126,9 @@ function lineChart(host, spec) {
   if (!spec.link) legend.append(place);
 
   const all = spec.series.flatMap((series) => [...series.y, ...(series.smooth ?? [])]);
-  const [low, high] = extent([...all, ...Object.values(truth)], spec.limits);
+  const most = Math.max(...all.filter(known));
+  const cut = known(spec.top) && most > spec.top;
+  const [low, high] = extent([...(cut ? all.map((value) => (known(value) ? Math.min(value, spec.top) : value)) : all), ...Object.values(truth)], spec.limits);
   const xs = [...new Set(spec.series.flatMap((series) => series.x))].sort((a, b) => a - b);
   const [first, last] = [xs[0] ?? 0, xs[xs.length - 1] ?? 1];
   const [from, to] = spec.slots ? [0.5, spec.slots + 0.5] : [first, last];  // turns have a width, as in bars and strips
@@ -136,7 +139,7 @@ function lineChart(host, spec) {
   const read = (x) => {
     at = x;
     spec.series.forEach((series, index) => {
-      const value = x === null ? lastKnown(series.y) : series.y[nearest(series.x, x)];
+      const value = x === null ? lastKnown(thick(series)) : series.y[nearest(series.x, x)];
       readings[index].textContent = write(value);
     });
     place.textContent = x === null ? "" : `${spec.xName ?? "step"} ${write(x)}`;
@@ -166,14 +169,17 @@ function lineChart(host, spec) {
   }
 
   mount(stage, (width) => {
-    const height = spec.height ?? 150;
-    const frame = { left: 46, right: width - 8, top: 8, bottom: height - 22 };
+    const named = !spec.link;  // the turns of an episode have a slider
+    const height = (spec.height ?? 150) + (named ? 13 : 0);
+    const frame = { left: 46, right: width - 8, top: 8, bottom: height - (named ? 35 : 22) };
     scale = (x) => frame.left + ((x - from) / (to - from || 1)) * (frame.right - frame.left);
-    const up = (y) => frame.bottom - ((y - low) / (high - low)) * (frame.bottom - frame.top);
+    const up = (y) => frame.bottom - ((Math.min(y, high) - low) / (high - low)) * (frame.bottom - frame.top);
     const picture = svg("svg", { width, height, "aria-hidden": "true" });
     levels(picture, frame, ticks(low, high, height < 100 ? 2 : 4), up);
+    if (named) picture.append(svg("text", { class: "tick", x: frame.right, y: height - 5, "text-anchor": "end" }, `${spec.xName ?? "step"} →`));
+    if (cut) picture.append(svg("text", { class: "tick", x: frame.right, y: frame.top + 4, "text-anchor": "end" }, `↑ up to ${write(most)}`));
     for (const { at: tick, text } of ticks(first, last, Math.max(2, Math.floor(width / 60)), xs.every(Number.isInteger))) {
-      picture.append(svg("text", { class: "tick", x: scale(tick), y: height - 6, "text-anchor": "middle" }, text));
+      picture.append(svg("text", { class: "tick", x: scale(tick), y: frame.bottom + 16, "text-anchor": "middle" }, text));
     }
     for (const [place, mark] of (spec.marks ?? []).entries()) {  // names of short stages stand below each other
       picture.append(
@@ -222,6 +228,9 @@ function nearest(values, x) {
   return best;
 }
 
+// What the swatch of a line stands for: the running mean where there is one. A single step says little.
+const thick = (series) => (series.smooth?.length ? series.smooth : series.y);
+
 function lastKnown(values) {
   for (let index = values.length - 1; index >= 0; index -= 1) if (known(values[index])) return values[index];
   return null;
@@ -229,14 +238,14 @@ function lastKnown(values) {
 
 function spoken(spec) {
   const parts = spec.series.map((series) => {
-    const values = series.y.filter(known);
+    const values = thick(series).filter(known);
     return `${series.name} from ${write(values[0])} to ${write(values[values.length - 1])}`;
   });
   const stages = (spec.marks ?? []).map((mark) => `${mark.name} begins at ${write(mark.x)}`);
   return `${spec.label ?? "Chart"}: ${[...parts, ...stages].join("; ")}`;
 }
 
-// rows: [{name, mean, low, high, strong}], one dot with its interval each, on the axis `range`.
+// rows: [{name, mean, low, high, strong}], one dot with its interval each, on the axis `range`. What leaves it ends in an arrow there.
 function dotChart(host, { rows, range, label }) {
   const said = rows.filter((row) => known(row.mean)).map((row) => `${row.name} ${write(row.mean, 3)}`);
   const stage = html("div", { class: "stage", role: "img", "aria-label": `${label}: ${said.join(", ")}` });
@@ -262,10 +271,14 @@ function dotChart(host, { rows, range, label }) {
         return;
       }
       const group = svg("g", { class: row.strong ? "c1" : "c0" });
-      if (known(row.low) && known(row.high)) {
-        group.append(svg("line", { class: "whisker", x1: x(row.low), x2: x(row.high), y1: y, y2: y }));
+      const inside = row.mean >= low && row.mean <= high;
+      if (known(row.low) && known(row.high) && row.high > low && row.low < high) {
+        group.append(svg("line", { class: "whisker", x1: x(Math.max(row.low, low)), x2: x(Math.min(row.high, high)), y1: y, y2: y }));
       }
-      group.append(row.strong
+      for (const [leaves, at, way] of [[Math.min(row.mean, row.low ?? row.mean) < low, frame.left, -1], [Math.max(row.mean, row.high ?? row.mean) > high, frame.right, 1]]) {
+        if (leaves) group.append(svg("path", { class: "dot", d: `M${at + 5 * way} ${y}l${-6 * way} -4v8z` }));
+      }
+      if (inside) group.append(row.strong
         ? svg("rect", { class: "dot", x: x(row.mean) - 4.5, y: y - 4.5, width: 9, height: 9, transform: `rotate(45 ${x(row.mean)} ${y})` })
         : svg("circle", { class: "dot", cx: x(row.mean), cy: y, r: 4.5 }));
       picture.append(group, svg("text", { class: row.strong ? "value strong" : "value", x: width - 2, y: y + 4, "text-anchor": "end" }, write(row.mean, 3)));

@@ -19,7 +19,7 @@ function drawPart(part, curves) {
     const host = place < FIRST || curves.length === FIRST + 1 ? part : more;
     const figure = html("figure", { class: "panel" }, html("figcaption", {}, curve.title, html("small", {}, curve.note)));
     host.append(figure);
-    lineChart(figure, { series: curve.series, marks: curve.marks, label: curve.title, xName: curve.x ?? "step" });
+    lineChart(figure, { series: curve.series, marks: curve.marks, label: curve.title, xName: curve.x ?? "step", top: curve.top });
   }
 }
 
@@ -28,6 +28,15 @@ drawCurves(data.curves);
 const scores = document.getElementById("scores-chart");
 if (scores && data.scores) scoresChart(scores, data.scores);
 
+// What the axis holds: the untrained model lies far off, and a wide interval may, too; they would hide what was gained.
+function near(rows) {
+  const others = rows.filter((row) => row.name !== "base");
+  const held = others.flatMap((row) => (row.strong ? [row.mean, row.low, row.high] : [row.mean])).filter(known);
+  const room = 0.25 * (Math.max(...held) - Math.min(...held));
+  const [low, high] = [Math.min(...held) - room, Math.max(...held) + room];
+  return others.flatMap((row) => [row.mean, row.low, row.high]).map((value) => (known(value) ? clamp(value, low, high) : value));
+}
+
 function scoresChart(host, scores) {
   const measures = scores.measures;
   const pick = html("select", { id: "pick-measure", onchange: draw }, measures.map((measure) => html("option", { value: measure.key }, measure.name)));
@@ -35,7 +44,8 @@ function scoresChart(host, scores) {
   host.append(html("div", { class: "controls" }, html("label", { for: "pick-measure" }, "Figure", pick)), grid);
   function draw() {
     const chosen = measures.find((measure) => measure.key === pick.value) ?? measures[0];
-    const bounds = extent(chosen.conditions.flatMap((condition) => condition.rows.flatMap((row) => [row.mean, row.low, row.high])));
+    const rows = chosen.conditions.flatMap((condition) => condition.rows);
+    const bounds = extent(rows.some((row) => row.strong) ? near(rows) : rows.flatMap((row) => [row.mean, row.low, row.high]));
     grid.replaceChildren(...chosen.conditions.map((condition) => {
       const figure = html("figure", { class: "panel" }, html("figcaption", {}, condition.name, html("small", {}, condition.note)));
       return figure;
