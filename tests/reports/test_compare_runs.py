@@ -5,20 +5,35 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import gradus
 from gradus.core import ConfigError, StorageError
 from gradus.core.strictness import VARIABLE
 from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
+from gradus.reports import show_results
 from gradus.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
 from tests.fakes import results_document
+
+
+POLICY = {
+    "components": {},
+    "curves": {},
+    "episodes": 8,
+    "failed": 0,
+    "failures": {},
+    "ungraded": 0,
+    "truncated": 0,
+    "invalid_actions": None,
+}
 
 
 def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
@@ -28,7 +43,7 @@ def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
     episodes = [replace(episode, policy="grpo") for group in groups for episode in group.episodes]
     write_episodes(folder / "eval" / "episodes.jsonl.gz", episodes, environment="rhythm")
     results = results_document("rhythm")
-    results["conditions"] = {"in-distribution": results["conditions"]["main"]}
+    results["conditions"] = {"in-distribution": {**results["conditions"]["main"], "policies": {"grpo": POLICY}}}
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "recipe.toml").write_text(f'environment = "rhythm"\n[grpo]\nlr = {lr}\ngroups = 8\n')
     (folder / "grpo").mkdir()
@@ -57,6 +72,24 @@ def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:
         recipe.write("group_size = 3\n[teach]\nenabled = true\n")  # as it is if nothing is said
     size = GrpoConfig().group_size
     assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"]), ("grpo.group_size", ["3", str(size)])]
+
+
+def test_runs_of_other_tasks_and_quick_ones_are_said_to_be_so(runs: dict[str, Path]) -> None:
+    """Ten of a hundred tasks were shared, and "100 episodes" stood there for both; that one was a quick run was said nowhere."""
+    assert "tasks" not in compare_runs(runs)
+    file = runs["high"] / "eval" / "episodes.jsonl.gz"
+    stored = read_episodes(file).episodes[:3]
+    write_episodes(file, [*stored, replace(stored[0], policy="sft")], environment="rhythm")
+    results = json.loads((runs["high"] / "results.json").read_text())
+    (runs["high"] / "results.json").write_text(json.dumps({**results, "quick": True}))
+    document = compare_runs(runs)
+    assert document["tasks"] == {"in-distribution": {"shared": 3, "runs": {"low": 8, "high": 3}}}
+    cautions = " ".join(verdict_on(document).cautions)
+    assert "over the tasks that all runs have, means over each run's own: in-distribution 3 (low 8, high 3)" in cautions
+    assert "figures prove nothing: high" in cautions
+    console = Console(file=StringIO(), width=100)
+    console.print(show_results(document))
+    assert "in-distribution, low 8, high 3 episodes, grader v3" in console.file.getvalue()
 
 
 def test_p_is_corrected_over_pairs(runs: dict[str, Path]) -> None:

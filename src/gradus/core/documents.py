@@ -102,6 +102,13 @@ class PromiseOutcome(TypedDict):
     met: bool | None
 
 
+class TaskCounts(TypedDict):
+    """How many tasks each compared run was evaluated on, and how many all have."""
+
+    shared: int
+    runs: dict[str, int]
+
+
 class Results(TypedDict):
     """``results.json`` and what ``gradus eval --json`` writes."""
 
@@ -119,6 +126,8 @@ class Results(TypedDict):
     one_checkpoint: NotRequired[
         list[str]
     ]  # runs of one training seed in a comparison, whose own seed no interval takes into account
+    quick_runs: NotRequired[list[str]]  # runs at toy size in a comparison
+    tasks: NotRequired[dict[str, TaskCounts]]  # of the conditions of a comparison in which runs have not the same ones
     promises: NotRequired[list[PromiseOutcome]]
     quick: NotRequired[bool]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import ConfigError, Episode
-from gradus.core.documents import Results, read_document
+from gradus.core.documents import Results, TaskCounts, read_document
 from gradus.core.files import read_toml
 from gradus.core.members import stored_file
 from gradus.core.stage_files import changed_since
@@ -50,7 +50,8 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
 
     ``policy``: the policy of each run; if None the best trained one that all of them were evaluated with. p-values are
     corrected (Holm) over conditions and pairs. ``one_checkpoint`` names the runs of one training seed, whose own seed no interval takes
-    into account. Raises ConfigError if the runs share no environment, grading, policy or task.
+    into account. ``quick_runs`` names those at toy size. ``tasks``: how many tasks runs have and share, where they have not the same ones.
+    Raises ConfigError if the runs share no environment, grading, policy or task.
     """
     from gradus.evaluation import compare_seeds
 
@@ -62,15 +63,13 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
     grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
     _graded_alike(runs, environment)
-    files = {name: _episodes(folder) for name, folder in runs.items()}
-    shared = set.intersection(
-        *({episode.policy for episodes in of_seeds.values() for episode in episodes} for of_seeds in files.values())
-    )
+    shared = set.intersection(*(_policies(each) for each in stored.values()))
     chosen = policy or next((name for name in STUDENTS if name in shared), None)
     if chosen is None or chosen not in shared:
         raise ConfigError(
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
+    files = {name: _episodes(folder, chosen) for name, folder in runs.items()}
     rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
     recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
     spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load_registered(environment)
@@ -81,7 +80,26 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     single = [name for name, of_seeds in files.items() if len(of_seeds) == 1]
     if single and CHECKPOINTS.get(chosen, ("model",))[0] != "model":
         document["one_checkpoint"] = single
+    if quick := [name for name, each in stored.items() if each.get("quick")]:
+        document["quick_runs"] = quick
+    if tasks := {name: counted for name, of_runs in rollouts.items() if (counted := _unlike_tasks(of_runs)) is not None}:
+        document["tasks"] = tasks
     return document
+
+
+def _unlike_tasks(of_runs: Mapping[str, Mapping[int, Sequence[Episode]]]) -> TaskCounts | None:
+    """How many tasks each run has and how many all have; None if all have the same ones."""
+    seeds = {
+        name: {each.task.seed for episodes in of_seeds.values() for each in episodes} for name, of_seeds in of_runs.items()
+    }
+    shared = set.intersection(*seeds.values())
+    counts = {name: len(each) for name, each in seeds.items()}
+    same = all(count == len(shared) for count in counts.values())
+    return None if same else {"shared": len(shared), "runs": counts}
+
+
+def _policies(results: Results) -> set[str]:
+    return {name for condition in results["conditions"].values() for name in condition["policies"]}
 
 
 def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
@@ -222,16 +240,16 @@ def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str
     return render_report(record)
 
 
-def _episodes(folder: Path) -> dict[int, Sequence[Episode]]:
-    """The evaluation's episodes by training seed; a run of one seed has them under 0."""
+def _episodes(folder: Path, policy: str) -> dict[int, Sequence[Episode]]:
+    """A policy's episodes of the evaluation by training seed; a run of one seed has them under 0."""
     if seeds := seed_folders(folder):
-        return {int(name.removeprefix("seed ")): _stored(each) for name, each in seeds.items()}
-    return {0: _stored(folder)}
+        return {int(name.removeprefix("seed ")): _stored(each, policy) for name, each in seeds.items()}
+    return {0: _stored(folder, policy)}
 
 
-def _stored(folder: Path) -> Sequence[Episode]:
+def _stored(folder: Path, policy: str) -> Sequence[Episode]:
     path = stored_file(folder / "eval" / "episodes.jsonl.gz")
-    stored = read_episodes(path)
+    stored = read_episodes(path, policy=policy)
     for problem in (*stored.problems, *changed_since(path)):
         go_around(problem, "the other episodes are compared")
     return stored.episodes
@@ -240,7 +258,7 @@ def _stored(folder: Path) -> Sequence[Episode]:
 def _same(values: Mapping[str, Any], what: str) -> str:
     if len(set(values.values())) > 1:
         raise ConfigError(
-            f"the runs have not the same {what} ({', '.join(f'{name}: {value}' for name, value in values.items())}); "
+            f"the runs do not have the same {what} ({', '.join(f'{name}: {value}' for name, value in values.items())}); "
             "only what was measured in one way can be compared"
         )
     return str(next(iter(values.values())))

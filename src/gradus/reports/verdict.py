@@ -70,6 +70,10 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
         cautions.append(_reach(results))
     if single := results.get("one_checkpoint"):
         cautions.append(_single(single))
+    if of_runs := results.get("quick_runs"):
+        cautions.append(f"At toy size, so that its figures prove nothing: {', '.join(of_runs)}.")
+    if tasks := results.get("tasks"):
+        cautions.append(_unlike(tasks))
     pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
     if pairs and max(pairs) < FEWEST:
         cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
@@ -101,6 +105,15 @@ def _reach(results: Json) -> str:
         return "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
     wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
     return f"Intervals are over {seeds} training seeds and the tasks, both taken as drawn.{wide}"
+
+
+def _unlike(tasks: Mapping[str, Json]) -> str:
+    """Over which tasks runs are compared that were not evaluated on the same ones."""
+    told = [
+        f"{condition} {counts['shared']} ({', '.join(f'{name} {count}' for name, count in counts['runs'].items())})"
+        for condition, counts in tasks.items()
+    ]
+    return f"Differences are over the tasks that all runs have, means over each run's own: {'; '.join(told)}."
 
 
 def _single(names: Sequence[str]) -> str:
