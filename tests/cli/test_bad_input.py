@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from gradus.cli import main
+from gradus.pipeline.state import RunState
 from gradus.rollouts import read_episodes
 
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "sft.threads=1"]
@@ -77,6 +78,21 @@ def test_a_missing_model_folder(gradus: Said, tmp_path: Path) -> None:
         code, said = gradus(*words, "-m", tmp_path / "nope", "-o", tmp_path / "out")
         assert (code, "there is no model folder" in said) == (3, True), said
         assert not (tmp_path / "out").exists()  # so that the same folder takes the corrected command
+
+
+def test_a_missing_model_is_said_before_what_else_stands_in_the_folder(gradus: Said, tmp_path: Path) -> None:
+    """A mistyped --model was answered with --redo, which would have thrown the run away."""
+    state = RunState(tmp_path / "out", redo=False)
+    with state.doing("model", {"seed": 99}):
+        pass
+    code, said = gradus("run", "rhythm", "--quick", "-m", tmp_path / "nope", "-o", tmp_path / "out")
+    assert (code, "there is no model folder" in said, "--redo" in said) == (3, True, False), said
+
+
+def test_a_report_of_a_folder_without_a_run_is_refused(gradus: Said, tmp_path: Path) -> None:
+    code, said = gradus("report", tmp_path)
+    assert (code, "holds nothing of a run" in said) == (3, True), said
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_folder_means_its_best_model(gradus: Said, warm_started: Path, lessons: Path) -> None:

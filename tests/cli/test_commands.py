@@ -246,10 +246,20 @@ def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
     assert "sft.lr" not in said  # it has no effect there
 
 
+@pytest.mark.parametrize(("nano", "says"), [(True, "show runs/shop --last"), (False, "chat runs/shop")])
+def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, says):
+    """`gradus chat` was the next command, and a model of 750 words is none to chat with."""
+    monkeypatch.setattr("gradus.run", lambda *_, **__: SimpleNamespace(folder=Path("runs/shop")))
+    monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: nano)
+    assert f"next: gradus {says}" in gradus("run", "shop")
+
+
 def test_suggested_commands_are_quoted(monkeypatch):
     exported = SimpleNamespace(path=Path("my model"), gap=None, parameters=1, dtype="float32")
     monkeypatch.setattr("gradus.api.export", lambda *_, **__: exported)
     assert "gradus chat 'my model' " in gradus("export", "run", "my model")
+    monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: True)
+    assert "gradus chat" not in gradus("export", "run", "my model")
     package = SimpleNamespace(folder=Path("my env"), files=(), locked=True, oracle=True)
     monkeypatch.setattr("gradus.api.package_environment", lambda *_, **__: package)
     said = gradus("package-env", "shop", "my env")

@@ -26,6 +26,7 @@ def command(
     """Write model, tokenizer, generation config and a model card with the evaluation table; or the evaluation as logs."""
     from gradus import api
     from gradus.core import ConfigError
+    from gradus.policies.local.folders import is_nano
 
     if kind not in ("model", "inspect"):
         raise ConfigError(f"--format is model or inspect, got {kind!r}")
@@ -39,4 +40,5 @@ def command(
     typer.echo(f"{exported.path}: {exported.parameters:,} parameters in {exported.dtype}{merged}")
     if not quiet():
         path = str(exported.path)
-        typer.echo(f"use it: gradus chat {shlex.quote(path)}   or   transformers.pipeline('text-generation', {path!r})")
+        chat = "" if is_nano(exported.path) else f"gradus chat {shlex.quote(path)}   or   "  # a nano model is none to chat with
+        typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")

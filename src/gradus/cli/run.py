@@ -38,6 +38,8 @@ def command(
     """Do everything: from a teacher to a trained model and the proof that it got better."""
     import gradus
     from gradus.api.training import recipe_or_data
+    from gradus.policies.local.folders import is_nano
+    from gradus.reports.run_files import shown_folder
 
     data, recipe = recipe_or_data(environment, recipe)
     result = gradus.run(
@@ -57,4 +59,7 @@ def command(
         seeds=seeds,
         parallel=parallel,
     )
-    next_command("chat", result.folder)
+    if is_nano(result.folder):  # it knows the words of its environment and no others
+        next_command("show", shown_folder(result.folder), "--last")
+    else:
+        next_command("chat", result.folder)

@@ -18,6 +18,7 @@ from gradus.core.verbosity import quiet
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run_summary import show_costs, show_promises
 from gradus.pipeline.stages import RunContext, Stage
+from gradus.policies.local.folders import check_model_source
 from gradus.training.run.trackers import check_trackers
 
 SEEDS = "seeds.json"  # in the folder of a run of several training seeds
@@ -58,7 +59,7 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     settings = {name: select(run) for name, (_, select) in stages.items()}
     for name, (do, _) in stages.items():
         sources = run.sources(settings[name])
-        if run.state.done(name, settings[name], sources):
+        if _is_done(run, name, settings[name], sources):
             run.console.print(f"[dim]{name}: there already[/dim]")
             continue
         run.console.rule(f"[bold]{name}[/bold]", align="left")
@@ -66,6 +67,16 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
             do(run, cost)
         run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
     write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
+
+
+def _is_done(run: RunContext, name: str, settings: Mapping[str, Any], sources: Mapping[str, str]) -> bool:
+    """Whether a stage can be skipped. A model that is not there is a plainer reason to refuse than that it is another one."""
+    try:
+        return run.state.done(name, settings, sources)
+    except ConfigError:
+        if run.recipe.model.path is not None:
+            check_model_source(run.recipe.model.path)
+        raise
 
 
 def store_costs(run: RunContext) -> None:

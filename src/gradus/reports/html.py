@@ -17,7 +17,7 @@ from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.reports.episode_data import json_values
 from gradus.reports.page_data import STATES, page_context
-from gradus.reports.run_files import NOT_STORED, RunRecord, read_run, seed_folders
+from gradus.reports.run_files import NOT_STORED, RunRecord, holds_a_run, read_run, seed_folders
 from gradus.reports.verdict import Claim
 from gradus.stats import format_number
 from gradus.version import __version__
@@ -39,6 +39,8 @@ def write_report(run_folder: Path) -> Path:
     run_folder = Path(run_folder)
     if not run_folder.is_dir():
         raise StorageError(f"{run_folder} is not a folder; a report needs the folder that `gradus run` wrote")
+    if not holds_a_run(run_folder):
+        raise StorageError(f"{run_folder} holds nothing of a run; a report needs the folder that `gradus run` wrote")
     path = run_folder / "report.html"
     record = read_run(run_folder)
     damage = [each for each in record.missing if not each.endswith(NOT_STORED)]

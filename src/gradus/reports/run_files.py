@@ -15,6 +15,7 @@ from gradus.core.files import read_json_lines, read_text
 Json = dict[str, Any]
 NOT_STORED = ": not stored"
 _EPISODES = "report/episodes.json.gz"
+_OLDER = "report/episodes.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +70,23 @@ def read_run(folder: Path) -> RunRecord:
         results=part("results.json", "the evaluation", Results),
         about=part("report/about.json", "the environment's description", Description),
         episodes=part(
-            _EPISODES if (folder / _EPISODES).is_file() else "report/episodes.json", "the episodes to browse"
+            _OLDER if (folder / _OLDER).is_file() and not (folder / _EPISODES).is_file() else _EPISODES,
+            "the episodes to browse",
         ),
         audit=part("audit.json", "the audit of the grader", AuditRecord),
         doctor=part("doctor.json", "the doctor's diagnoses", Diagnoses),
         costs=part("costs.json", "the costs", Costs),
         recipe=_text(recipe, "the recipe (recipe.toml)", missing),
-        sft=lines("sft/metrics.jsonl", "the curves of supervised SFT"),
+        sft=lines("sft/metrics.jsonl", "the curves of SFT"),
         grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
         missing=missing,
     )
+
+
+def holds_a_run(folder: Path) -> bool:
+    """Whether any part of a run is stored here."""
+    parts = ("results.json", "audit.json", "state.json", "doctor.json", "sft/metrics.jsonl", "grpo/metrics.jsonl", "report/about.json")
+    return bool(seed_folders(folder)) or any((folder / part).is_file() for part in (*parts, _EPISODES, _OLDER))
 
 
 def _name(folder: Path) -> str:
