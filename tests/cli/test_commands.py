@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -252,6 +253,15 @@ def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, sa
     monkeypatch.setattr("gradus.run", lambda *_, **__: SimpleNamespace(folder=Path("runs/shop")))
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: nano)
     assert f"next: gradus {says}" in gradus("run", "shop")
+
+
+@pytest.mark.parametrize("command", ["teach", "eval"])
+def test_help_cuts_no_name_at_80_columns(command):
+    """`--max-new-toke…` stood there, beside a column of `<list[str]>`."""
+    words = [sys.executable, "-m", "gradus", *command.split(), "--help"]
+    said = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert "--" in said.stdout
+    assert "…" not in said.stdout
 
 
 def test_suggested_commands_are_quoted(monkeypatch):

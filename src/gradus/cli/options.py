@@ -73,6 +73,12 @@ class Command(TyperCommand):
     An option that takes one value is refused if it is given twice: the first would be dropped in silence.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for each in self.params:  # typer's own, as in <list[str]>, take so much room that 80 columns cut the names
+            if each.param_type_name == "option" and getattr(each, "metavar", None) is None:
+                vars(each)["metavar"] = _metavar(each)
+
     def make_parser(self, ctx: Any) -> Any:
         parser = super().make_parser(ctx)
         parse = parser.parse_args
@@ -115,6 +121,13 @@ class Command(TyperCommand):
             {each.name: _typed(ctx, each) for each in self.params if each.param_type_name == "option" and each.name}
         )
         return super().invoke(ctx)
+
+
+def _metavar(option: Any) -> str:
+    if getattr(option, "is_flag", False):
+        return ""
+    kinds = str(option.type_descriptor.annotation)
+    return "N" if "int" in kinds or "float" in kinds else "PATH" if "Path" in kinds else "TEXT"
 
 
 def _refuse_other_than_json(file: str) -> None:
