@@ -218,7 +218,11 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     ("verdict", "code", "says"),
     [
         ("pass", 0, "next: gradus run shop --reward format --set grader=strict"),
-        ("fail", 1, "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit   # writes audit.json"),
+        (
+            "fail",
+            1,
+            "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit   # writes audit.json",
+        ),
         ("unresolved", 2, "next: gradus audit shop --grader strict --reward format --seed 2 --episodes 36"),
     ],
 )
@@ -242,7 +246,9 @@ def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
 
 def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
     monkeypatch.setattr("gradus.api.sft", lambda *_, **__: Path("runs/sft/best"))
-    said = gradus("sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3", "-s", "sft.lr=1")
+    said = gradus(
+        "sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3", "-s", "sft.lr=1"
+    )
     assert "gradus grpo shop --model runs/sft/best --recipe mine.toml --seed 2 --set grpo.groups=3" in said
     assert "sft.lr" not in said  # it has no effect there
 
@@ -259,7 +265,9 @@ def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, sa
 def test_help_cuts_no_name_at_80_columns(command):
     """`--max-new-toke…` stood there, beside a column of `<list[str]>`."""
     words = [sys.executable, "-m", "gradus", *command.split(), "--help"]
-    said = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    said = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    )
     assert "--" in said.stdout
     assert "…" not in said.stdout
 

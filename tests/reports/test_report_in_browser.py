@@ -94,7 +94,9 @@ def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(t
     """A legend gave the last single step beside the swatch of the running mean, and the axis of scores began at the untrained model."""
     steps = [{"kind": "step", "step": number, "reward_mean": 0.5 + 0.2 * (-1) ** number} for number in range(40)]
     scores = {"grpo": 0.8, "sft": 0.7, "heuristic": 0.3, "base": -9.0}
-    policies = {name: {"reward": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}} for name, mean in scores.items()}
+    policies = {
+        name: {"reward": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}} for name, mean in scores.items()
+    }
     results = results_document("rhythm")
     results["conditions"]["main"]["policies"] = policies
     page = tmp_path / "report.html"

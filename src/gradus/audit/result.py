@@ -45,7 +45,9 @@ class AuditResult:
     def more_episodes(self) -> int | None:
         """How many episodes to try if what is open is a matter of how many there were; None if it is not."""
         unsure = [each for each in self.checks if each.status == "unresolved" and each.name not in _ADVISORY]
-        counted = all(each.name in _BY_EPISODES and each.measured for each in unsure)  # without figures something is to be declared
+        counted = all(
+            each.name in _BY_EPISODES and each.measured for each in unsure
+        )  # without figures something is to be declared
         return 4 * self.episodes if unsure and counted else None  # intervals are half as wide then
 
     @property

@@ -18,14 +18,17 @@ def command(
     """Chat with a checkpoint; an empty line ends it."""
     from gradus import api
 
+    greeting = ["an empty line ends it, /new begins anew"]
+
     def ask() -> str | None:
+        while greeting:  # said when the model is there: before, an error could follow it
+            typer.echo(greeting.pop())
         try:
             return input("you> ").strip() or None
         except EOFError:
             typer.echo()
             return None
 
-    typer.echo("an empty line ends it, /new begins anew")
     api.chat(
         model,
         ask=ask,

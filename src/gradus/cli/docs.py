@@ -10,6 +10,7 @@ def command(
 ) -> None:
     """Show a page of the documentation in the terminal. It needs no network."""
     import difflib
+    import re
     import sysconfig
     from pathlib import Path
 
@@ -27,7 +28,11 @@ def command(
     folder = next((place for place in places if (place / "concepts.md").is_file()), None)
     if folder is None:
         raise ConfigError("the documentation was not installed with this package; read it in the repository")
-    pages = {path.relative_to(folder).with_suffix("").as_posix().lower(): path for path in sorted(folder.rglob("*.md"))}
+    site = folder.parent / "mkdocs.yml"  # the order of the site, where that file is there too
+    order = re.findall(r": (\S+\.md)$", site.read_text(encoding="utf-8"), re.MULTILINE) if site.is_file() else []
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
+    names = [*(name for name in order if name in paths), *(name for name in paths if name not in order)]
+    pages = {name.removesuffix(".md").lower(): paths[name] for name in names}
     console = Console()
     if topic is None:
         for name, path in pages.items():

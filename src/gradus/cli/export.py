@@ -40,5 +40,7 @@ def command(
     typer.echo(f"{exported.path}: {exported.parameters:,} parameters in {exported.dtype}{merged}")
     if not quiet():
         path = str(exported.path)
-        chat = "" if is_nano(exported.path) else f"gradus chat {shlex.quote(path)}   or   "  # a nano model is none to chat with
+        chat = (
+            "" if is_nano(exported.path) else f"gradus chat {shlex.quote(path)}   or   "
+        )  # a nano model is none to chat with
         typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")

@@ -52,5 +52,7 @@ def try_(
         tried.show()
         for problem in tried.problems():
             typer.secho(problem, fg="red", err=True)
+        if completion and answer is None and any("it takes answer" in each for each in tried.problems()):
+            typer.echo("give it with --answer", err=True)
     if tried.tryout.errors:
         raise typer.Exit(1)

@@ -62,7 +62,7 @@ def evaluate(
     if samples < 1:
         raise ConfigError(f"samples must be at least 1, got {samples}")
     if power is not None and not power > 0:
-        raise ConfigError(f"power takes a difference above 0, got {power:g}")
+        raise ConfigError(f"--power takes a difference above 0, got {power:g}")
     if any(not 1 <= k <= samples for k in pass_k):
         raise ConfigError(
             f"pass_k must lie between 1 and samples, got pass_k = {list(pass_k)} with samples = {samples}; ask for more samples"

@@ -82,7 +82,9 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         document["one_checkpoint"] = single
     if quick := [name for name, each in stored.items() if each.get("quick")]:
         document["quick_runs"] = quick
-    if tasks := {name: counted for name, of_runs in rollouts.items() if (counted := _unlike_tasks(of_runs)) is not None}:
+    if tasks := {
+        name: counted for name, of_runs in rollouts.items() if (counted := _unlike_tasks(of_runs)) is not None
+    }:
         document["tasks"] = tasks
     return document
 
@@ -90,7 +92,8 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
 def _unlike_tasks(of_runs: Mapping[str, Mapping[int, Sequence[Episode]]]) -> TaskCounts | None:
     """How many tasks each run has and how many all have; None if all have the same ones."""
     seeds = {
-        name: {each.task.seed for episodes in of_seeds.values() for each in episodes} for name, of_seeds in of_runs.items()
+        name: {each.task.seed for episodes in of_seeds.values() for each in episodes}
+        for name, of_seeds in of_runs.items()
     }
     shared = set.intersection(*seeds.values())
     counts = {name: len(each) for name, each in seeds.items()}

@@ -254,7 +254,8 @@ def _complaint(error: Any) -> str:
         known = _known(error["loc"][:-1])
         hint = did_you_mean(str(error["loc"][-1]), known)
         section = ".".join(map(str, error["loc"][:-1])) or "a recipe"
-        return f"{where}: unknown key{hint}; {section} knows {', '.join(known)}"
+        others = "" if hint else f"; {section} knows {', '.join(known)}"  # sixty names would hide the suggestion
+        return f"{where}: unknown key{hint}{others}"
     message = error["msg"].removeprefix("Value error, ")
     given = error.get("input")
     shown = "" if isinstance(given, Mapping) else f", got {_short(given)}"  # a whole section would hide the message

@@ -24,11 +24,11 @@ def show_promises(
         console.print("what the recipe promises: not checked at toy size", highlight=False)
         return
     table = Table(title="what the recipe promises", box=None, pad_edge=False, title_justify="left")
-    table.add_column("promise", overflow="fold")
-    table.add_column("condition")
-    table.add_column("figure", overflow="fold", style="dim")
-    table.add_column("came", justify="right")
-    table.add_column("wanted", justify="right")
+    table.add_column("promise")
+    table.add_column("condition", no_wrap=True)
+    table.add_column("figure", style="dim")  # folded, names would break in the middle
+    table.add_column("measured", justify="right")
+    table.add_column("required", justify="right")
     table.add_column("")
     for promise in promises:
         wanted = f"{promise['direction']} {promise['threshold']:g}"

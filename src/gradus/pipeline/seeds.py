@@ -86,7 +86,7 @@ def run_seeds(
 
 def _checked_folder(recipe: Recipe, seeds: int, parallel: int | None, out: Path | None) -> Path:
     if seeds < 2:
-        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen by seed")
+        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
     if parallel is not None and parallel < 1:
         raise ConfigError(f"parallel must be at least 1, got {parallel}")
     folder = run_folder(recipe, out)

@@ -65,7 +65,14 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "seeds": record.seeds,
         "missing": record.missing,
         "has_made": any(
-            (about.get("graders"), about.get("conditions"), record.settings, record.seeds, record.recipe, record.missing)
+            (
+                about.get("graders"),
+                about.get("conditions"),
+                record.settings,
+                record.seeds,
+                record.recipe,
+                record.missing,
+            )
         ),
         "has_own": any(is_own(row.name) for table in score_tables(results)[:1] for row in table.rows),
         "has_grpo": bool(data["curves"]["grpo"]),
@@ -112,7 +119,7 @@ def _title(record: RunRecord) -> str:
 
 def _facts(record: RunRecord) -> list[str]:
     source = record.results or record.about or {}
-    facts = [str(source["environment"])] if source.get("environment") else []
+    facts = [f"environment {source['environment']}"] if source.get("environment") else []
     if source.get("grader"):
         facts.append(f"grader {source['grader']}")
     run = dict((record.about or {}).get("run") or {})
@@ -120,7 +127,8 @@ def _facts(record: RunRecord) -> list[str]:
     if len(seeds) > 1:
         run = {("seeds" if key == "seed" else key): value for key, value in run.items()}
         run["seeds"] = ", ".join(str(seed) for seed in seeds)
-    return [*facts, record.name, *(f"{name} {value}" for name, value in run.items())]
+    own = "runs" if record.watched else "run"
+    return [*facts, f"{own} {record.name}", *(f"{name} {value}" for name, value in run.items())]
 
 
 def _aim(record: RunRecord) -> str:

@@ -12,6 +12,9 @@ from gradus.stats import format_number
 Json = dict[str, Any]
 
 
+_SPELLED = {"sft": "SFT", "grpo": "GRPO", "llm": "LLM", "3b": "3B", "mae": "error"}  # in headings
+
+
 def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, Any] | None) -> Json | None:
     """Two rows a condition, the original's and ours under the same grader; columns are the original's policies.
 
@@ -37,7 +40,7 @@ def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, A
     under = f"grader {grader}; " if grader else ""
     source = f" Original: {reference['source']}" if reference.get("source") else ""
     return {
-        "header": [name.replace("_", " ") for name in header],
+        "header": [" ".join(_SPELLED.get(word, word) for word in name.split("_")) for name in header],
         "rows": rows,
         "note": reference.get("note")
         or "The original is another environment: compare the order of policies, not the numbers.",

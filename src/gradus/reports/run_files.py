@@ -85,7 +85,15 @@ def read_run(folder: Path) -> RunRecord:
 
 def holds_a_run(folder: Path) -> bool:
     """Whether any part of a run is stored here."""
-    parts = ("results.json", "audit.json", "state.json", "doctor.json", "sft/metrics.jsonl", "grpo/metrics.jsonl", "report/about.json")
+    parts = (
+        "results.json",
+        "audit.json",
+        "state.json",
+        "doctor.json",
+        "sft/metrics.jsonl",
+        "grpo/metrics.jsonl",
+        "report/about.json",
+    )
     return bool(seed_folders(folder)) or any((folder / part).is_file() for part in (*parts, _EPISODES, _OLDER))
 
 

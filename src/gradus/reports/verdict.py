@@ -88,7 +88,8 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
 def verdict_on_each(results: Mapping[str, Json | None]) -> Verdict:
     """What each of several runs has shown by itself. That none is held against another is said first."""
     cautions = [
-        f"{name}: {verdict_on(each).headline if each else 'nothing was evaluated yet'}" for name, each in results.items()
+        f"{name}: {verdict_on(each).headline if each else 'nothing was evaluated yet'}"
+        for name, each in results.items()
     ]
     quick = [name for name, each in results.items() if each and each.get("quick")]
     cautions += [f"{name} is a quick run, whose figures prove nothing." for name in quick]

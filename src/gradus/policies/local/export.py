@@ -58,7 +58,7 @@ def export_model(
         raise ConfigError(f"dtype is float32, bfloat16, float16 or auto, got {dtype!r}")
     source, target = Path(folder).expanduser(), Path(out).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
-        raise ConfigError(f"{target} exists and is not empty; choose another folder, or say overwrite")
+        raise ConfigError(f"{target} exists and is not empty; choose another folder, or give --overwrite")
     adapter = _adapter(source)
     base = str(source) if adapter is None else str(adapter["base_model_name_or_path"])
     loaded = load_model(

@@ -71,7 +71,9 @@ class RunFolder:
         self._hold()
         stored = self.path / CONFIG
         if stored.exists() and not resume:
-            raise ConfigError(f"{self.path} holds a run already; go on with --resume, or choose another folder with --out")
+            raise ConfigError(
+                f"{self.path} holds a run already; go on with --resume, or choose another folder with --out"
+            )
         if stored.exists():
             before = _settings(stored)
             if before.get("model") != now.get("model"):
