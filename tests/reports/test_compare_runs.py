@@ -23,7 +23,6 @@ from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
 from tests.fakes import results_document
 
-
 POLICY = {
     "components": {},
     "curves": {},
