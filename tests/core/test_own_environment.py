@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from gradus import environments
+from gradus.cli.app import app
 from gradus.core import StopReason
 from gradus.rollouts import roll_out
 
@@ -61,6 +63,23 @@ def test_a_class_is_enough(tmp_path):
     episodes = roll_out(spec, spec.policy("random"), spec.tasks("in-distribution", 60)).episodes
     assert all(len(episode.turns) == 3 or episode.env_return == 1.0 for episode in episodes)
     assert 0.5 < sum(episode.env_return for episode in episodes) / 60 < 0.9  # three random tries of three doors: 0.70
+
+
+def _commands():
+    """What the page tells to do with its first class, without the comments."""
+    block = PAGE.read_text(encoding="utf-8").partition("```\ngradus audit")[2].partition("```")[0]
+    return [line.partition("#")[0].split() for line in f"audit{block}".replace("gradus ", "").splitlines()]
+
+
+@pytest.mark.parametrize(
+    "arguments", [_commands()[0], pytest.param(_commands()[1], marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_its_commands_work_as_they_stand(arguments, tmp_path, monkeypatch):
+    """The audit failed free credit although nobody was there who could do better, and the run was refused."""
+    (tmp_path / "doors.py").write_text(_printed()[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
 
 
 def test_unknown_names_say_what_is_known():

@@ -18,6 +18,7 @@ from gradus.stats import Paired, mean_interval, paired_difference, spearman, spe
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
 ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
 _FEW = 30  # tasks below which a doubtful figure is left open
+_BLIND = ("silence", "random", "constant")  # whoever they are, what they earn is no skill
 _RESAMPLES = 200
 _NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
 
@@ -127,7 +128,7 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     """
     floor = _components(panel, grader, [panel.ladder[0]])
     skilled = [name for name in (*panel.ladder, *panel.reflexes, *panel.given) if name not in panel.exploits]
-    if set(skilled) <= {panel.ladder[0]}:
+    if set(skilled) <= {panel.ladder[0], *_BLIND}:
         evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
         return Check(name="free credit", status="skip", evidence=evidence)
     best = _components(panel, grader, skilled)
