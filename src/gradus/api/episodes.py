@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -269,7 +270,8 @@ def play(
         console.print(f"reward ({episode.reward.grader}): [bold]{episode.reward.value:.3f}[/bold]")
     if (true_reward := episode.metrics.get("true_reward")) is not None:
         console.print(f"{spec.true_reward_name}: [bold]{true_reward:+.2f}[/bold]")
-    console.print(f"compare: gradus eval {spec.name} --policy {','.join(list(spec.policies)[:3])}")
+    given = environment if isinstance(environment, str) else spec.name
+    console.print(f"compare: gradus eval {shlex.quote(given)} --policy {','.join(list(spec.policies)[:3])}")
     return episode
 
 

@@ -12,7 +12,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def trl_environment(
     name: str,
     *,
     rows: Sequence[Row] = (),
-    reward_funcs: Sequence[RewardFunction | tuple[RewardFunction, float]] = (),
+    reward_funcs: RewardFunction | Sequence[RewardFunction | tuple[RewardFunction, float]] = (),
     tools: Sequence[Callable[..., Any]] = (),
     environment_factory: Callable[[], Any] | None = None,
     max_tool_calling_iterations: int = 8,
@@ -81,9 +81,10 @@ def trl_environment(
 
 
 def _weighted_rewards(
-    given: Sequence[RewardFunction | tuple[RewardFunction, float]], factory: Callable[[], Any] | None
+    given: RewardFunction | Sequence[RewardFunction | tuple[RewardFunction, float]], factory: Callable[[], Any] | None
 ) -> list[tuple[RewardFunction, float]]:
     """The reward functions with their weights, and the factory's own ``get_reward`` behind them."""
+    given = [cast(RewardFunction, given)] if callable(given) else given  # TRL takes one function without a list too
     pairs = [each if isinstance(each, tuple) else (each, 1.0) for each in given]
     functions = [(_with_environments(function, factory), weight) for function, weight in pairs]
     if factory is not None and hasattr(factory, "get_reward"):

@@ -62,9 +62,10 @@ def make_policy(
     folder = find_model(name)
     if folder is None and not is_hub_name(name):
         known = ", ".join([*spec.policies, *installed_policies()])
+        none = "the environment has none of its own (give it policies=, as docs/own_environment.md shows)"
         raise ConfigError(
-            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: it is none of {known}, not remote:MODEL, no folder with a model, and no "
-            "hub name (owner/name)"
+            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: {f'it is none of {known}' if known else none}, not remote:MODEL, "
+            "no folder with a model, and no hub name (owner/name)"
         )
     from gradus.pipeline.recipe_files import sampling_of
     from gradus.policies.local.loading import check_source, load_model

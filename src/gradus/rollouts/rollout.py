@@ -22,6 +22,7 @@ from gradus.core import (
     EpisodeStart,
     Failure,
     Grader,
+    GradusError,
     Group,
     Observation,
     Policy,
@@ -33,6 +34,7 @@ from gradus.core import (
 )
 from gradus.core.waiting import blocking, settled
 from gradus.rollouts.grading import grade_episodes
+from gradus.rollouts.received import check_answer, checked_prompt, plain, received
 from gradus.rollouts.stepping import Stepper
 
 MAX_CONCURRENT = 256  # episodes at once, unless a caller asks for fewer
@@ -153,12 +155,14 @@ def _open(
 ) -> list[_Row]:
     """Reset one environment per member and check that a group begins as one."""
     before = time.perf_counter()
-    rows = [
-        _Row(task=task, group=index, member=member, environment=spec.make(), observation=Observation(text=""))
-        for index, task in numbered
-        for member in range(group_size)
-    ]
+    rows: list[_Row] = []
     try:
+        for index, task in numbered:
+            for member in range(group_size):
+                made = make_environment(spec)
+                rows.append(
+                    _Row(task=task, group=index, member=member, environment=made, observation=Observation(text=""))
+                )
         for number, observation, error in stepper.all([_reset_call(row) for row in rows]):
             _opened(rows[number], observation, error)
         for first in range(0, len(rows), group_size):
@@ -169,6 +173,16 @@ def _open(
         raise
     clock.environment += time.perf_counter() - before
     return rows
+
+
+def make_environment(spec: EnvironmentSpec) -> Environment:
+    """What the spec makes. Raises ConfigError if that fails, because it would fail for every episode."""
+    try:
+        return spec.make()
+    except GradusError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{spec.name} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def _reset_call(row: _Row) -> Callable[[], Any]:
@@ -182,8 +196,8 @@ def _opened(row: _Row, observation: Any, error: Exception | None) -> None:
         _fail(row, "reset", error)
         return
     try:
-        row.observation = observation
-        row.system_prompt = row.environment.system_prompt
+        row.observation = received(observation, "reset")
+        row.system_prompt = checked_prompt(row.environment.system_prompt)
         row.tools = tuple(getattr(row.environment, "tools", ()))
     except Exception as raised:
         _fail(row, "reset", raised)
@@ -193,15 +207,31 @@ def _check_equal_starts(members: Sequence[_Row]) -> None:
     """Members of a group must not differ before the policy has done anything; credit would be noise otherwise."""
     alive = [row for row in members if row.stop is None]
     for row in alive[1:]:
-        first = alive[0]
-        seen = (row.observation.text, row.observation.messages, row.system_prompt, row.tools)
-        same = seen == (first.observation.text, first.observation.messages, first.system_prompt, first.tools)
-        if not same:
+        if (differing := unequal_starts(_shown(alive[0]), _shown(row))) is not None:
             raise EnvironmentFault(
-                f"members of a group must begin with equal observations, but seed {row.task.seed} gave "
-                f"{alive[0].observation.text[:80]!r} and {row.observation.text[:80]!r}; "
+                f"members of a group must begin with equal observations, but seed {row.task.seed} gave {differing}; "
                 "key the environment's noise by its seed instead of drawing it from a shared stream"
             )
+
+
+def _shown(row: _Row) -> Mapping[str, Any]:
+    return start_of(row.observation, row.system_prompt, row.tools)
+
+
+def start_of(shown: Observation, system_prompt: str, tools: Sequence[Any]) -> Mapping[str, Any]:
+    """What a policy can know before it answers, by name."""
+    return {"text": shown.text, "messages": shown.messages, "system prompt": system_prompt, "tools": tuple(tools)}
+
+
+def unequal_starts(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first thing in which two starts differ, as words; None if they are equal."""
+    for name, value in one.items():
+        if value != other[name]:
+            a, b = (repr(each) for each in (value, other[name]))
+            begin = max(0, next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(b)) - 40)
+            a, b = (f"{'…' if begin else ''}{each[begin : begin + 80]}" for each in (a, b))
+            return f"{a} and {b}" if name == "text" else f"different {name}: {a} and {b}"
+    return None
 
 
 def _run_rows(
@@ -269,7 +299,11 @@ def _ask(policy: Policy, session: Session, requests: Sequence[Request]) -> Seque
 def _acts(row: _Row, action: Action) -> bool:
     """Whether there is an answer to give to the environment; a row without one ends."""
     if action.failure is None:
-        return True
+        try:
+            check_answer(action.text)
+        except EnvironmentFault as error:
+            _fail(row, "act", error)
+        return row.stop is None
     row.failure = action.failure
     overlong = action.failure.type == "ContextLengthError" and row.turns
     row.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
@@ -279,6 +313,11 @@ def _acts(row: _Row, action: Action) -> bool:
 def _take(row: _Row, action: Action, after: Any, error: Exception | None, limit: int) -> None:
     """Write down the turn that an answer made, and whether the episode goes on."""
     seen = row.observation
+    if error is None:
+        try:
+            after = received(after, "step")
+        except Exception as refused:
+            error = refused
     if error is not None:
         row.turns.append(_turn(row, seen, action, None))
         _fail(row, "step", error)
@@ -331,7 +370,7 @@ def _close(row: _Row, policy: str) -> Episode:
     outcome: dict[str, Any] = {}
     if row.stop is not StopReason.FAILED:
         try:
-            outcome = dict(settled(row.environment.outcome()))
+            outcome = plain(dict(settled(row.environment.outcome()) or {}), "outcome")
         except Exception as error:
             _fail(row, "outcome", error)
     assert row.stop is not None

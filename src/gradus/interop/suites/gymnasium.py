@@ -16,9 +16,11 @@ from urllib.parse import parse_qsl
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Observation, child_rng
 from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.naming import SuiteNames
+from gradus.interop.suites.shown import as_text
 from gradus.policies.scripted import Script
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_NUMBERS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:\.\d+)*")  # a hyphen behind a letter or digit is no minus
 _TURNS = 100
 _RULES = 1200  # characters of an environment's own description
 
@@ -40,13 +42,22 @@ def load(argument: str | None = None) -> EnvironmentSpec:
 def of_class(kind: type) -> EnvironmentSpec:
     """The environment that a class of Gymnasium's is: its actions are numbers, and what it draws as text is shown."""
     modes = getattr(kind, "metadata", {}).get("render_modes", ())
-    options = {"render_mode": "ansi"} if "ansi" in modes else {}
+    parameters = inspect.signature(kind).parameters.values()
+    taken = any(each.name == "render_mode" or each.kind is each.VAR_KEYWORD for each in parameters)
+    options = {"render_mode": "ansi"} if "ansi" in modes and taken else {}
     name = kind.__name__
+
+    def make() -> Any:
+        try:
+            return kind(**options)
+        except Exception as error:
+            raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
+
     return _spec(
         name.lower(),
         name,
         f"Gymnasium's {name} as text",
-        lambda: kind(**options),
+        make,
         turns=getattr(kind, "max_turns", None),
     )
 
@@ -76,10 +87,11 @@ class GymnasiumText:
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._env = make()
         self._name = name
-        space: Any = self._env.action_space
+        space: Any = getattr(self._env, "action_space", None)
         if type(space).__name__ != "Discrete":
             self._env.close()
-            raise ConfigError(f"{name} has actions of kind {type(space).__name__}; expected Discrete")
+            found = "no action_space" if space is None else f"actions of kind {type(space).__name__}"
+            raise ConfigError(f"{name} has {found}; expected Discrete")
         self.actions, self._first = int(space.n), int(space.start)
         self.max_steps: int | None = self._env.spec.max_episode_steps if self._env.spec else None
         self._steps = 0
@@ -113,9 +125,9 @@ class GymnasiumText:
         if it were skipped, silence would win wherever steps cost something."""
         if self._over:
             raise EnvironmentFault("expected reset before this step: the episode is over, or has not begun")
-        numbers = [int(digits) for digits in re.findall(r"\d{1,9}", action[-50:])]
-        valid = bool(numbers) and numbers[-1] < self.actions
-        choice = numbers[-1] if valid else self._rng.randrange(self.actions)
+        named = _number(action[-50:])
+        valid = named is not None and named < self.actions
+        choice = named if named is not None and valid else self._rng.randrange(self.actions)
         seen, reward, terminated, truncated, _ = self._env.step(self._first + choice)
         self._steps += 1
         self._over = bool(terminated or truncated)
@@ -142,7 +154,13 @@ class GymnasiumText:
             return _COLORS.sub(
                 lambda code: "*" if code[0] not in ("\x1b[0m", "\x1b[m") else "", str(self._env.render())
             ).strip()
-        return json.dumps(seen, default=lambda value: value.tolist())
+        return as_text(seen)
+
+
+def _number(answer: str) -> int | None:
+    """The last number, if it is one that can be an action: -1 and 1.5 are none, though they have digits that are."""
+    numbers = _NUMBERS.findall(answer)
+    return int(numbers[-1]) if numbers and numbers[-1].isdecimal() and len(numbers[-1]) < 10 else None
 
 
 def _gymnasium() -> Any:
@@ -161,7 +179,9 @@ def _made(name: str, options: Mapping[str, Any]) -> Any:
         return gymnasium.make(name, **ansi, **options)
     except Exception as error:  # an unknown id, a missing package, an option that is refused: all say so
         own = "; your own class is FILE.py:CLASS" if ":" in name else ""
-        raise ConfigError(f"gymnasium:{name} cannot be made: {error}{own}") from error
+        given = f" with {', '.join(f'{key}={value!r}' for key, value in options.items())}" if options else ""
+        said = f"KeyError: {error}" if isinstance(error, KeyError) else error  # whose text is the key alone
+        raise ConfigError(f"gymnasium:{name} cannot be made{given}: {said}{own}") from error
 
 
 def _random_action(script: Script, actions: int) -> str:

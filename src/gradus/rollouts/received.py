@@ -1,0 +1,128 @@
+"""What an environment gave, checked before it becomes part of an episode: later it could only break what stores or grades it.
+
+What JSON can hold passes as it is. Values of numpy, sets and keys that are no text are made plain; the rest is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+from gradus.core import EnvironmentFault, Message, Observation
+from gradus.rollouts.storage import encode
+
+
+def received(given: Any, method: str) -> Observation:
+    """The Observation that ``method`` gave, of plain values. Raises EnvironmentFault, which says what was expected."""
+    if not isinstance(given, Observation):
+        raise EnvironmentFault(f"{method}: expected an Observation, got {_kind(given)}")
+    _check_text(given.text, f"the text that {method} gave")
+    if not all(isinstance(each, Message) for each in given.messages):
+        raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(given.messages)}")
+    for each in given.messages:
+        _check_text(each.content, f"the content of a message that {method} gave")
+    changes: dict[str, Any] = {}
+    if (reward := _reward(given.reward, method)) is not given.reward:
+        changes["reward"] = reward
+    for name in ("terminated", "truncated", "restart", "action_valid"):
+        value = getattr(given, name)
+        if isinstance(value, str | Mapping):
+            raise EnvironmentFault(f"{method}: expected {name} to be True or False, got {value!r:.60}")
+        if not isinstance(value, bool):  # numpy's truth values are none that JSON knows
+            changes[name] = bool(value)
+    for name in ("data", "action_data"):
+        value = getattr(given, name)
+        if value and (made := plain(value, name)) is not value:
+            changes[name] = made
+    return replace(given, **changes) if changes else given
+
+
+def plain(given: Any, where: str) -> Any:
+    """The value if JSON can hold it, else one that JSON can. Raises EnvironmentFault, which says where it cannot."""
+    if _is_storable(given) or _is_storable(_encoded(given)):
+        return given
+    return _made(given, where)
+
+
+def checked_prompt(given: Any) -> str:
+    """A system prompt, which may be missing."""
+    if given is None:
+        return ""
+    _check_text(given, "system_prompt")
+    return given
+
+
+def check_answer(text: Any) -> None:
+    """An answer has to be text that can be written down."""
+    _check_text(text, "the answer")
+
+
+def _reward(given: Any, method: str) -> Any:
+    value = given.item() if hasattr(given, "item") and not isinstance(given, float) and _size(given) == 1 else given
+    if value is None or (isinstance(value, int | float) and isfinite(value)):
+        return value
+    shown = f"{value}" if isinstance(value, float) else f"{value!r:.60}"
+    raise EnvironmentFault(f"{method} gave the reward {shown}; expected a finite number")
+
+
+def _size(given: Any) -> int:
+    size = getattr(given, "size", 1)
+    return size if isinstance(size, int) else int(given.numel())  # a tensor's size is a method
+
+
+def _check_text(given: Any, what: str) -> None:
+    if not isinstance(given, str):
+        raise EnvironmentFault(f"{what} is {_kind(given)}; expected text")
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError as error:
+        lone = given[error.start]
+        raise EnvironmentFault(f"{what} holds {lone!a}, half of a character, which no file can hold") from None
+
+
+def _kind(given: Any) -> str:
+    if given is None:
+        return "None"
+    return f"a {type(given).__name__}, {given!r:.60}" if isinstance(given, str | int | float) else type(given).__name__
+
+
+def _is_storable(given: Any) -> bool:
+    try:
+        json.dumps(given, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _encoded(given: Any) -> Any:
+    """As it would be stored; a value that refers to itself has no such form."""
+    try:
+        return encode(given)
+    except RecursionError:
+        return given
+
+
+def _made(given: Any, where: str, depth: int = 0) -> Any:
+    if depth > 100:
+        raise EnvironmentFault(f"{where:.60} is nested too deeply, or holds itself; expected what JSON can hold")
+    if isinstance(given, Mapping):
+        return {_key(key, where): _made(each, f"{where}[{key!r}]", depth + 1) for key, each in given.items()}
+    if isinstance(given, list | tuple):
+        return [_made(each, f"{where}[{place}]", depth + 1) for place, each in enumerate(given)]
+    if isinstance(given, set | frozenset):
+        return _made(sorted(given, key=lambda each: (type(each).__name__, repr(each))), where, depth + 1)
+    if hasattr(given, "tolist"):  # numpy's numbers and arrays, and tensors
+        return _made(given.tolist(), where, depth + 1)
+    if _is_storable(given) or _is_storable(encode(given)):
+        return given
+    shown = f"{given!a:.60}" if isinstance(given, float | str) else f"of type {type(given).__name__}"
+    raise EnvironmentFault(f"{where} is {shown}; expected what JSON can hold")
+
+
+def _key(key: Any, where: str) -> Any:
+    made = key if isinstance(key, str) else str(key.item() if hasattr(key, "item") else key)
+    _check_text(made, f"a key of {where}")
+    return made
