@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any, ClassVar
@@ -228,3 +229,131 @@ def test_an_expert_may_be_a_coroutine() -> None:
     assert [episode.turns[0].action for episode in _episodes(class_spec(Slow), "expert", 2)] == [
         episode.turns[0].action for episode in _episodes(class_spec(Doors), "expert", 2)
     ]
+
+
+def _class(**given: Any) -> type:
+    """One-turn doors with other members."""
+
+    def reset(self: Any, seed: int) -> str:
+        self.right = str(random.Random(seed).randint(1, 3))
+        return "Three doors."
+
+    def step(self: Any, action: str) -> Any:
+        return f"took {action}", float(action == self.right), True
+
+    return type("Own", (), {"actions": ["1", "2", "3"], "reset": reset, "step": step, **given})
+
+
+def _returns(value: Any) -> Any:
+    return lambda self, *_, **__: value
+
+
+async def _slow_reset(self: Any, seed: int) -> str:
+    return "slow"
+
+
+async def _slow_step(self: Any, action: str) -> tuple[str, float, bool]:
+    return f"took {action}", 1.0, True
+
+
+async def _slow_outcome(self: Any) -> dict[str, Any]:
+    return {"right": 1}
+
+
+def _raises(self: Any, *_: Any, **__: Any) -> Any:
+    raise KeyError("k")
+
+
+@pytest.mark.parametrize(
+    ("members", "policy", "expected"),
+    [
+        ({"step": _returns(("x", 0.0, False, True))}, "random", {"stop": StopReason.TRUNCATED}),
+        ({"step": _returns(("x", 0.0, True, {"an": "info"}))}, "random", {"stop": StopReason.TERMINATED}),
+        ({"actions": ["go left ", "stay"]}, "constant:go left", {"text": "took go left ", "valid": True}),
+        ({"system_prompt": _returns("hello")}, "random", {"prompt": "hello"}),
+        ({"outcome": _returns(None)}, "random", {"outcome": {"steps": 1}}),
+        ({"outcome": _slow_outcome}, "random", {"outcome": {"steps": 1, "right": 1}}),
+        ({"reset": _slow_reset, "step": _slow_step}, "constant:2", {"text": "took 2", "first": "slow"}),
+        ({"step": _slow_step}, "constant:2", {"text": "took 2", "first": "Three doors."}),
+        ({"step": lambda self, action: _slow_step(self, action)}, "constant:2", {"text": "took 2"}),
+        ({"step": _returns(({"größe": {2, 1}, (1, 2): "日"}, 0.0, True))}, "random", {"text": '{"größe": [1, 2], "(1, 2)": "日"}'}),
+    ],
+)  # fmt: skip
+def test_what_a_class_gives_is_read(members: dict[str, Any], policy: str, expected: dict[str, Any]) -> None:
+    episode = _episodes(class_spec(_class(**members)), policy, 1)[0]
+    assert episode.failure is None
+    found = {
+        "stop": episode.stop,
+        "text": episode.final.text if episode.final else None,
+        "first": episode.turns[0].observation,
+        "prompt": episode.system_prompt,
+        "valid": episode.turns[0].valid,
+        "outcome": episode.outcome,
+    }
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("members", "stage", "message"),
+    [
+        ({"expert": _returns(None)}, "act", "Own.expert gave None; expected one of 1, 2, 3"),
+        ({"expert": _returns("9")}, "act", "Own.expert gave '9'; expected one of 1, 2, 3"),
+        ({"expert": _raises}, "act", "expert: 'k'"),
+        ({"expert": _returns("1"), "step": _returns(("x", "high", True))}, "step", "gave the reward 'high'; expected"),
+        ({"expert": _returns("1"), "step": _returns(None)}, "step", "Own.step returned NoneType; expected (obs"),
+    ],
+)
+def test_what_cannot_be_used_fails_the_episode(members: dict[str, Any], stage: str, message: str) -> None:
+    """A random action stood in for an expert that did not know, and what it raised ended all episodes."""
+    failure = _episodes(class_spec(_class(**members)), "expert", 1)[0].failure
+    assert failure is not None
+    assert failure.stage == stage
+    assert message in failure.message
+
+
+def _init(self: Any) -> None:
+    self.actions, self.max_turns = ["a", "b"], 2
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"__init__": _init, "actions": ()},
+        {"actions": property(_returns(["a", "b"])), "max_turns": property(_returns(2))},
+    ],
+)
+def test_actions_and_turns_may_be_an_instances(members: dict[str, Any]) -> None:
+    spec = class_spec(_class(**members, step=_returns(("x", 0.0, False))))
+    episode = _episodes(spec, "constant:nothing", 1)[0]
+    assert spec.max_turns == len(episode.turns) == 2
+    assert episode.system_prompt == "Answer with one of: a, b."
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"__init__": _raises}, "Own cannot be made: KeyError: 'k'"),
+        ({"actions": property(_raises)}, "Own.actions cannot be read: KeyError"),
+        ({"actions": ["a", "a "]}, "differ by more than spaces"),
+    ],
+)
+def test_a_class_that_cannot_be_read_is_refused(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        class_spec(_class(**members))
+
+
+def test_coroutines_of_a_class_wait_beside_each_other() -> None:
+    count = 8
+
+    class Together(_class()):
+        met: ClassVar[list[int]] = []
+
+        async def step(self, action: str) -> tuple[str, float, bool]:
+            self.met.append(1)
+            for _ in range(500):
+                if len(self.met) == count:
+                    return "met", 1.0, True
+                await asyncio.sleep(0.01)
+            return "alone", 0.0, True
+
+    assert [episode.env_return for episode in _episodes(class_spec(Together), "random", count)] == [1.0] * count
