@@ -1,10 +1,13 @@
 """``gymnasium:ID`` as a text environment."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
 
 import gymnasium
+import numpy as np
 
 from gradus import environments
 from gradus.core import ConfigError
@@ -79,3 +82,63 @@ def test_a_class_of_ones_own_gets_numbers_and_not_their_text() -> None:
     assert not environment.step("left").action_valid
     with pytest.raises(ConfigError, match=r"FILE\.py:CLASS"):
         environments.load("gymnasium:mine:Line-v0")
+
+
+@pytest.mark.parametrize(
+    ("answer", "place"),
+    [("I go 1", 1), ("1.", 1), ("left-1", 1), ("2: then 0", -1), ("-1", None), ("−1", None), ("1.5", None), ("0 or -1", None), ("1e99999999999", None)],
+)  # fmt: skip
+def test_a_number_with_a_sign_or_a_fraction_is_no_action(answer: str, place: int | None) -> None:
+    environment = environments.from_class(Line).make()
+    start = int(environment.reset(seed=3).text)
+    seen = environment.step(answer)
+    assert seen.action_valid is (place is not None)
+    assert place is None or int(seen.text) == start + place
+
+
+def _line(**given: Any) -> type:
+    return type("Own", (Line,), given)
+
+
+def _seen(value: Any) -> Any:
+    return lambda self, *, seed=None, options=None: (value, {})
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ({"reset": _seen("wähle «links»\nor right")}, "wähle «links»\nor right"),
+        ({"reset": _seen({"größe": np.arange(2)})}, '{"größe": [0, 1]}'),
+        ({"reset": _seen(b"abc")}, "abc"),
+        ({"reset": _seen({"s": {3, 1, 20}})}, '{"s": [1, 3, 20]}'),
+        ({"reset": _seen({np.int64(1): 3, (1, 2): b"x"})}, '{"1": 3, "(1, 2)": "x"}'),
+        ({"reset": _seen("x"), "metadata": {"render_modes": ["human", "ansi"]}}, "x"),
+    ],
+)
+def test_every_observation_has_a_text(members: dict[str, Any], text: str) -> None:
+    assert environments.from_class(_line(**members)).make().reset(seed=0).text == text
+
+
+def _broken(self: Any) -> None:
+    raise OSError("no license")
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [({"action_space": None}, "Own has no action_space; expected Discrete"), ({"__init__": _broken}, "Own cannot be made: OSError: no license")],
+)  # fmt: skip
+def test_a_class_that_cannot_be_played_is_refused(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        environments.from_class(_line(**members))
+
+
+def test_a_value_that_is_refused_is_named_with_its_option() -> None:
+    with pytest.raises(ConfigError, match="cannot be made with map_name='zzz': KeyError: 'zzz'"):
+        environments.load("gymnasium:FrozenLake-v1?map_name=zzz")
+
+
+def test_a_reward_that_is_no_number_fails_the_episode() -> None:
+    spec = environments.from_class(_line(step=lambda self, action: (0, float("nan"), True, False, {})))
+    failure = roll_out(spec, spec.policy("random"), spec.tasks("in-distribution", 1)).episodes[0].failure
+    assert failure is not None
+    assert "gave the reward nan; expected a finite number" in failure.message
