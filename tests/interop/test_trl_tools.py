@@ -209,3 +209,12 @@ def test_what_is_missing_is_named():
         trl_environment("x", tools=[multiply], reward_funcs=[steps_left])
     with pytest.raises(ConfigError, match="two rows or more"):
         trl_environment("x", tools=[multiply], reward_funcs=[steps_left], rows=[{"prompt": "a"}])
+
+
+def test_one_reward_function_needs_no_list():
+    rows = [{"prompt": str(n)} for n in range(5)]
+    spec = trl_environment("x", tools=[multiply], reward_funcs=steps_left, rows=rows)
+    assert (
+        spec.grader().weights
+        == trl_environment("x", tools=[multiply], reward_funcs=[steps_left], rows=rows).grader().weights
+    )

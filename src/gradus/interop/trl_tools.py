@@ -19,7 +19,7 @@ import numpy as np
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Message, Task, child_seed
 from gradus.core.waiting import settled
 from gradus.environments.tools import ToolEnvironment
-from gradus.environments.tools.environment import public_methods
+from gradus.environments.tools.environment import plain_text, public_methods
 from gradus.environments.verifiable.items import read_content
 from gradus.rewards import RewardFunction, Rewards, grader_of, reward_name
 from gradus.rewards.compose import is_async
@@ -61,7 +61,9 @@ def trl_environment(
 
     def make() -> ToolEnvironment:
         instance = _Rollout(listed, tools, environment_factory)
-        return ToolEnvironment(instance, check=False, show=str, show_error=lambda error: str({"error": str(error)}))
+        return ToolEnvironment(
+            instance, check=False, show=plain_text, show_error=lambda error: str({"error": str(error)})
+        )
 
     condition = Condition(name="main", seeds=range(200))
     if listed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import fsum
@@ -16,6 +17,7 @@ from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
 
+_PLACE = re.compile(r" at 0x[0-9a-fA-F]+")
 HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 
 
@@ -222,7 +224,12 @@ def public_methods(kind: type) -> list[str]:
 
 def as_text(value: Any) -> str:
     """What a tool returned, as a model reads it: texts as they are, everything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=plain_text)
+
+
+def plain_text(value: Any) -> str:
+    """``str`` of a value, without the place in memory of an object that says nothing else: it differs in every run."""
+    return value if isinstance(value, str) else _PLACE.sub("", str(value))
 
 
 def error_text(error: Exception) -> str:
