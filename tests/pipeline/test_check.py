@@ -374,3 +374,45 @@ def test_rows_from_python_are_looked_at(qwen: Path) -> None:
         rows = [row if answered else {"question": row["question"]} for row in [*good, *([more] if more else [])]]
         checklist = gradus.check(rows, model=str(qwen), rewards=["format"])
         assert expected in " ".join(each.message for each in checklist.findings if each.check == "data")
+
+
+OWN = """
+import random
+
+made = []
+
+
+class Own:
+    actions = ["1", "2"]
+
+    def reset(self, seed):
+        made.append(1)
+        {reset}
+
+    def step(self, action):
+        {step}
+
+    def expert(self):
+        {expert}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({}, None),
+        ({"reset": "raise OSError('flooded')"}, "a training task cannot be begun: OSError: flooded"),
+        ({"reset": "return f'episode {len(made)}'"}, "began with"),
+        ({"step": "return None"}, "an episode of expert failed in step: EnvironmentFault: Own.step returned NoneType"),
+        ({"expert": "raise KeyError('k')"}, "an episode of expert failed in act: KeyError: expert: 'k'"),
+    ],
+)
+def test_an_environment_of_ones_own_is_begun_twice_and_played(
+    parts: dict[str, str], says: str | None, tmp_path: Path
+) -> None:
+    """It was begun once, and what it raised was a traceback."""
+    whole = {"reset": "return 'go'", "step": "return 'end', 1.0, True", "expert": "return '1'", **parts}
+    (tmp_path / "own.py").write_text(OWN.format(**whole))
+    (line,) = checked(str(tmp_path / "own.py"), tmp_path)["environment"]
+    assert line[0] == ("fail" if says else "pass"), line
+    assert says is None or says in line[1]

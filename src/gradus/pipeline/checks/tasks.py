@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from gradus.core import Episode, Task
+from gradus.core import EnvironmentSpec, Episode, Failure, GradusError, Task
 from gradus.core.waiting import blocking
 from gradus.environments.verifiable import TableTasks, check_tasks
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.rollouts import roll_out
+from gradus.rollouts.received import checked_prompt, received
+from gradus.rollouts.rollout import make_environment, start_of, unequal_starts
 
 _FEW = 8  # tasks of each condition that gold answers
 
 
 def environment(subject: Subject) -> list[Finding]:
-    """It can be loaded, begins an episode, and shows something."""
+    """It can be loaded, begins an episode, begins it alike with the same seed, shows something, and can be played by its teacher."""
     if "://" in subject.recipe.environment and not subject.online:
         return [skipped(f"{subject.recipe.environment} is a server and was not asked", "give --online")]
     spec = subject.spec
     task = spec.train_task(subject.recipe.grpo.first_task)
-    made = blocking(spec.make())
     try:
-        shown = made.reset(seed=task.seed, **task.options)
-        said = made.system_prompt
+        first, again = (_begun(spec, task) for _ in range(2))
+    except GradusError:
+        raise
+    except Exception as error:
+        return [failed(f"a training task cannot be begun: {type(error).__name__}: {error}", _PLAY)]
+    if not first["text"].strip():
+        return [failed("the first observation of a training task is empty", "look at it with gradus play")]
+    if (differing := unequal_starts(first, again)) is not None:
+        return [failed(f"seed {task.seed} began with {differing}", _ALIKE)]
+    if (fault := _teachers_fault(subject, task)) is not None:
+        return [failed(f"an episode of {spec.teacher} failed in {fault.stage}: {fault.type}: {fault.message}", _PLAY)]
+    turns = "one turn" if spec.max_turns == 1 else f"up to {spec.max_turns} turns"
+    words = len(first["system prompt"].split())
+    return [passed(f"{spec.name}, {turns}, system prompt of {words} words, grader {subject.grader.name}")]
+
+
+_PLAY = "look at it with gradus play; docs/own_environment.md says what reset, step and outcome should give"
+_ALIKE = "a group shares its seed: draw all that is random in reset from a generator that the seed begins"
+
+
+def _begun(spec: EnvironmentSpec, task: Task) -> Mapping[str, Any]:
+    """What is known of a task before the first answer."""
+    made = blocking(make_environment(spec))
+    try:
+        shown = received(made.reset(seed=task.seed, **task.options), "reset")
+        return start_of(shown, checked_prompt(made.system_prompt), getattr(made, "tools", ()))
     finally:
         made.close()
-    if not shown.text.strip():
-        return [failed("the first observation of a training task is empty", "look at it with gradus play")]
-    turns = "one turn" if spec.max_turns == 1 else f"up to {spec.max_turns} turns"
-    return [passed(f"{spec.name}, {turns}, system prompt of {len(said.split())} words, grader {subject.grader.name}")]
+
+
+def _teachers_fault(subject: Subject, task: Task) -> Failure | None:
+    """What went wrong in one episode of the environment's own teacher, if it has one."""
+    spec = subject.spec
+    if spec.teacher is None or spec.teacher not in spec.policies:
+        return None
+    return roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.grader).episodes[0].failure
 
 
 def data(subject: Subject) -> list[Finding]:
