@@ -375,3 +375,10 @@ def test_evaluation_between_steps_takes_no_time_of_theirs():
     steps = timed([1000] * 40 + [990] * 40)
     between = [{"kind": "validation", "step": 10 * i, "decoding": "greedy", "seconds": 500.0} for i in range(8)]
     assert slow([*steps[:40], *between, *steps[40:]]) is None
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, False), (0.2, False), (0.3, True)])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_failing_episodes_of_a_run_of_one_or_two_steps_are_said(steps, share, said):
+    records = [{**each, "failed_episodes": share} for each in healthy(0, steps)]
+    assert ("failing episodes" in [each.rule for each in diagnose(records)]) is said

@@ -118,3 +118,30 @@ def test_the_true_reward_stands_once_in_the_table(played: Any) -> None:
     (head, *_) = [line for line in text.splitlines() if line.strip().startswith("policy")]
     assert head.count("belief mae") == 1
     assert len(re.split(r"\s{2,}", head.strip())) == 4
+
+
+def test_episodes_without_a_reward_are_counted_under_the_table(played: Any) -> None:
+    """No figure counts them, so a policy that nearly always failed looked as good as its few other episodes."""
+    results = json.loads(json.dumps(played.results))
+    assert "failed" not in printed(show_results(results))
+    (condition, *_) = results["conditions"].values()
+    name, *_ = condition["policies"]
+    condition["policies"][name] |= {
+        "episodes": 10,
+        "failed": 7,
+        "failures": {"step: ConnectionError": 7},
+        "ungraded": 2,
+    }
+    text = printed(show_results(results))
+    assert f"{name}: 7 of 10 episodes failed: step: ConnectionError (7)" in text
+    assert f"{name}: 2 of 10 episodes could not be graded" in text
+
+
+def test_a_table_without_a_figure_is_as_wide_as_its_title(played: Any) -> None:
+    results = json.loads(json.dumps(played.results))
+    for condition in results["conditions"].values():
+        condition["policies"] = {"one": {"episodes": 3, "failed": 3}}
+        condition["pairs"] = {}
+    title = f"{next(iter(results['conditions']))}, "
+    (line, *_) = [line for line in printed(show_results(results)).splitlines() if title in line]
+    assert "episodes, grader" in line

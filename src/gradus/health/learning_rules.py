@@ -17,6 +17,7 @@ _GONE = 0.2  # of what the answer told about the task at the start
 _INVALID = 0.05
 _TRUNCATED = 0.1
 _FAILED_WARN, _FAILED_STOP = 0.1, 0.5
+_FAILED_FEW = 0.25  # of one or two steps
 _LONGER = 1.3
 _STUCK = 50
 _NOISE = 2.0  # t within which a slope is noise
@@ -137,7 +138,13 @@ def truncation(history: History) -> Finding | None:
 def failing_episodes(history: History) -> Finding | None:
     """Errors are data, but a run cannot live on them."""
     share = history.mean("failed_episodes", 5)
-    if share is None or share <= _FAILED_WARN:
+    if share is None:  # a run of one or two steps; nobody else would say it
+        known = history.known("failed_episodes", 5)
+        few = float(known.mean()) if len(known) else 0.0
+        if few <= _FAILED_FEW:
+            return None
+        return Finding(severity="warn", evidence=f"{few:.0%} of episodes failed in the last {len(known)} steps")
+    if share <= _FAILED_WARN:
         return None
     severity = "stop" if share > _FAILED_STOP else "warn"
     return Finding(severity=severity, evidence=f"{share:.0%} of episodes failed over the last 5 steps")

@@ -15,6 +15,7 @@ from gradus.stats import format_interval
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_NARROW = 60
 MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
 
 
@@ -65,6 +66,7 @@ def condition_table(results: Mapping[str, Any], condition: str, grader: str | No
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        min_width=None if measures else _NARROW,  # the title would fold at the width of the names alone
     )
     table.add_column("policy", overflow="fold")
     for measure in measures:
@@ -82,6 +84,19 @@ def _episodes(results: Mapping[str, Any], condition: str) -> str:
     if counts is None:
         return str(results["conditions"][condition].get("episodes", "?"))
     return ", ".join(f"{name} {count}" for name, count in counts["runs"].items())
+
+
+def missing_episodes(stored: Mapping[str, Any]) -> list[str]:
+    """A line for every policy of a condition that has episodes without a reward, which no figure above it counts."""
+    lines: list[str] = []
+    for name, figures in (stored.get("policies") or {}).items():
+        count, failed, ungraded = (figures.get(each) or 0 for each in ("episodes", "failed", "ungraded"))
+        kinds = ", ".join(f"{kind} ({times})" for kind, times in (figures.get("failures") or {}).items())
+        if failed:
+            lines.append(f"{name}: {failed} of {count} episodes failed{f': {kinds}' if kinds else ''}")
+        if ungraded:
+            lines.append(f"{name}: {ungraded} of {count} episodes could not be graded")
+    return lines
 
 
 def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:
@@ -113,6 +128,7 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
     for condition in results.get("conditions") or {}:
         parts += [Text(), condition_table(results, condition, first)]
         parts += [condition_table(results, condition, grader) for grader in others]
+        parts += [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
         if condition == headline_condition(results):
             parts += [terminal_table(each) for each in seed_tables(results, condition)]
         if (pairs := pair_table(results, condition)) is not None:
