@@ -17,6 +17,7 @@ from gradus.cli.app import _ordered, app, main
 from gradus.cli.commands import attach
 from gradus.cli.output import json_text
 from gradus.core import Failure, GradusError, StopReason
+from gradus.pipeline.policies import make_policy
 from gradus.rollouts import roll_out, write_episodes
 
 attach(app)
@@ -299,3 +300,20 @@ def test_a_regraded_file_tells_the_stored_grader_from_the_new_one(rows):
 def test_a_reward_function_that_wants_a_column_says_which_there_are(rows):
     said = gradus("rewards", "try", "-c", "x", "--answer", "y", "--reward", "mine.py:needs", expect=1)
     assert "it takes tone, which is no column of the data; the columns are: answer" in said
+
+
+def test_what_is_next_names_the_environment_as_it_was_given(tmp_path):
+    """The name of a class of one's own is known to nobody."""
+    file = tmp_path / "a b.py"
+    file.write_text(
+        "class Bare:\n    def reset(self, seed):\n        return 'go'\n\n    def step(self, action):\n        return 'end', 1.0, True\n"
+    )
+    result = runner.invoke(app, ["play", str(file), "--seed", "3"], input="1\n" * 5)
+    assert result.exit_code == 0, result.output
+    assert f"compare: gradus eval '{file}' --policy" in " ".join(result.output.split())
+
+
+def test_an_environment_without_policies_says_how_to_add_some():
+    spec = replace(environments.load("arithmetic"), policies={})
+    with pytest.raises(GradusError, match=r"the environment has none of its own \(give it policies=, as docs"):
+        make_policy(spec, "random")
