@@ -40,7 +40,7 @@ def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, A
     under = f"grader {grader}; " if grader else ""
     source = f" Original: {reference['source']}" if reference.get("source") else ""
     return {
-        "header": [" ".join(_SPELLED.get(word, word) for word in name.split("_")) for name in header],
+        "header": [" ".join(_SPELLED.get(word) or word for word in name.split("_")) for name in header],
         "rows": rows,
         "note": reference.get("note")
         or "The original is another environment: compare the order of policies, not the numbers.",

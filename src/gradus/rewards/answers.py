@@ -29,7 +29,9 @@ _OPERATED = re.compile(
     rf"\b[a-zA-Z]\b\s*[-+*^=]|[-+*^]\s*\b[a-zA-Z]\b|\b(?![{UNITS}])[a-zA-Z]\b\s*/|/\s*\b(?![{UNITS}])[a-zA-Z]\b"
 )
 _DENIED = re.compile(r"\b(?:not|never|wrong|incorrect|false|\w+n['’]t)\b", re.IGNORECASE)
-_TOLERANCE = Fraction(1, 10**6)  # Math-Verify's default of six decimals; of larger numbers and of very small ones a share
+_TOLERANCE = Fraction(
+    1, 10**6
+)  # Math-Verify's default of six decimals; of larger numbers and of very small ones a share
 _SMALL = Fraction(1, 1000)
 _LONGEST_EXPRESSION = 300  # characters that Math-Verify is asked about
 _MOST_MARKS = 50  # marked answers that are compared by value

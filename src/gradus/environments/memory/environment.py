@@ -155,7 +155,8 @@ class MemoryEnvironment:
             "entries": len(self._memory.entries),
             "input_words": count_words(chunk.text),
             "by_tool": {
-                name: sum(r.ok and r.name == name for r in results) for name in {r.name for r in results if r.ok}
+                name: sum(r.ok and r.name == name for r in results)
+                for name in sorted({r.name for r in results if r.ok})
             },
         }
 

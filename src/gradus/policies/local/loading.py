@@ -234,7 +234,7 @@ def _with_adapter(model: Any, adapter: str) -> Any:
         return PeftModel.from_pretrained(model, adapter)
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
