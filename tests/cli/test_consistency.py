@@ -221,6 +221,9 @@ spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o:
     assert "every episode failed" in said.stderr
     said = gradus("eval", own, "-p", "gold", "-n", 2, expect=1)
     assert "the disk is gone" in said.stderr
+    (tmp_path / "mine.py").write_text("def score(completions, **_):\n    raise RuntimeError('no judge')\n")
+    said = gradus("eval", "arithmetic", "-p", "gold", "-n", 2, "--reward", f"{tmp_path / 'mine.py'}:score", expect=1)
+    assert "no judge" in said.stderr
 
 
 def test_a_stopped_command_says_what_goes_on():

@@ -45,14 +45,16 @@ class Scores(Shown):
 
     @property
     def first_failure(self) -> str:
-        """What went wrong in the first episode that failed, or an empty text."""
-        failed = (each.failure for each in self.episodes if each.failure is not None)
-        return next((f"{each.stage}: {each.type}: {each.message}" for each in failed), "")
+        """What went wrong in the first episode that failed or could not be graded, or an empty text."""
+        failed = [each.failure for each in self.episodes if each.failure is not None]
+        told = [f"{each.stage}: {each.type}: {each.message}" for each in failed]
+        told += [each.reward.error for each in self.episodes if each.reward is not None and each.reward.error]
+        return next(iter(told), "")
 
     @property
     def all_failed(self) -> bool:
         """Whether there is no episode to judge by."""
-        return all(each.failure is not None for each in self.episodes)
+        return all(each.reward is None or each.reward.value is None for each in self.episodes)
 
     def save(self, path: str | Path) -> Path:
         """Write the episodes as JSON lines."""

@@ -37,7 +37,11 @@ def list_rewards() -> RewardList:
         parameters = inspect.signature(function).parameters
         settings = "" if "prompts" in parameters else ", ".join(parameters)
         rows.append(
-            {"name": name, "settings": settings, "what it rewards": (inspect.getdoc(function) or "").split("\n")[0]}
+            {
+                "name": name,
+                "settings": settings,
+                "what it rewards": (inspect.getdoc(function) or "").split("\n")[0].replace("``", ""),
+            }
         )
     return rows
 

@@ -47,7 +47,7 @@ def command(
         False, "--wide", help="Show every figure, component, pair and curve, not only the three that matter."
     ),
 ) -> None:
-    """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if every episode failed."""
+    """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if no episode could be graded."""
     import gradus
 
     spec = gradus.load_environment(environment, rewards=reward)
@@ -71,7 +71,7 @@ def command(
     if report is not None:
         note(f"report: {result.report(report)}")
     if result.all_failed:
-        note("every episode failed; the first says why: " + result.first_failure)
+        note("every episode failed or could not be graded; the first says why: " + result.first_failure)
         raise typer.Exit(1)
     if save is not None:
         next_command("show", save)
