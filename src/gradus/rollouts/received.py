@@ -15,8 +15,11 @@ from gradus.core import EnvironmentFault, Message, Observation
 from gradus.rollouts.storage import encode
 
 
-def received(given: Any, method: str) -> Observation:
-    """The Observation that ``method`` gave, of plain values. Raises EnvironmentFault, which says what was expected."""
+def received(given: Any, method: str, *, plain_data: bool = False) -> Observation:
+    """The Observation that ``method`` gave, of plain values. Raises EnvironmentFault, which says what was expected.
+
+    ``plain_data``: the environment says that its data are what JSON can hold; to look at much of it at each step takes time.
+    """
     if not isinstance(given, Observation):
         raise EnvironmentFault(f"{method}: expected an Observation, got {_kind(given)}")
     _check_text(given.text, f"the text that {method} gave")
@@ -33,7 +36,7 @@ def received(given: Any, method: str) -> Observation:
             raise EnvironmentFault(f"{method}: expected {name} to be True or False, got {value!r:.60}")
         if not isinstance(value, bool):  # numpy's truth values are none that JSON knows
             changes[name] = bool(value)
-    for name in ("data", "action_data"):
+    for name in () if plain_data else ("data", "action_data"):
         value = getattr(given, name)
         if value and (made := plain(value, name)) is not value:
             changes[name] = made

@@ -315,7 +315,7 @@ def _take(row: _Row, action: Action, after: Any, error: Exception | None, limit:
     seen = row.observation
     if error is None:
         try:
-            after = received(after, "step")
+            after = received(after, "step", plain_data=getattr(row.environment, "plain_data", False))
         except Exception as refused:
             error = refused
     if error is not None:

@@ -14,6 +14,8 @@ from gradus.environments.rhythm.text import SYSTEM_PROMPT, observation_text, par
 class RhythmEnvironment:
     """Renders the world's records to lines and reads answers; implements ``core.Environment``."""
 
+    plain_data = True  # each observation holds the whole week so far
+
     def __init__(self) -> None:
         self.world = RhythmWorld()
         self._invalid = 0
