@@ -99,8 +99,9 @@ def audit(
     from gradus.pipeline.replay import replay_elsewhere
     from gradus.pipeline.review import read_marks
 
-    whole_number("episodes", episodes, least=1)
-    whole_number("budget", budget, least=0)
+    for name, value, least in (("episodes", episodes, 1), ("budget", budget, 0)):
+        if value is not None:
+            whole_number(name, value, least=least)
     attack = as_list("attack", attack, example="['learn']")
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)

@@ -17,7 +17,7 @@ from gradus.pipeline.stepping import SteppingSection
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
-from gradus.rewards.grading import ranges_of
+from gradus.rewards.grading import OWN_GRADER, WEIGHED, ranges_of
 from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
 
@@ -117,10 +117,6 @@ class EvalSection(_Section):
         le=MOST_WORKERS,
         description="Processes that roll out, of one thread each, for nano models and an environment's own policies; they change no figure.",
     )
-
-
-OWN_GRADER = "rewards"  # what every composition of reward functions is called
-WEIGHED = "-weighed"  # what every grader with other weights ends with
 
 
 class Recipe(_Section):

@@ -19,8 +19,8 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, 
 from gradus.core.collector import collect_rarely
 from gradus.core.strictness import go_around
 from gradus.environments import is_registered_by_name, load_registered
-from gradus.pipeline.recipe import OWN_GRADER, WEIGHED
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
+from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.data.tasks import taught_indices
 

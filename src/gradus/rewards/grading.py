@@ -12,6 +12,9 @@ from gradus.core.calls import without_calls
 from gradus.core.files import storable
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
+OWN_GRADER = "rewards"  # what every composition of reward functions is called
+WEIGHED = "-weighed"  # what the name of a grader with other weights ends with
+
 
 def grader_of(
     rewards: Rewards,

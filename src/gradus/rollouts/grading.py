@@ -36,16 +36,25 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
         if len(episodes) == 1:
             return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]
         return [_grade_batch(grader, [episode])[0] for episode in episodes]
-    return [_read(grader, entry, each) for entry, each in zip(grader.entries(given, episodes), episodes, strict=True)]
+    entries = grader.entries(given, episodes)
+    read = [_read(grader, entry, each) for entry, each in zip(entries, episodes, strict=True)]
+    wrong = [each for each in read if isinstance(each, GradingError)]
+    if len(wrong) == len(read) > 1:
+        raise wrong[0]  # not of one episode, but of the grader
+    return [
+        Reward(grader=grader.name, value=None, error=str(each))
+        if isinstance(each, GradingError)
+        else _checked(each, episode)
+        for each, episode in zip(read, episodes, strict=True)
+    ]
 
 
-def _read(grader: Grader, entry: Any, episode: Episode) -> Reward:
-    """One episode's reward. An entry that is none is an error of that episode; terms that contradict the reward are the grader's."""
+def _read(grader: Grader, entry: Any, episode: Episode) -> Reward | GradingError:
+    """One episode's reward, or why the entry is none."""
     try:
-        reward = grader.reward_of(entry, episode)
+        return grader.reward_of(entry, episode)
     except GradingError as error:
-        return Reward(grader=grader.name, value=None, error=str(error))
-    return _checked(reward, episode)
+        return error
 
 
 def _checked(reward: Reward, episode: Episode) -> Reward:

@@ -34,12 +34,15 @@ def score_elsewhere(grader: Grader, episodes: Sequence[Episode]) -> tuple[Reward
     except Exception:  # a function that no module holds, say
         return None
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "asked.pickle").write_bytes(asked.getvalue())
         Path(folder, "files.json").write_text(json.dumps(sorted(pickler.files)), encoding="utf-8")
         processes = [_process(seed, folder) for seed in _SEEDS]
         try:
+            for process in processes:
+                assert process.stdin is not None
+                with process.stdin as pipe:
+                    pipe.write(asked.getvalue())
             codes = [process.wait(_SECONDS) for process in processes]
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, OSError):
             return None
         finally:
             for process in processes:
@@ -56,7 +59,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     for file in json.loads(folder.joinpath("files.json").read_text(encoding="utf-8")):
         import_file(file, "reward")
-    compute, episodes = pickle.loads(folder.joinpath("asked.pickle").read_bytes())
+    compute, episodes = pickle.load(sys.stdin.buffer)
     values = [reward.value for reward in compute(episodes)]
     folder.joinpath(f"{os.environ['PYTHONHASHSEED']}.json").write_text(json.dumps(values), encoding="utf-8")
 
@@ -81,7 +84,7 @@ def _process(seed: str, folder: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", _CALL, folder],
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
