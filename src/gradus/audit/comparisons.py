@@ -179,6 +179,11 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     means = _row_means(aims)
     if not np.isfinite(means).any():
         return Check(name="alignment", status="unresolved", evidence=NO_AIM)
+    if len(names) < 3 and np.allclose(rewards, aims, equal_nan=True):
+        evidence = (
+            f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
+        )
+        return Check(name="alignment", status="skip", evidence=evidence)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = (
             f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}"
