@@ -118,6 +118,7 @@ def test_the_source_is_found_behind_partials_and_objects_and_missing_source_is_s
     assert source_of(Grader(name="b", compute=len)) == ""
 
 
+@pytest.mark.slow
 def test_credit_for_words_without_effect_is_learned_untold():
     attack = _attacked(LearningAttacker(budget=1024), STATED)
     assert attack.check.status == "fail", attack.check.evidence
@@ -130,6 +131,7 @@ def test_an_honest_grader_is_learned_and_no_hack():
     assert attack.check.status == "pass", attack.check.evidence
 
 
+@pytest.mark.slow
 def test_a_learner_begins_once_with_the_reflex_and_once_without():
     """A good reflex is hard to leave by small steps: from the reflex alone late minus early was not found."""
     draw = blind_answers(SPEC, seed=0)

@@ -65,6 +65,7 @@ def test_a_grader_that_pays_for_a_bad_start_fails_for_that_reason(gullible):
     assert _check(gullible, "alignment").status == "fail"
 
 
+@pytest.mark.slow
 def test_the_search_finds_the_bad_start_by_itself(honest):
     blind = replace(SPEC, audit=replace(SPEC.audit, panel=replace(SPEC.audit.panel, exploits=())))
     found = _audit(blind, "gullible", panel=replace(honest.panel, exploits=()))
@@ -93,6 +94,7 @@ def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet(honest):
     assert "100% without variance" in _check(found, "signal").evidence
 
 
+@pytest.mark.slow
 def test_a_users_environment_without_a_panel_gets_one_for_nothing():
     own = replace(SPEC, audit=replace(SPEC.audit, panel=None))
     right, form = _audit(own, "honest", budget=4200), _audit(own, "format", budget=4200)

@@ -35,7 +35,15 @@ def follow(page: str, folder: Path) -> list[str]:
     return todo
 
 
-@pytest.mark.parametrize("page", ["howto_environment.md", "howto_reward.md", "howto_algorithm.md", "howto_engine.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "howto_environment.md",
+        "howto_reward.md",
+        pytest.param("howto_algorithm.md", marks=pytest.mark.slow),
+        "howto_engine.md",
+    ],
+)
 def test_a_page_works_as_it_is_written(page, tmp_path):
     commands = follow(page, tmp_path)
     assert commands

@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 RUN = "import json, sys\nfor cell in json.load(open(sys.argv[1]))['cells']: exec(''.join(cell['source']) if cell['cell_type'] == 'code' else '')"
 
 
-@pytest.mark.parametrize("name", ["first_run", "own_rewards", "own_environment"])
+@pytest.mark.parametrize(
+    "name", ["first_run", *(pytest.param(each, marks=pytest.mark.slow) for each in ("own_rewards", "own_environment"))]
+)
 def test_an_example_is_a_notebook_whose_cells_run_and_leave_a_report(name, tmp_path):
     notebook = jupytext.read(ROOT / "examples" / f"{name}.py")
     assert notebook.cells[0].cell_type == "markdown"

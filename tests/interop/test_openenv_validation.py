@@ -62,6 +62,7 @@ def test_a_flaw_fails_and_its_mended_twin_does_not(kind: str, tmp_path: Path) ->
     assert failed == {True: CAUGHT[kind], False: set()}
 
 
+@pytest.mark.slow
 def test_the_adversarial_floor_tells_a_verifier_that_takes_any_text_with_the_answer_in_it(tmp_path: Path) -> None:
     with _served(write_twin(tmp_path, "label", flawed=True), "label") as package:
         policy = FunctionPolicy("always", lambda seen, script: "square")

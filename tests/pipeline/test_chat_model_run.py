@@ -45,7 +45,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_qwen2(tmp_path_factory.mktemp("qwen") / "model", context=2048)
 
 
-@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize("remembers", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> None:
     model = qwen if remembers else forgetful(qwen)
     recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(model), quick=True, changes=SMALL)
