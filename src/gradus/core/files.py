@@ -205,6 +205,24 @@ def parse_json_lines(text: str, source: str) -> JsonLines:
     return JsonLines(source=source, records=records, problems=problems, cut=False)
 
 
+def whole_characters(text: str) -> str:
+    """A text with ``?`` for each half of a character, which JSON can spell and no file takes.
+
+    >>> whole_characters("a\\ud800b")
+    'a?b'
+    """
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def without_address(text: str) -> str:
+    """A text without places in memory, which differ in every run.
+
+    >>> without_address("<object object at 0x7f00beef>")
+    '<object object>'
+    """
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
 def storable(value: Any) -> Any:
     """A value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any
 from gradus import environments
 from gradus.core import EnvironmentSpec
 from gradus.core.checksums import digest
+from gradus.core.files import without_address
 from gradus.environments.verifiable import TableTasks
 from gradus.rewards import RewardConfig, find_reward
 from gradus.rewards.catalog import BUILT_IN
@@ -135,7 +135,7 @@ def _as_text(value: Any) -> Any:
     """A value that JSON does not have. Sets have no order, and an address in memory is another one every time."""
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    return without_address(repr(value))
 
 
 def _file_source(module: str) -> dict[str, str | None]:

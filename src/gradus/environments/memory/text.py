@@ -100,15 +100,6 @@ def token_f1(prediction: str, gold: str) -> float:
     return 2 * shared / (len(predicted) + len(expected))
 
 
-def whole_characters(text: str) -> str:
-    """A text with ``?`` for each half of a character, which JSON can spell and no file takes.
-
-    >>> whole_characters("a\\ud800b")
-    'a?b'
-    """
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
     """Whether ``phrase`` stands in ``words`` as an unbroken stretch; an empty phrase never does."""
     return bool(phrase) and f" {' '.join(phrase)} " in f" {' '.join(words)} "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import fsum
@@ -12,12 +11,12 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, Span, ToolCall
 from gradus.core.calls import read_message
+from gradus.core.files import without_address
 from gradus.core.thoughts import without_thoughts
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
 
-_PLACE = re.compile(r" at 0x[0-9a-fA-F]+")
 HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 
 
@@ -229,7 +228,7 @@ def as_text(value: Any) -> str:
 
 def plain_text(value: Any) -> str:
     """``str`` of a value, without the place in memory of an object that says nothing else: it differs in every run."""
-    return value if isinstance(value, str) else _PLACE.sub("", str(value))
+    return value if isinstance(value, str) else without_address(str(value))
 
 
 def error_text(error: Exception) -> str:

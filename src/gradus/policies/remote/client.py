@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import Usage, child_rng
+from gradus.core.files import whole_characters
 from gradus.policies.remote.refusals import CallError, Unanswered, brief, status_problem
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ class ChatClient:
     def _clean(self, text: str) -> str:
         """What a server said, fit to be stored: without the key, should it be echoed, and without half characters."""
         key = self.client.api_key
-        text = text.encode("utf-8", "replace").decode("utf-8")
+        text = whole_characters(text)
         return text.replace(key, "[key]") if len(key) > 7 else text
 
     def _count(self, raw: object, meter: _Meter) -> None:

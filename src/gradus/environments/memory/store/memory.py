@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
-from gradus.core.files import write_text
+from gradus.core.files import whole_characters, write_text
 from gradus.environments.memory.store.entries import Entry, Operation, RefusedCall
 from gradus.environments.memory.store.ranking import Matches, rank_banks, rank_entries
 from gradus.environments.memory.store.schema import NINE_BANKS, SCHEMAS, Schema
 from gradus.environments.memory.store.shelf import Shelf
 from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
-from gradus.environments.memory.text import count_tokens, count_words, index_tokens, whole_characters
+from gradus.environments.memory.text import count_tokens, count_words, index_tokens
 
 Clock = Callable[[], str | None]
 

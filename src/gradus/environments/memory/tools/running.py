@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gradus.core.files import whole_characters
 from gradus.environments.memory.store.entries import Entry, RefusedCall
 from gradus.environments.memory.store.memory import Memory, check_number
-from gradus.environments.memory.text import whole_characters
 from gradus.environments.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
 
 
