@@ -220,8 +220,8 @@ def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
         return torch.zeros_like(rewards)
     share = lengths.to(rewards) / lengths.sum().clamp(min=1)
     centered = rewards - (share * rewards).sum()
-    spread = (share * centered**2).sum().sqrt()
-    return centered / spread if spread > 0 else torch.zeros_like(rewards)  # 0 if all tokens have one reward
+    std = (share * centered**2).sum().sqrt()
+    return centered / std if std > 0 else torch.zeros_like(rewards)  # 0 if all tokens have one reward
 
 
 def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:

@@ -17,7 +17,7 @@ _FEW = 8  # tasks of each condition that gold answers
 
 
 def environment(subject: Subject) -> list[Finding]:
-    """It can be loaded, begins an episode, begins it alike with the same seed, shows something, and can be played by its teacher."""
+    """It can be loaded, begins an episode, begins it alike with the same seed, shows something, and can be rolled out by its teacher."""
     if "://" in subject.recipe.environment and not subject.online:
         return [skipped(f"{subject.recipe.environment} is a server and was not asked", "give --online")]
     spec = subject.spec

@@ -102,7 +102,7 @@ def mean_component(groups: Iterable[Group], name: str) -> float | None:
     return mean_of(reward.components.get(name) for reward in rewards)
 
 
-def _spread(values: Sequence[float]) -> float:
+def _reward_std(values: Sequence[float]) -> float:
     """The standard deviation, exactly 0 of equal rewards."""
     return 0.0 if _all_equal(values) else float(np.std(values))
 
@@ -134,7 +134,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     flat = [value for group in values for value in group]
     return {
         "reward_mean": mean_of(flat),
-        "reward_std": mean_of(_spread(group) for group in values if len(group) > 1),
+        "reward_std": mean_of(_reward_std(group) for group in values if len(group) > 1),
         "reward_total_std": float(np.std(flat)) if len(flat) > 1 else None,
         "zero_variance_groups": _share(has_zero_variance(group) for group in groups),
     }
