@@ -12,7 +12,7 @@ from gradus.api.comparing import Comparison, Scores, compare, evaluate
 from gradus.api.environments import describe, list_environments, load_environment, roll_out
 from gradus.api.episodes import Regraded, StoredEpisodes, play, regrade, show
 from gradus.api.measuring import Scoreboard, scoreboard
-from gradus.api.models import chat, export, export_logs, push, serve
+from gradus.api.models import can_chat, chat, export, export_logs, push, serve
 from gradus.api.rewards import list_rewards, try_rewards
 from gradus.api.servers import package_environment, serve_environment, watch
 from gradus.api.stages import Diagnosis, diagnose, grpo, init, sft, teach
@@ -32,6 +32,7 @@ __all__ = [
     "StoredEpisodes",
     "Validation",
     "audit",
+    "can_chat",
     "chat",
     "check",
     "compare",

@@ -93,6 +93,13 @@ def chat(
     )
 
 
+def can_chat(model: str | Path) -> bool:
+    """Whether a model's folder, or a run's, holds one that a person can talk to. A nano model knows its environment's words only."""
+    from gradus.policies.local.folders import is_nano
+
+    return not is_nano(path_text("model", model))
+
+
 def serve(
     model: str | Path,
     *,

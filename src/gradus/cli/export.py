@@ -26,7 +26,6 @@ def command(
     """Write model, tokenizer, generation config and a model card with the evaluation table; or the evaluation as logs."""
     from gradus import api
     from gradus.core import ConfigError
-    from gradus.policies.local.folders import is_nano
 
     if kind not in ("model", "inspect"):
         raise ConfigError(f"--format is model or inspect, got {kind!r}")
@@ -40,7 +39,5 @@ def command(
     typer.echo(f"{exported.path}: {exported.parameters:,} parameters in {exported.dtype}{merged}")
     if not quiet():
         path = str(exported.path)
-        chat = (
-            "" if is_nano(exported.path) else f"gradus chat {shlex.quote(path)}   or   "
-        )  # a nano model is none to chat with
+        chat = f"gradus chat {shlex.quote(path)}   or   " if api.can_chat(path) else ""
         typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")

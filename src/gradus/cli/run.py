@@ -37,9 +37,8 @@ def command(
 ) -> None:
     """Do everything: from a teacher to a trained model and the proof that it got better."""
     import gradus
+    from gradus import api
     from gradus.api.training import recipe_or_data
-    from gradus.policies.local.folders import is_nano
-    from gradus.reports.run_files import shown_folder
 
     data, recipe = recipe_or_data(environment, recipe)
     result = gradus.run(
@@ -59,7 +58,7 @@ def command(
         seeds=seeds,
         parallel=parallel,
     )
-    if is_nano(result.folder):  # it knows the words of its environment and no others
-        next_command("show", shown_folder(result.folder), "--last")
-    else:
+    if api.can_chat(result.folder):
         next_command("chat", result.folder)
+    else:
+        next_command("show", next(iter(result.seeds.values()), result).folder, "--last")
