@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gradus import environments
+from gradus import api, environments
 from gradus.cli.app import _ordered, app, main
 from gradus.cli.commands import attach
 from gradus.cli.output import json_text
@@ -257,7 +257,7 @@ def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
 @pytest.mark.parametrize(("nano", "says"), [(True, "show runs/shop --last"), (False, "chat runs/shop")])
 def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, says):
     """`gradus chat` was the next command, and a model of 750 words is none to chat with."""
-    monkeypatch.setattr("gradus.run", lambda *_, **__: SimpleNamespace(folder=Path("runs/shop")))
+    monkeypatch.setattr("gradus.run", lambda *_, **__: api.Run(Path("runs/shop")))
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: nano)
     assert f"next: gradus {says}" in gradus("run", "shop")
 
