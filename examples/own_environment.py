@@ -1,8 +1,8 @@
 # %% [markdown]
 # # An environment of one's own
 #
-# A number from 0 to 15 is hidden. Every guess is answered by higher or lower. What a run needs stands first; what makes it better
-# to audit, train from nothing and look at comes after. `gradus run examples/own_environment.py:spec` trains on it, too.
+# A number from 0 to 15 is hidden. Every guess is answered by higher or lower. The environment and its grader come first: they are what
+# a run needs. A teacher, a view and hints for the audit come after. `gradus run examples/own_environment.py:spec` trains on it, too.
 
 # %%
 import os
@@ -54,7 +54,7 @@ class HigherLower:
 
 # %% [markdown]
 # A grader returns one number per episode: here 1 for the number, and a little less for each guess. The environment's own return,
-# the true reward, only says whether it came out.
+# the true reward, only says whether the number was guessed.
 
 
 # %%
@@ -63,8 +63,8 @@ def soon(episodes):
 
 
 # %% [markdown]
-# Policies are functions of what is seen. The teacher halves the interval, and guesses somewhere in it every third time: something
-# is left to learn after it.
+# Policies are functions of what is seen. The teacher halves the interval, and guesses somewhere in it every third time, so that GRPO
+# has something to improve.
 
 
 # %%
