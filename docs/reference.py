@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -57,7 +58,7 @@ def recipe_page() -> str:
         lines += [f"## {section}" if section else "## Top level", ""]
         summary = inspect.getdoc(model) or ""
         if section and summary:
-            lines += [summary.split("\n\n")[0].replace("\n", " ").replace("``", "`"), ""]
+            lines += [_code(summary.split("\n\n")[0].replace("\n", " ")), ""]
         lines += ["| key | type | default | what it does |", "|---|---|---|---|"]
         for name, field in model.model_fields.items():
             if _model_of(field.annotation) is None:
@@ -82,8 +83,14 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return next((inner for each in get_args(annotation) if (inner := _model_of(each)) is not None), None)
 
 
+def _code(text: str) -> str:
+    """Literals of a docstring as Markdown has them; fences of three backticks stay."""
+    return re.sub(r"(?<!`)``(?!`)", "`", text)
+
+
 def _type(annotation: Any) -> str:
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    text = re.sub(r"Annotated\[(\w+), FieldInfo\(.*?\]\)\]", r"\1", text)
     text = re.sub(r"\b(?:typing|collections\.abc|gradus\.[\w.]+)\.", "", text)
     text = re.sub(r"Literal\[([^\]]*)\]", lambda match: match[1].replace(", ", " or "), text)
     return f"`{text}`".replace("|", "or")
@@ -97,7 +104,7 @@ def _default(field: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("``", "`")
+    return _code(" ".join(text.split()).replace("|", "\\|"))
 
 
 def commands_page() -> str:
@@ -128,7 +135,7 @@ def _parameter(parameter: Any) -> str:
         else parameter.name.upper()
     )
     default = parameter.default
-    shown = "" if default in (None, [], ()) or callable(default) else f"`{default}`"
+    shown = "" if default in (None, "", [], ()) or callable(default) else f"`{default}`"
     if parameter.required:
         shown = "required"
     return f"| `{spelled}` | {_cell(shown)} | {_cell(getattr(parameter, 'help', None) or '')} |"
@@ -143,17 +150,32 @@ def python_page() -> str:
         "",
     ]
     for name in sorted(gradus.__all__):
-        lines += _described(name, getattr(gradus, name))
+        lines += _described(name, getattr(gradus.api, name, getattr(gradus, name)))  # gradus.audit is a package, too
     lines += ["# gradus.api", "", "Every other command is a call of `gradus.api`.", ""]
     for name in sorted(set(gradus.api.__all__) - set(gradus.__all__)):
         lines += _described(f"api.{name}", getattr(gradus.api, name))
-    return "\n".join(lines).replace("``", "`").replace("```python", "```python").rstrip() + "\n"
+    return _code("\n".join(lines)).rstrip() + "\n"
 
 
 def _described(name: str, value: Any) -> list[str]:
-    signature = f"{name}{inspect.signature(value)}" if inspect.isfunction(value) else name
-    signature = re.sub(r"'", "", re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature))
+    if is_dataclass(value):
+        signature = _record(name, value)
+    else:
+        signature = name if inspect.isclass(value) else f"{name}{inspect.signature(value)}"
+    signature = re.sub(r"(: |-> )([\"'])(.*?)\2(?=[,)]| =|$)", r"\1\3", signature)  # annotations are stored as texts
+    signature = re.sub(r"<built-in function (\w+)>", r"\1", signature)
+    signature = re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature)
     return [f"## `{name}`", "", "```python", signature, "```", "", inspect.getdoc(value) or "", ""]
+
+
+def _record(name: str, value: Any) -> str:
+    """A dataclass with a field a line."""
+    lines = []
+    for each in fields(value):
+        shown = each.default is not MISSING and isinstance(each.default, str | int | float | tuple | None)
+        default = f" = {each.default!r}" if shown else "" if each.default is each.default_factory else " = ..."
+        lines += [f"    {each.name}: {each.type}{default},"] if each.init else []
+    return "\n".join([f"{name}(", *lines, ")"])
 
 
 if __name__ == "__main__":
