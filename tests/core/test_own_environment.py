@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from gradus import environments
 from gradus.cli.app import app
+from gradus.cli.commands import attach
 from gradus.core import StopReason
 from gradus.rollouts import roll_out
 
@@ -78,6 +79,7 @@ def test_its_commands_work_as_they_stand(arguments, tmp_path, monkeypatch):
     """The audit failed free credit although nobody was there who could do better, and the run was refused."""
     (tmp_path / "doors.py").write_text(_printed()[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    attach(app)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
 

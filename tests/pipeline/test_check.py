@@ -341,7 +341,7 @@ def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
     good = CliRunner().invoke(app, [*arguments, "--json"])
     assert good.exit_code == 0, good.output
     document = json.loads(good.output)
-    assert (document["schema"], document["status"]) == (1, "pass")
+    assert (document["schema"], document["status"]) == (2, "pass")
     assert set(document["checks"][0]) == {"check", "status", "message", "remedy"}
     bad = CliRunner().invoke(app, [*arguments, "--set", "grpo.sampling.max_new_tokens=400"])
     assert bad.exit_code == 1

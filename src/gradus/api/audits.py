@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradus.api.checking import Audit
 from gradus.api.shown import Shown
 from gradus.core import ConfigError
+from gradus.core.documents import SCHEMA
 
 if TYPE_CHECKING:
     from openenv.validation.report import ValidationReportV2  # pyright: ignore[reportMissingImports] - an extra
@@ -33,7 +34,7 @@ class AuditComparison(Shown):
         from gradus.reports import compare_audits as changes
 
         rows = [asdict(each) for each in changes(self.old, self.new)]
-        return {"schema": 2, "before": self.old["verdict"], "now": self.new["verdict"], "checks": rows}
+        return {"schema": SCHEMA, "before": self.old["verdict"], "now": self.new["verdict"], "checks": rows}
 
 
 def is_stored_audit(path: str | Path) -> bool:
@@ -84,7 +85,7 @@ class Validation(Shown):
 
 
 def validate_openenv(
-    package: str | Path, *, budget: int = 4000, policy: str | None = None, seed: int = 0
+    package: str | Path, *, budget: int = 8000, policy: str | None = None, seed: int = 0
 ) -> Validation:
     """Run an OpenEnv package's server and measure the semantic and statistical checks of RFC 008.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradus.api.given import as_list
 from gradus.api.shown import Shown
+from gradus.core.documents import SCHEMA
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,7 +20,7 @@ class Scoreboard(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """What ``gradus audit --scoreboard --json`` prints."""
-        return {"schema": 2, "parts": [dict(part) for part in self.parts]}
+        return {"schema": SCHEMA, "parts": [dict(part) for part in self.parts]}
 
     def tables(self) -> Sequence[Any]:
         """A table over the parts, then misses and false alarms by name."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from gradus.audit.records import Check, Hack, PanelEpisodes, Point
 from gradus.audit.remedies import remedy_of
+from gradus.core.documents import SCHEMA
 
-SCHEMA = 2
 _BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
 _ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it leaves the grader as it is
 

@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="calls not understood",
         summary="calls of tools that cannot be read, or that no tool takes",
-        remedy="Warm-start longer on a teacher's calls, pay less for such calls (`call.fault`), or say in the tools' docstrings what they take.",
+        remedy="Warm-start longer on a teacher's calls, lower what such calls earn (`call.fault`), or say in the tools' docstrings what they take.",
         check=tool_rules.calls_not_understood,
     ),
     Rule(
@@ -169,7 +169,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="reward stuck",
-        summary="no trend in the reward for 50 steps although groups are alive",
+        summary="no trend in the reward for 50 steps although groups have variance",
         remedy="Check the reward on a few episodes by hand, then raise the learning rate or the size of the groups.",
         check=learning_rules.reward_stuck,
     ),

@@ -24,7 +24,7 @@ _FEW_ROWS, _FEW_LABELS = 50, 20
 _COMMENTS = {
     "environment": "What to train on. Paths are relative to this file.",
     "model": "The model: a nano model made from the words of the data, or path = a folder or a name on the hub.",
-    "audit": "Is the reward worth training on? A panel of scripted answers and a search for a hack.",
+    "audit": "Is the reward worth training on? Answers that are right, wrong or made to cheat, and a search for a hack.",
     "teach": "Whose answers SFT learns before GRPO; gold answers if there are no worked solutions.",
     "sft": "Supervised training on the teacher's answers.",
     "grpo": "Training on the reward. A step is groups x group_size answers.",

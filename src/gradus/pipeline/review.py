@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from gradus.core import ConfigError
+from gradus.core.documents import SCHEMA
 from gradus.core.files import read_json, write_json
 
 _MARKS = {"r": "right", "w": "wrong", "s": None}
@@ -44,7 +45,7 @@ def ask_person(review: Sequence[Mapping[str, Any]], path: Path) -> int:
             break
         if mark is not None:
             marks[row["key"]] = mark
-            write_json(path, {"schema": 2, "marks": marks})
+            write_json(path, {"schema": SCHEMA, "marks": marks})
     return len(marks) - before
 
 

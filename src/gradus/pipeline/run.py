@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradus.core import ConfigError
-from gradus.core.documents import Results, read_document
+from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.files import write_json, write_text
 from gradus.core.locks import FolderLock
 from gradus.core.verbosity import quiet
@@ -81,7 +81,7 @@ def _is_done(run: RunContext, name: str, settings: Mapping[str, Any], sources: M
 
 def store_costs(run: RunContext) -> None:
     """Write what the stages cost; a run ends with it."""
-    write_json(run.folder / "costs.json", {"schema": 2, "stages": run.state.costs()})
+    write_json(run.folder / "costs.json", {"schema": SCHEMA, "stages": run.state.costs()})
     run.state.keep("costs.json", "recipe.toml")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from gradus.core import ConfigError, Episode
-from gradus.core.documents import Costs, read_document
+from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
 from gradus.core.locks import FolderLock
 from gradus.core.stage_files import remove_evaluation
@@ -66,7 +66,7 @@ def run_seeds(
         chosen = [recipe.seed + index for index in range(seeds)]
         do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
-        write_json(folder / SEEDS, {"schema": 2, "seeds": sorted({*before, *chosen})})
+        write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *chosen})})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
         members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
@@ -78,7 +78,7 @@ def run_seeds(
             train_here(members, shared, redo=redo, console=run.console)
         _evaluate(run, chosen)
         costs = _costs(run, list(members))
-        write_json(folder / "costs.json", {"schema": 2, "stages": costs})
+        write_json(folder / "costs.json", {"schema": SCHEMA, "stages": costs})
         return finish(run, costs, Console())
     finally:
         lock.release()

@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -159,17 +158,14 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
 def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -> RewardFunction:
     """1 if the answer (the marked one, else all outside the reasoning) is JSON that fits the schema, else 0.
 
-    ``schema`` is a JSON schema or the path of a file that holds one. Needs the package jsonschema.
+    ``schema`` is a JSON schema or the path of a file that holds one.
     """
-    try:
-        validators: Any = import_module("jsonschema.validators")
-    except ModuleNotFoundError as error:
-        raise ConfigError("the reward json_schema needs the package jsonschema; install it with pip") from error
-    if isinstance(schema, str):
-        schema = json.loads(Path(schema).read_text(encoding="utf-8"))
-    kind = validators.validator_for(schema)
-    kind.check_schema(schema)
-    validator = kind(schema)
+    from jsonschema import validators
+
+    rules: Any = json.loads(Path(schema).read_text(encoding="utf-8")) if isinstance(schema, str) else schema
+    kind = validators.validator_for(rules)
+    kind.check_schema(rules)
+    validator = kind(rules)
 
     @_named(name)
     def fits(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:

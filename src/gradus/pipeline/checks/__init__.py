@@ -15,6 +15,7 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import ConfigError, GradusError
+from gradus.core.documents import SCHEMA
 from gradus.pipeline.checks.model import context, disk, memory, model, probe, spelling, too_long
 from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, trackers
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
@@ -130,4 +131,4 @@ def status_of(findings: Sequence[Finding]) -> str:
 
 def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
     """What machines read."""
-    return {"schema": 1, "status": status_of(findings), "checks": [vars(finding) for finding in findings]}
+    return {"schema": SCHEMA, "status": status_of(findings), "checks": [vars(finding) for finding in findings]}
