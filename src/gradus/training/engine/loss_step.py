@@ -24,7 +24,7 @@ from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.bfloat16_support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
-from gradus.training.engine.master_weights import MasterWeights
+from gradus.training.engine.master_weights import MasterWeights, loss_scale
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
@@ -172,7 +172,7 @@ def run_update(
     zero = optimizer if isinstance(optimizer, ZeroOptimizer) else None  # DeepSpeed adds up and clips by itself
     backward = Tensor.backward if zero is None else zero.backward
     masters = optimizer if isinstance(optimizer, MasterWeights) else None
-    scale = 1.0 if masters is None else masters.loss_scale
+    scale = masters.loss_scale if masters is not None else 1.0 if zero is not None else loss_scale(loaded.model)
     parts = zero is not None or is_sharded(loaded.model)  # every pass may add up its own gradients
     if parts:
         idle_passes(loaded, len(batches), backward)
@@ -183,6 +183,10 @@ def run_update(
         sum_gradients(loaded.model)
     if masters is not None:
         masters.collect()
+    elif scale != 1.0:  # adapters in float32 on weights in float16
+        for parameter in trainable(loaded.model).values():
+            if parameter.grad is not None:
+                parameter.grad.div_(scale)
     if before_step is not None:
         before_step()
     started = time.perf_counter()
