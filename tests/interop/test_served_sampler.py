@@ -159,6 +159,24 @@ def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path, monkeypatc
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_a_server_that_sleeps_on_this_card_wakes_when_torch_has_let_its_memory_go(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch keeps the memory of a training pass for the next one, so that the server found none for its weights."""
+    done: list[str] = []
+
+    class Noted:
+        def reload(self, folder: Path) -> None:
+            done.append("weights read" if (folder / "model.safetensors").is_file() else "no weights")
+
+    noted: Any = Noted()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("memory free"))
+    loaded = load_model(taught / "best")
+    weights_to_server(noted, tmp_path / "beside")(loaded, 0)
+    weights_to_server(noted, tmp_path / "same", sleeps=True)(loaded, 0)
+    assert done == ["weights read", "memory free", "weights read"]
+
+
 @pytest.mark.slow
 def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path, tmp_path: Path) -> None:
     spec = lamps()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel
 
 from gradus.core import Policy
@@ -49,11 +50,11 @@ def served_sampler(
         name="grpo",
         sleeps=config.sampler_sleeps,
     )
-    return loaded, policy, weights_to_server(policy, folder / "sampler")
+    return loaded, policy, weights_to_server(policy, folder / "sampler", sleeps=config.sampler_sleeps)
 
 
-def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
-    """Write the weights to ``folder`` and let the server read them.
+def weights_to_server(policy: HttpSampler, folder: Path, *, sleeps: bool = False) -> PushWeights:
+    """Write the weights to ``folder`` and let the server read them; one that ``sleeps`` on this card finds its memory free again.
 
     The server must see the same files. Process 0 alone does it; the others wait.
     """
@@ -67,6 +68,10 @@ def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
 
         if world().main:
             write_folder(folder, fill)
+        if sleeps:
+            torch.cuda.empty_cache()  # torch keeps what a pass has used, and no other process could take it
+            barrier()
+        if world().main:
             policy.reload(folder)
         barrier()
 
