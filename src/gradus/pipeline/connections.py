@@ -22,6 +22,8 @@ from gradus.training.run.trackers import Trackers, open_trackers
 
 PushWeights = Callable[[LoadedModel, int], None]
 
+_SECONDS, _SECONDS_A_TOKEN = 300.0, 0.25  # that an answer may take: long answers of a busy server take many minutes
+
 
 def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> Trackers:
     """The trackers of a training stage, writing into its folder; none in processes that write nothing."""
@@ -47,6 +49,7 @@ def served_sampler(
         renderer=loaded.renderer,
         sampling=config.sampling,
         api_key=key,
+        timeout=max(_SECONDS, _SECONDS_A_TOKEN * config.sampling.max_new_tokens),
         name="grpo",
         sleeps=config.sampler_sleeps,
     )
