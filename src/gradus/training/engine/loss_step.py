@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
+from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.deepspeed import ZeroOptimizer
@@ -47,6 +48,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if slow and world().main:
         print(f"warning: {slow}", file=sys.stderr)
     model = loaded.model
+    _refuse_quantized(loaded, config)
     if hasattr(model, "peft_config"):
         _take_adapters(model, config.lora)
     elif config.lora is not None:
@@ -56,6 +58,16 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         checkpoint_activations(model)
     trainable(model)
     return replace(loaded, model=model)
+
+
+def _refuse_quantized(loaded: LoadedModel, config: TrainerConfig) -> None:
+    """Raise ConfigError for weights that cannot move: without adapters their norms and embeddings alone would be trained."""
+    quantizer = getattr(causal_model(loaded.model), "hf_quantizer", None)
+    if quantizer is None or (quantizer.is_trainable and config.lora is not None):
+        return
+    method = getattr(quantizer.quantization_config.quant_method, "value", quantizer.quantization_config.quant_method)
+    way_out = "set lora, or name the model in 16 bits" if quantizer.is_trainable else "name the model in 16 bits"
+    raise ConfigError(f"the weights of {loaded.path} are quantized ({method}) and cannot be trained; {way_out}")
 
 
 def checkpoint_activations(model: Any) -> None:
