@@ -177,6 +177,19 @@ def test_a_long_answer_has_time_to_come(
     assert given["timeout"] == seconds
 
 
+@pytest.mark.parametrize(("batch_size", "asked"), [(None, 256), (8, 8)])
+def test_a_server_is_asked_for_all_rows_at_once_or_for_batch_size(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None, asked: int
+) -> None:
+    """64 requests were under way, whatever batch_size said, and vLLM computes as many rows as it is given."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("gradus.pipeline.connections.HttpSampler", lambda model, **options: given.update(options))
+    served = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "sampler_model": "m", "correction": "truncate"}
+    config = GrpoConfig.model_validate({**served, "batch_size": batch_size})
+    served_sampler(str(taught / "best"), config, tmp_path)
+    assert given["concurrency"] == asked
+
+
 def test_a_server_that_sleeps_on_this_card_wakes_when_torch_has_let_its_memory_go(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

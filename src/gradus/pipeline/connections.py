@@ -14,6 +14,7 @@ from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.merged import write_merged
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
+from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, world
@@ -49,6 +50,7 @@ def served_sampler(
         renderer=loaded.renderer,
         sampling=config.sampling,
         api_key=key,
+        concurrency=config.batch_size or MAX_CONCURRENT,
         timeout=max(_SECONDS, _SECONDS_A_TOKEN * config.sampling.max_new_tokens),
         name="grpo",
         sleeps=config.sampler_sleeps,
