@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from gradus.cli.app import app
 from gradus.cli.commands import attach
-from gradus.pipeline.connections import weights_to_server
+from gradus.pipeline.connections import served_sampler, weights_to_server
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -157,6 +157,55 @@ def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path, monkeypatc
     assert float(gap) < 1e-4
     after = loaded.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("longest", "seconds"), [(5, 300), (16_384, 4_096)])
+def test_a_long_answer_has_time_to_come(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, seconds: float
+) -> None:
+    """All answers had five minutes: the longest ones of a busy server failed, and training saw the short ones alone."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("gradus.pipeline.connections.HttpSampler", lambda model, **options: given.update(options))
+    config = GrpoConfig(
+        sampler="vllm",
+        sampler_url="http://127.0.0.1:1/v1",
+        sampler_model="m",
+        correction="truncate",
+        sampling=SamplingConfig(max_new_tokens=longest),
+    )
+    served_sampler(str(taught / "best"), config, tmp_path)
+    assert given["timeout"] == seconds
+
+
+@pytest.mark.parametrize(("batch_size", "asked"), [(None, 256), (8, 8)])
+def test_a_server_is_asked_for_all_rows_at_once_or_for_batch_size(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None, asked: int
+) -> None:
+    """64 requests were under way, whatever batch_size said, and vLLM computes as many rows as it is given."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("gradus.pipeline.connections.HttpSampler", lambda model, **options: given.update(options))
+    served = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "sampler_model": "m", "correction": "truncate"}
+    config = GrpoConfig.model_validate({**served, "batch_size": batch_size})
+    served_sampler(str(taught / "best"), config, tmp_path)
+    assert given["concurrency"] == asked
+
+
+def test_a_server_that_sleeps_on_this_card_wakes_when_torch_has_let_its_memory_go(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch keeps the memory of a training pass for the next one, so that the server found none for its weights."""
+    done: list[str] = []
+
+    class Noted:
+        def reload(self, folder: Path) -> None:
+            done.append("weights read" if (folder / "model.safetensors").is_file() else "no weights")
+
+    noted: Any = Noted()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("memory free"))
+    loaded = load_model(taught / "best")
+    weights_to_server(noted, tmp_path / "beside")(loaded, 0)
+    weights_to_server(noted, tmp_path / "same", sleeps=True)(loaded, 0)
+    assert done == ["weights read", "memory free", "weights read"]
 
 
 @pytest.mark.slow

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
 
 from gradus.core import ConfigError
+from gradus.pipeline.checks.model import probe
+from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.policies import make_policy
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
+from gradus.pipeline.stages import RunContext, run_policies
 from gradus.policies.local.export import export_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.settings import read_settings
+from gradus.policies.local.shelf import ShelvedPolicy
 
 EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 SMALL = [
@@ -72,6 +78,29 @@ def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> Non
     assert "<svg" in (run / "report.html").read_text()
     if not remembers:  # what was trained so is loaded so, without being told again
         assert load_model(run / "grpo" / "best").settings.keep_history
+
+
+def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`gradus check` loaded the whole weights of what is trained in four bits, and nobody but GRPO heard of its device."""
+    seen: list[tuple[str | None, str]] = []
+
+    def noted(path: str, **options: Any) -> Any:
+        seen.append((options.get("quantize"), options.get("device", "auto")))
+        return load_model(path)
+
+    for module in ("gradus.policies.local.loading", "gradus.pipeline.stages"):
+        monkeypatch.setattr(f"{module}.load_model", noted)
+    changes = ["grpo.lora.rank=2", "grpo.quantize=4bit", "grpo.device=cuda:1"]
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
+    probe(Subject(recipe, folder=tmp_path, scratch=tmp_path, online=False))
+    run = RunContext(recipe, tmp_path / "run", redo=False, console=Console(quiet=True))
+    run.stages["model"][0](run, {})
+    base = run_policies(run, ["base"])["base"]
+    assert isinstance(base, ShelvedPolicy)
+    assert base.loaded.path == str(qwen)
+    assert seen == [("4bit", "cuda:1")] * 3
 
 
 def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwen: Path, tmp_path: Path) -> None:

@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
+from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
 import gradus
 from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
+from gradus.core import ConfigError
 from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
 from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.recipe_tables import own_recipes
+from gradus.planning.shapes import ModelShape, read_shape
 from gradus.policies.local.folders import is_nano
 from gradus.policies.nano.model import NanoConfig, make_nano
 
@@ -281,6 +284,44 @@ def test_a_nano_model_keeps_the_settings_for_nano_models(
     assert is_nano(tmp_path / "adapters")
     assert not is_nano(qwen)
     assert not is_nano("somebody/some-model")
+
+
+def test_a_run_asks_the_hub_for_the_size_of_its_model_and_a_check_does_not(
+    qwen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run of a small model had settings for a large one; the second, with the model on the disk, refused to go on."""
+    fetched: list[str] = []
+
+    def hub(name: str | Path, *, online: bool) -> ModelShape:
+        if not online and not fetched:
+            raise ConfigError("not in the cache")
+        fetched.append(str(name))
+        return read_shape(qwen)
+
+    monkeypatch.setattr("gradus.pipeline.recipe_files.read_shape", hub)
+    named = "somebody/some-model"
+    gradus.check("arithmetic", model=named)
+    assert not fetched
+    first, second = (make_recipe("arithmetic", model=named) for _ in range(2))
+    assert fetched == [named] * 2
+    assert first.grpo.lora is None
+    assert first == second
+
+
+def test_a_plan_reads_the_config_of_a_model_that_is_named(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fresh machine it asked for --online, which `gradus plan` and `gradus run --memory` do not have."""
+    asked: list[bool] = []
+    config = AutoConfig.from_pretrained(qwen)
+
+    def read(name: str, *, local_files_only: bool) -> Any:
+        asked.append(local_files_only)
+        raise OSError("not in the cache") if local_files_only else ConnectionError("asked")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", read)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
+    with pytest.raises(ConfigError, match="ConnectionError: asked"):
+        gradus.plan("arithmetic", model="somebody/some-model")
+    assert asked == [False]
 
 
 def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: Path) -> None:

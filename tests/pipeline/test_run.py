@@ -1,8 +1,11 @@
 """`gradus run`, whole, at the smallest size that still goes through every stage."""
 
+import gc
 import json
+import weakref
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import gradus
@@ -10,7 +13,8 @@ from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
 from gradus.pipeline.recipe_files import load_recipe
-from gradus.pipeline.run import run_recipe
+from gradus.pipeline.run import do_stages, run_recipe
+from gradus.pipeline.stages import RunContext
 
 SMALL = [
     "audit.enabled=false",
@@ -113,6 +117,26 @@ def test_a_run_folder_is_a_policy(run):
     assert result.exit_code == 0, result.output
     result = CliRunner().invoke(app, ["doctor", str(run), "--json"])
     assert json.loads(result.output)["status"] in ("healthy", "warn", "stop")
+
+
+def test_what_a_stage_leaves_in_memory_is_gone_before_the_next_begins(tmp_path):
+    """A trained model and its optimizer, in a loop that refers to itself; Python looks for such cycles almost never in a command."""
+
+    class Loop:
+        def __init__(self):
+            self.itself = self
+
+    seen = []
+    stages = {
+        "sft": (lambda run, cost: seen.append(weakref.ref(Loop())), lambda run: {}),
+        "grpo": (lambda run, cost: seen.append(seen[0]()), lambda run: {}),
+    }
+    gc.disable()
+    try:
+        do_stages(RunContext(recipe(), tmp_path / "run", redo=False, console=Console(quiet=True)), stages)
+    finally:
+        gc.enable()
+    assert seen[1] is None
 
 
 @pytest.mark.parametrize(

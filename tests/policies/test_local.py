@@ -327,6 +327,35 @@ def test_kv_cache_tokens_bound_the_cache_and_change_no_token(loaded: Load, limit
         assert a.tokens.logprobs == pytest.approx(b.tokens.logprobs, abs=2e-5)
 
 
+@pytest.mark.parametrize("fits", [2, 0])
+def test_out_of_memory_halves_the_rows_and_changes_no_token(
+    loaded: Load, fits: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    sampling = SamplingConfig(max_new_tokens=5)
+    whole = play(LocalPolicy(loaded("llama"), sampling), rows=6, turns=5)
+    reserve = RaggedCache.reserve
+
+    def scarce(cache: RaggedCache, width: int) -> None:
+        if cache.rows > (fits if width > 60 else 6):  # it runs out in the middle of an episode
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        reserve(cache, width)
+
+    monkeypatch.setattr(RaggedCache, "reserve", scarce)
+    policy = LocalPolicy(loaded("llama"), sampling)
+    if not fits:
+        with pytest.raises(
+            PolicyError, match=r"one row was sampled \(CUDA out of memory.*lower sampling.max_new_tokens"
+        ):
+            play(policy, rows=6, turns=5)
+        return
+    cut = play(policy, rows=6, turns=5)
+    assert policy.batch_size == 1  # 6, 3, 1
+    assert "going on with batch_size = 3" in capsys.readouterr().err
+    for a, b in zip(chain(*whole), chain(*cut), strict=True):
+        assert a.tokens.action_ids == b.tokens.action_ids
+        assert a.tokens.logprobs == pytest.approx(b.tokens.logprobs, abs=2e-5)
+
+
 def test_keys_that_are_repeated_give_the_same_answers(loaded: Load, monkeypatch: pytest.MonkeyPatch):
     """As on a GPU, whose kernels take no mask together with shared key heads."""
     policy = LocalPolicy(loaded("llama"), SamplingConfig(max_new_tokens=6))

@@ -22,7 +22,7 @@ from gradus.core import ConfigError
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.planning.forecast import GIB, as_rows, check_fits, fit_to_memory, make_plan
 from gradus.planning.hardware import PRESETS, Hardware, this_machine
-from gradus.planning.memory import cache_bytes, memory_forecast
+from gradus.planning.memory import cache_bytes, memory_forecast, rows_at_once
 from gradus.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.policies.local.loading import load_model
 from gradus.policies.nano.model import NanoConfig
@@ -203,12 +203,26 @@ def test_every_term_is_counted() -> None:
     assert memory(lora=None, optimizer="adamw8bit")["optimizer"] == memory(lora=None)["optimizer"] / 4
     assert memory(quantize="4bit")["weights"] < memory()["weights"] / 2
     caches = [
-        cache_bytes(THREE_B, preset("small-gpu", groups=64, **bound), LENGTHS, 2)
+        cache_bytes(THREE_B, config, LENGTHS, 2, rows_at_once(config))
         for bound in ({}, {"kv_cache_tokens": 20_000}, {"batch_size": 8})
+        for config in [preset("small-gpu", groups=64, **bound)]
     ]
     assert max(caches[1:]) < caches[0] / 5
     large = memory_forecast(THREE_B, preset("small-gpu", token_budget=16_384), LENGTHS, GPU)[0]
     assert large["logits"] < 4 * THREE_B.vocabulary * THREE_B.hidden
+
+
+def test_with_a_server_this_process_samples_for_validation_alone() -> None:
+    """The forecast held the cache of all episodes, and refused runs that vLLM would have sampled on another card."""
+    lengths = replace(LENGTHS, answer=16_000)
+    served = {"sampler": "vllm", "sampler_url": "http://localhost:8000/v1", "correction": "truncate"}
+    size = {"groups": 16, "group_size": 16, "sampling": {"max_new_tokens": 16_000}}
+
+    def cache(**changes: object) -> float:
+        return memory_forecast(THREE_B, preset("small-gpu", **size, **changes), lengths, GPU)[0].get("cache", 0.0)
+
+    assert cache(**served, validation_tasks=32) == pytest.approx(cache() / 8)
+    assert cache(**served, validation_every=0) == 0
 
 
 def test_a_run_is_fitted_to_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

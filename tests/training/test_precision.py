@@ -31,6 +31,7 @@ from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.resolved import resolve
+from gradus.training.trainer_config import LoraConfig
 
 SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 PRECISIONS: dict[str, dict[str, Any]] = {
@@ -152,6 +153,24 @@ def test_limits_and_denominators_follow_the_precision(lamps_model: Path) -> None
     assert logp_diff_limits(wide, server).mean == 0.5
     with pytest.raises(ValueError, match="has no effect with old_logprobs"):
         lamps_config(correction="mask", old_logprobs="sampler")
+
+
+def test_adapters_on_float16_get_the_gradients_of_long_steps(lamps_model: Path) -> None:
+    """A step of half a million tokens divides by as many: what is left for one token is below float16's smallest numbers."""
+    norms: list[float] = []
+    for dtype in ("float32", "float16"):
+        config = lamps_config(dtype=dtype, lora=LoraConfig(rank=4), max_logp_diff=1.0)
+        loaded = prepare_model(str(lamps_model), config)
+        torch.manual_seed(0)
+        for name, parameter in loaded.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.02)
+        if dtype == "float32":
+            samples = [replace(one, advantages=advantages_of(one) * 1e-5) for one in sampled(loaded, config)]
+        result = policy_update(loaded, make_optimizer(loaded.model, config), samples, config, 1e-3)
+        assert result.grad_norm is not None
+        norms.append(result.grad_norm)
+    assert norms[1] == pytest.approx(norms[0], rel=0.02)
 
 
 def test_bfloat16_weights_move_at_small_rates(lamps_model: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import read_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.grpo import train_grpo
 from gradus.training.trainer_config import LoraConfig, OptimizerConfig
@@ -101,6 +103,29 @@ def test_moments_of_eight_bits_move_as_those_of_adam_and_go_on_bit_for_bit() -> 
     moved = [model.weight.detach() - wide.weight.detach() for model in models]
     assert torch.equal(moved[1], moved[2])
     assert torch.nn.functional.cosine_similarity(moved[0].flatten(), moved[1].flatten(), dim=0) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("trainable", "lora", "says"),
+    [
+        (True, None, r"quantized \(gptq\).*set lora, or name"),
+        (False, LoraConfig(), r"quantized \(gptq\).*trained; name the model"),
+        (True, LoraConfig(rank=2), None),
+    ],
+)
+def test_a_model_that_was_published_quantized_is_trained_by_adapters_or_not_at_all(
+    lamps_model: Path, trainable: bool, lora: LoraConfig | None, says: str | None
+) -> None:
+    """Its matrices took no gradient: a run trained norms and embeddings alone, and said nothing."""
+    loaded = load_model(lamps_model)
+    loaded.model.hf_quantizer = SimpleNamespace(
+        is_trainable=trainable, quantization_config=SimpleNamespace(quant_method="gptq")
+    )
+    if says is None:
+        prepare_model(loaded, settings(lora=lora))
+        return
+    with pytest.raises(ConfigError, match=says):
+        prepare_model(loaded, settings(lora=lora))
 
 
 def test_without_bitsandbytes_both_say_what_to_install(lamps_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

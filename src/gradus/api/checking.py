@@ -191,7 +191,7 @@ def check(
     folder = None if out is None else Path(out)
     options = {key: value for key, value in options.items() if key not in WHOLE_RUN}
     try:
-        chosen = make_recipe(data, recipe=recipe, **options)
+        chosen = make_recipe(data, recipe=recipe, online=online, **options)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
     return Checklist(check_made_recipe(chosen, out=folder, online=online))
@@ -246,7 +246,8 @@ def plan(data: Any = None, *, preset: str | None = None, memory: str | None = No
     if memory is not None and not isinstance(memory, str):
         raise ConfigError(f"memory is a text, as in '24GB', got {memory!r}")
     options = {key: value for key, value in options.items() if key not in WHOLE_RUN}
-    made, config, changes = fitted_plan(make_recipe(data, preset=preset, **options), preset=preset, memory=memory)
+    chosen = make_recipe(data, preset=preset, **options)
+    made, config, changes = fitted_plan(chosen, preset=preset, memory=memory, online=True)
     try:
         check_fits(made, config)
     except ConfigError as error:

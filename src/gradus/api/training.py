@@ -222,11 +222,13 @@ def make_recipe(
     model: str | Path | None = None,
     settings: Mapping[str, Any] | Sequence[str] = (),
     memory: str | None = None,
+    online: bool = True,
     **options: Any,
 ) -> Recipe:
     """The recipe of an environment, of rows, or of a file, with changes. Raises ConfigError.
 
-    ``memory``: change settings until the forecast fits a card of this size, and say which.
+    ``memory``: change settings until the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the
+    config and tokenizer of a model that is named.
     """
     from gradus.pipeline.recipe_files import load_recipe, parse_changes
 
@@ -243,6 +245,7 @@ def make_recipe(
         path=None if recipe is None else Path(recipe),
         model=None if model is None else path_text("model", model),
         rewards=reward_entries(rewards),
+        online=online,
         **options,
     )
     chosen = load(changes=settings)
@@ -253,7 +256,7 @@ def make_recipe(
     from gradus.pipeline.checks.plan import fitted_plan
     from gradus.planning.forecast import check_fits
 
-    forecast, config, changed = fitted_plan(chosen, preset=options.get("preset"), memory=memory)
+    forecast, config, changed = fitted_plan(chosen, preset=options.get("preset"), memory=memory, online=online)
     check_fits(forecast, config)
     print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)
     return load(changes={**parse_changes(settings), **parse_changes(changed)})

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel
 
 from gradus.core import Policy
@@ -13,6 +14,7 @@ from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.merged import write_merged
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
+from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, world
@@ -20,6 +22,8 @@ from gradus.training.engine.loss_step import prepare_model
 from gradus.training.run.trackers import Trackers, open_trackers
 
 PushWeights = Callable[[LoadedModel, int], None]
+
+_SECONDS, _SECONDS_A_TOKEN = 300.0, 0.25  # that an answer may take: long answers of a busy server take many minutes
 
 
 def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> Trackers:
@@ -46,14 +50,16 @@ def served_sampler(
         renderer=loaded.renderer,
         sampling=config.sampling,
         api_key=key,
+        concurrency=config.batch_size or MAX_CONCURRENT,
+        timeout=max(_SECONDS, _SECONDS_A_TOKEN * config.sampling.max_new_tokens),
         name="grpo",
         sleeps=config.sampler_sleeps,
     )
-    return loaded, policy, weights_to_server(policy, folder / "sampler")
+    return loaded, policy, weights_to_server(policy, folder / "sampler", sleeps=config.sampler_sleeps)
 
 
-def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
-    """Write the weights to ``folder`` and let the server read them.
+def weights_to_server(policy: HttpSampler, folder: Path, *, sleeps: bool = False) -> PushWeights:
+    """Write the weights to ``folder`` and let the server read them; one that ``sleeps`` on this card finds its memory free again.
 
     The server must see the same files. Process 0 alone does it; the others wait.
     """
@@ -67,6 +73,10 @@ def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
 
         if world().main:
             write_folder(folder, fill)
+        if sleeps:
+            torch.cuda.empty_cache()  # torch keeps what a pass has used, and no other process could take it
+            barrier()
+        if world().main:
             policy.reload(folder)
         barrier()
 

@@ -16,6 +16,7 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -29,7 +30,7 @@ from gradus.pipeline.recipe_tables import is_shipped, raw_recipe
 from gradus.planning.defaults import by_size
 from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
-from gradus.policies.local.folders import find_model, is_nano
+from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.sft_config import SftConfig
 
@@ -50,17 +51,19 @@ def load_recipe(
     grader: str | None = None,
     trackers: Sequence[str] = (),
     preset: str | None = None,
+    online: bool = False,
 ) -> Recipe:
     """The recipe of an environment or of a file, with changes.
 
     ``changes``: dotted keys to values (None unsets a key), or ``key=value`` as typed (``key=`` unsets it). ``rewards`` take the
-    place of the grader and of all that the environment's own recipe says of it.
+    place of the grader and of all that the environment's own recipe says of it. ``online``: the hub may be asked for the size of a
+    model that is not on this disk.
     """
     if environment is None and path is None:
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = raw_recipe(environment, path)
     edits = parse_changes(changes)
-    chosen = _for_given_model(table, _named_model(model, edits, table))
+    chosen = _for_given_model(table, _named_model(model, edits, table), online=online)
     small = table.pop("quick", {})
     if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
         table["quick"], small = small, {}
@@ -120,7 +123,7 @@ def _compared_with_base(recipe: Recipe, given: Collection[str]) -> Recipe:
     return recipe.model_copy(update={"eval": section.model_copy(update=named), **kept})
 
 
-def _for_given_model(table: dict[str, Any], model: str | None) -> str:
+def _for_given_model(table: dict[str, Any], model: str | None, *, online: bool) -> str:
     """Put the ``[lm]`` table in force if there is a model that is no nano model; returns which settings were chosen, if there was a choice.
 
     Without the table nothing of the recipe is for a nano model.
@@ -133,7 +136,7 @@ def _for_given_model(table: dict[str, Any], model: str | None) -> str:
         return f"settings: the recipe's for a nano model, which {model} is"
     for key, value in (layer or {}).items():
         table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
-    parameters = _parameters(model)
+    parameters = _parameters(model, online=online)
     for stage, settings in by_size(parameters).items():
         table[stage] = {**settings, **(layer or {}).get(stage, {})}
     size = "its size, which is not known" if parameters is None else f"its {parameters / 1e6:,.3g} million parameters"
@@ -141,12 +144,15 @@ def _for_given_model(table: dict[str, Any], model: str | None) -> str:
     return f"settings: {own}, with rates and adapters by {size}"
 
 
-def _parameters(model: str) -> int | None:
-    """How many parameters a model has, by its config; None if that is not at hand."""
-    try:
-        return read_shape(find_model(model) or model, online=False).parameters
-    except ConfigError:
-        return None
+def _parameters(model: str, *, online: bool) -> int | None:
+    """How many parameters a model has, by its config; None if that is not at hand.
+
+    A run asks the hub: it would else have other settings when it is resumed, for its model is on this disk by then.
+    """
+    for asked in (False, True) if online and is_hub_name(model) else (False,):
+        with suppress(ConfigError):
+            return read_shape(find_model(model) or model, online=asked).parameters
+    return None
 
 
 def _for_machine(table: dict[str, Any], preset: str) -> None:

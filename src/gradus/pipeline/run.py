@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
         run.console.rule(f"[bold]{name}[/bold]", align="left")
         with run.state.doing(name, settings[name], sources) as cost:
             do(run, cost)
+        gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
         run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
     write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
 

@@ -90,7 +90,8 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
     if run.recipe.model.path is not None:
         # Fail now rather than after the teacher has worked.
         grpo = run.recipe.grpo
-        loaded = load_model(run.base, attention=grpo.attention, quantize=grpo.quantize, **run.recipe.template())
+        options = {"attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
+        loaded = load_model(run.base, **options, **run.recipe.template())
         run.console.print(check_model(loaded).sentence, highlight=False)
         return
     if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
@@ -245,7 +246,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     grpo = run.recipe.grpo
     sampling = grpo.sampling.as_greedy() if greedy else grpo.sampling
     options = {**run.recipe.template(), "quantize": grpo.quantize} if stage == "model" else {}
-    load = partial(load_model, run.checkpoint(stage), attention=grpo.attention, **options)
+    load = partial(load_model, run.checkpoint(stage), attention=grpo.attention, device=grpo.device, **options)
     make = partial(
         LocalPolicy,
         sampling=sampling,

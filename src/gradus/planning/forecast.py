@@ -134,14 +134,15 @@ def _way_out(plan: Plan, config: GrpoConfig) -> str:
 def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> dict[str, float]:
     """Seconds of one step."""
     rows = config.groups * config.group_size
-    batches = math.ceil(rows / rows_at_once(config))
+    at_once = rows_at_once(config)
+    batches = math.ceil(rows / at_once)
     number = weight_bytes(config, hardware)
     tokens = config.groups * lengths.prompt * lengths.turns
     answers = rows * lengths.turns * lengths.answer
     read = 2.0 * shape.matrices * tokens / hardware.reached
-    each = 2.0 * (shape.matrices + shape.hidden * shape.vocabulary) * rows_at_once(config) / hardware.reached
+    each = 2.0 * (shape.matrices + shape.hidden * shape.vocabulary) * at_once / hardware.reached
     # A token of a batch waits for arithmetic, or for the weights and the cache to come from memory, and for the calls.
-    moved = (shape.parameters * number + cache_bytes(shape, config, lengths, number)) / hardware.bandwidth
+    moved = (shape.parameters * number + cache_bytes(shape, config, lengths, number, at_once)) / hardware.bandwidth
     rollout = read + batches * lengths.turns * lengths.answer * (max(each, moved) + shape.layers * hardware.overhead)
     backward = 4.0 if config.lora is None else 2.0
     again = 2.0 if config.gradient_checkpointing else 0.0

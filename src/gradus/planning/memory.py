@@ -35,10 +35,12 @@ def memory_forecast(
         "activations": _activations(shape, config, lengths, hardware),
         "logits": _logits(shape, config, lengths),
     }
-    number = weight_bytes(config, hardware)
+    number, rows = weight_bytes(config, hardware), rows_at_once(config)
+    if config.sampler != "local":  # a server samples for training; this process for validation alone
+        rows = min(config.batch_size or MAX_CONCURRENT, config.held_out, MAX_CONCURRENT)
     sampling = {
-        "cache": cache_bytes(shape, config, lengths, number),
-        "sampling": _sampling(shape, config, lengths, number),
+        "cache": cache_bytes(shape, config, lengths, number, rows),
+        "sampling": _sampling(shape, config, lengths, number, rows),
     }
     if hardware.kind == "cpu":
         sampling["kept by the allocator"] = _KEPT * training["activations"]
@@ -85,20 +87,19 @@ def rows_at_once(config: GrpoConfig) -> int:
     return min(config.batch_size or MAX_CONCURRENT, config.groups * config.group_size, MAX_CONCURRENT)
 
 
-def cache_bytes(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int) -> float:
-    """Keys and values of all rows; after several turns up to a quarter is empty, and while it grows one layer exists twice."""
+def cache_bytes(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int, rows: int) -> float:
+    """Keys and values of so many rows; after several turns up to a quarter is empty, and while it grows one layer exists twice."""
     capacity = max(_FIRST_CAPACITY, lengths.whole * (1.0 if lengths.turns == 1 else 1.1))
     if shape.context is not None:
         capacity = min(capacity, shape.context)
-    tokens = rows_at_once(config) * capacity
+    tokens = rows * capacity
     if config.kv_cache_tokens is not None:
         tokens = min(tokens, max(config.kv_cache_tokens, lengths.whole))
     return 2.0 * tokens * shape.kv * (shape.layers + 0.5) * number
 
 
-def _sampling(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int) -> float:
+def _sampling(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int, rows: int) -> float:
     """The larger of reading prompts (a layer's temporaries and the mask) and of drawing (logits, the softmax, and sums of it)."""
-    rows = rows_at_once(config)
     prompts = min(config.groups, rows)
     read = prompts * lengths.prompt * (3 * shape.intermediate + 4 * shape.hidden) * number
     mask = min(prompts * lengths.prompt**2, _MASK_ENTRIES) * number

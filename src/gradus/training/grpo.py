@@ -71,8 +71,8 @@ def train_grpo(
 ) -> GrpoResult:
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
-    A resumed run gives, bit for bit, the weights of an unbroken one. Ctrl-C finishes the step, writes a checkpoint and raises
-    KeyboardInterrupt.
+    A resumed run gives, bit for bit on a CPU, the weights of an unbroken one. Ctrl-C finishes the step, writes a checkpoint and
+    raises KeyboardInterrupt.
 
     Args:
         grader: its name in ``spec``, or a grader; None is the environment's default.

@@ -125,7 +125,9 @@ def probe(subject: Subject) -> list[Finding]:
     from gradus.planning.model_probe import check_model
     from gradus.policies.local.loading import load_model
 
-    loaded = load_model(subject.model, attention=subject.recipe.grpo.attention, **subject.recipe.template())
+    grpo = subject.recipe.grpo
+    options = {"attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
+    loaded = load_model(subject.model, **options, **subject.recipe.template())
     return [passed(check_model(loaded).sentence)]
 
 

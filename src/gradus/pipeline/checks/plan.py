@@ -23,15 +23,20 @@ from gradus.training.trainer_config import TrainerConfig
 _KEPT_FREE = 0.92  # of a card: the rest is the driver's and the libraries'
 
 
-def fitted_plan(recipe: Recipe, *, preset: str | None, memory: str | None) -> tuple[Plan, GrpoConfig, list[str]]:
-    """The plan of a recipe, the settings it is for, and what had to be changed to fit ``memory`` (as ``--set`` takes it)."""
+def fitted_plan(
+    recipe: Recipe, *, preset: str | None, memory: str | None, online: bool
+) -> tuple[Plan, GrpoConfig, list[str]]:
+    """The plan of a recipe, the settings it is for, and what had to be changed to fit ``memory`` (as ``--set`` takes it).
+
+    ``online``: the hub may be asked for the config and tokenizer of a model that is named.
+    """
     chosen = PRESETS[preset].hardware if preset in PRESETS else None
     hardware = chosen or this_machine()
     if memory is not None:
         card = chosen or PRESETS["small-gpu"].hardware or hardware
         hardware = replace(card, name=f"a card of {memory}", memory=_KEPT_FREE * _bytes(memory))
     with TemporaryDirectory(prefix="gradus-plan-") as scratch:
-        subject = Subject(recipe, folder=None, scratch=Path(scratch), online=False)
+        subject = Subject(recipe, folder=None, scratch=Path(scratch), online=online and recipe.model.path is not None)
         if (wrong := too_long(subject)) is not None:
             raise ConfigError(f"{wrong.message}; {wrong.remedy}")
         shape, lengths = forecast_of(subject)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from gradus.core import (
     Action,
@@ -106,7 +110,7 @@ class _Row:
     opened: bool = False  # it has a training sequence to extend
     cut: bool = False  # its last answer lacks a stop token
     unread: tuple[int, ...] = ()  # sampled, but not yet in the cache
-    read: tuple[int, ...] = ()  # what the cache would hold, kept if rows take turns in it, or may come to do so
+    read: list[int] = field(default_factory=list[int])  # what the cache would hold: rows may come to take turns in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +127,7 @@ class LocalSession:
     """A local policy in the middle of many episodes: one cache slot each.
 
     With more episodes than ``batch_size``, or more tokens than ``kv_cache_tokens``, rows take turns in a cache of that size, and
-    read what they had read and said again at every turn.
+    read what they had read and said again at every turn. If memory runs out, half as many rows are computed at once from then on.
     """
 
     def __init__(self, policy: LocalPolicy, episodes: Sequence[EpisodeStart]) -> None:
@@ -141,11 +145,23 @@ class LocalSession:
         """Answer all requests, in order. A prompt that does not fit fails its row alone.
 
         Raises:
-            PolicyError: the session is closed.
+            PolicyError: the session is closed, or memory runs out with one row.
         """
         if self._decoder is None:
             raise PolicyError("the session is closed; start a new one")
         actions: list[Action | None] = [None] * len(requests)
+        while any(action is None for action in actions):
+            try:
+                self._answer(requests, actions)
+            except torch.OutOfMemoryError as error:
+                reason = str(error).partition("\n")[0] or "out of memory"
+            else:
+                break
+            self._take_fewer(reason)  # the exception is gone, and with it the tensors of the batch
+        return [action for action in actions if action is not None]
+
+    def _answer(self, requests: Sequence[Request], actions: list[Action | None]) -> None:
+        """Answer the requests that have no action yet, batch by batch."""
         readings = self._readings(requests, actions)
         if self._exceeds_cache(readings):
             self._takes_turns = True
@@ -156,16 +172,31 @@ class LocalSession:
             if self._takes_turns:
                 prompts = [replace(prompt, row=slot) for slot, prompt in enumerate(prompts)]
             decoder = self._decoder
-            if self._takes_turns and self._policy.kv_cache_tokens is not None:
+            if decoder is None or (self._takes_turns and self._policy.kv_cache_tokens is not None):
                 decoder = self._policy.decoder(len(batch))
             for (place, reading), answer in zip(batch, decoder.answer(prompts), strict=True):
                 actions[place] = self._finish(reading, answer)
-        return [action for action in actions if action is not None]
+
+    def _take_fewer(self, reason: str) -> None:
+        """Half as many rows at once, in this session and those that follow."""
+        if self._size == 1:
+            raise PolicyError(
+                f"out of memory while one row was sampled ({reason}); lower sampling.max_new_tokens, shorten the prompts, or choose a "
+                "smaller model"
+            )
+        self._size = self._policy.batch_size = self._size // 2
+        self._takes_turns, self._decoder = True, None
+        gc.collect()
+        torch.cuda.empty_cache()
+        self._decoder = self._policy.decoder(self._size)
+        print(f"out of memory: going on with batch_size = {self._size} in sampling", file=sys.stderr)
 
     def _readings(self, requests: Sequence[Request], actions: list[Action | None]) -> list[tuple[int, _Reading]]:
-        """What each request's row must read, with its place; a prompt that does not fit has its failure in ``actions``."""
+        """What each row without an action must read, with its place; a prompt that does not fit has its failure in ``actions``."""
         readings: list[tuple[int, _Reading]] = []
         for place, request in enumerate(requests):
+            if actions[place] is not None:
+                continue
             try:
                 readings.append((place, self._reading(request)))
             except ContextLengthError as error:
@@ -238,9 +269,7 @@ class LocalSession:
         row.opened, row.cut = True, not answer.stopped
         row.length = prompt.past + len(prompt.new) + len(answer.ids) - 1
         row.unread = (answer.ids[-1],)
-        if self._takes_turns or self._policy.kv_cache_tokens is not None:
-            before = row.read[: prompt.past]
-            row.read = (*before, *prompt.new, *answer.ids[:-1])
+        row.read[prompt.past :] = (*prompt.new, *answer.ids[:-1])
         if not all(map(math.isfinite, answer.logprobs)):
             message = "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
             return Action(failure=Failure(stage="act", type="PolicyError", message=message))

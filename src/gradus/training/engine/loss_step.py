@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
+from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.deepspeed import ZeroOptimizer
@@ -24,7 +25,7 @@ from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.bfloat16_support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
-from gradus.training.engine.master_weights import MasterWeights
+from gradus.training.engine.master_weights import MasterWeights, loss_scale
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
@@ -47,6 +48,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if slow and world().main:
         print(f"warning: {slow}", file=sys.stderr)
     model = loaded.model
+    _refuse_quantized(loaded, config)
     if hasattr(model, "peft_config"):
         _take_adapters(model, config.lora)
     elif config.lora is not None:
@@ -56,6 +58,16 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         checkpoint_activations(model)
     trainable(model)
     return replace(loaded, model=model)
+
+
+def _refuse_quantized(loaded: LoadedModel, config: TrainerConfig) -> None:
+    """Raise ConfigError for weights that cannot move: without adapters their norms and embeddings alone would be trained."""
+    quantizer = getattr(causal_model(loaded.model), "hf_quantizer", None)
+    if quantizer is None or (quantizer.is_trainable and config.lora is not None):
+        return
+    method = getattr(quantizer.quantization_config.quant_method, "value", quantizer.quantization_config.quant_method)
+    way_out = "set lora, or name the model in 16 bits" if quantizer.is_trainable else "name the model in 16 bits"
+    raise ConfigError(f"the weights of {loaded.path} are quantized ({method}) and cannot be trained; {way_out}")
 
 
 def checkpoint_activations(model: Any) -> None:
@@ -172,7 +184,7 @@ def run_update(
     zero = optimizer if isinstance(optimizer, ZeroOptimizer) else None  # DeepSpeed adds up and clips by itself
     backward = Tensor.backward if zero is None else zero.backward
     masters = optimizer if isinstance(optimizer, MasterWeights) else None
-    scale = 1.0 if masters is None else masters.loss_scale
+    scale = masters.loss_scale if masters is not None else 1.0 if zero is not None else loss_scale(loaded.model)
     parts = zero is not None or is_sharded(loaded.model)  # every pass may add up its own gradients
     if parts:
         idle_passes(loaded, len(batches), backward)
@@ -183,6 +195,10 @@ def run_update(
         sum_gradients(loaded.model)
     if masters is not None:
         masters.collect()
+    elif scale != 1.0:  # adapters in float32 on weights in float16
+        for parameter in trainable(loaded.model).values():
+            if parameter.grad is not None:
+                parameter.grad.div_(scale)
     if before_step is not None:
         before_step()
     started = time.perf_counter()

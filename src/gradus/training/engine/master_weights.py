@@ -27,6 +27,11 @@ def master_of(parameter: nn.Parameter) -> nn.Parameter:
     return parameter if master is None else master
 
 
+def loss_scale(model: nn.Module) -> float:
+    """What a loss is multiplied with before its backward pass: without it small gradients of activations in float16 would be zero."""
+    return _FLOAT16_SCALE if any(value.dtype == torch.float16 for value in model.parameters()) else 1.0
+
+
 class MasterWeights(torch.optim.Optimizer):
     """An optimizer over float32 masters of ``named`` parameters, which are brought up to date after each step.
 
