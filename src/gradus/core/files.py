@@ -84,12 +84,12 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         os.replace(aside, path)
         _sync(path.parent)
     except Exception as error:
-        if old.exists() and not path.exists():
-            os.replace(old, path)
         raise StorageError(
             f"could not write {path}: {error}; nothing half-written was left there. Free some space or choose another folder"
         ) from error
-    finally:
+    finally:  # also after Ctrl-C
+        if old.exists() and not path.exists():
+            os.replace(old, path)
         shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
