@@ -337,8 +337,8 @@ def test_what_is_logged_is_stored_with_its_completion() -> None:
     spec = one_turn([{"question": f"{n}?", "answer": RIGHT} for n in range(40)], [picky])
     episodes = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 2)).episodes
     stored = [decode(json.loads(json.dumps(encode(each)))) for each in episodes]
-    assert [each.reward.extras for each in stored] == [{"size": len(RIGHT), "kind": "{1.0}"}] * 2
+    assert [each.reward.extras for each in stored] == [{"size": len(RIGHT), "kind": [1.0]}] * 2
     console = Console(record=True, width=200)
     console.print(show_episode(stored[0]))
-    assert f"logged: size {len(RIGHT)}, kind {{1.0}}" in console.export_text()
+    assert f"logged: size {len(RIGHT)}, kind [1.000]" in console.export_text()
     assert "log_extra got 0 values of 'size' for 1" in (Rewards([wrong])(rows(RIGHT))[0].error or "")
