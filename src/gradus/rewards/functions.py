@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.files import read_json
 from gradus.rewards.answers import gold_answer, read_answer, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
@@ -159,16 +160,20 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
 def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -> RewardFunction:
     """1 if the answer (the marked one, else all outside the reasoning) is JSON that fits the schema, else 0.
 
-    ``schema`` is a JSON schema or the path of a file that holds one. Needs the package jsonschema.
+    ``schema`` is a JSON schema or the path of a file that holds one. Needs the package jsonschema. Raises StorageError for a file that
+    cannot be read.
     """
     try:
-        validators: Any = import_module("jsonschema.validators")
+        jsonschema: Any = import_module("jsonschema")
     except ModuleNotFoundError as error:
         raise ConfigError("the reward json_schema needs the package jsonschema; install it with pip") from error
     if isinstance(schema, str):
-        schema = json.loads(Path(schema).read_text(encoding="utf-8"))
-    kind = validators.validator_for(schema)
-    kind.check_schema(schema)
+        schema = read_json(Path(schema))
+    kind = jsonschema.validators.validator_for(schema)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise ConfigError(f"json_schema needs a JSON schema, and this is none: {error.message}") from None
     validator = kind(schema)
 
     @_named(name)
