@@ -161,13 +161,14 @@ class _Update:
         # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero.
         self.bonus = config.entropy_coef != 0
         everything = reference is not None or self.bonus or config.observations > 0
-        self.trained = {index: one for index, one in credited.items() if everything or one.live}
+        self.trained = {index: one for index, one in credited.items() if one.actions and (everything or one.live)}
         self.scored = max(1, sum(one.actions for one in self.trained.values()))
         read = [one.read for one in self.trained.values() if one.read is not None and config.observations > 0]
         self.shown = sum(map(len, read))
         indexes = list(self.trained)
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
+        self.shares = share_prefixes(loaded.model) and self._reference_shares()
         self.begin(budget.tokens)
 
     def begin(self, tokens: int) -> None:
@@ -175,7 +176,7 @@ class _Update:
         self.batches = microbatches(
             [self.trained[index] for index in self.own],
             budget=tokens,
-            share=share_prefixes(self.loaded.model) and self._reference_shares(),
+            share=self.shares,
             vocabulary=vocabulary_size(self.loaded.model),
         )
         self.sums = UpdateSums(scored=self.scored, shown=self.shown, measured=self.reference is not None)
