@@ -252,28 +252,7 @@ class _Update:
         sampled = _row([one.logprobs for one in samples], scores.logprobs)
         logprobs = scores.logprobs[None]
         old = self.old.of(indexes, sampled, logprobs)
-        mask = torch.ones_like(logprobs, dtype=torch.bool)
-        weights, mismatch = None, {}
-        if config.correction is not None:
-            # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
-            weights, figures = CORRECTIONS[config.correction](old, sampled, mask)
-            mismatch = {
-                name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
-            }
-        result = config.named.loss(
-            logprobs,
-            old,
-            _row([_advantages(one) for one in samples], scores.logprobs),
-            mask,
-            n_tokens=self.n_tokens,
-            n_sequences=self.n_sequences,
-            max_tokens=config.longest_episode,
-            sequences=batch.labels.row[None],
-            clip_low=config.clips[0],
-            clip_high=config.clips[1],
-            weights=weights,
-        )
-        loss = result.loss
+        loss = self._policy_loss(batch, samples, logprobs, old, sampled)
         if self.bonus:
             entropy = scores.entropy
             if any(one.entropy is not None for one in samples):
@@ -286,7 +265,7 @@ class _Update:
             distance = kl_loss(
                 logprobs,
                 self._reference_logprobs(batch),
-                mask,
+                torch.ones_like(logprobs, dtype=torch.bool),
                 n_tokens=self.n_tokens,
                 kind=config.kl_estimator,
                 sampler_logprobs=old,
@@ -296,8 +275,35 @@ class _Update:
         self.sums.differences.append((logprobs.detach() - sampled).abs()[0].float().cpu().numpy())
         self.sums.entropy += float(scores.entropy.detach().sum())
         self.sums.loss += float(loss.detach())
-        self.sums.metrics.append({**result.metrics, **mismatch})
         return loss
+
+    def _policy_loss(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], logprobs: Tensor, old: Tensor, sampled: Tensor
+    ) -> Tensor:
+        """The algorithm's own loss; its figures are added to the sums."""
+        config, mask = self.config, torch.ones_like(logprobs, dtype=torch.bool)
+        weights, mismatch = None, {}
+        if config.correction is not None:
+            # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
+            weights, figures = CORRECTIONS[config.correction](old, sampled, mask)
+            mismatch = {
+                name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
+            }
+        result = config.named.loss(
+            logprobs,
+            old,
+            _row([_advantages(one) for one in samples], logprobs),
+            mask,
+            n_tokens=self.n_tokens,
+            n_sequences=self.n_sequences,
+            max_tokens=config.longest_episode,
+            sequences=batch.labels.row[None],
+            clip_low=config.clips[0],
+            clip_high=config.clips[1],
+            weights=weights,
+        )
+        self.sums.metrics.append({**result.metrics, **mismatch})
+        return result.loss
 
     def _reference_shares(self) -> bool:
         if self.reference is None:
