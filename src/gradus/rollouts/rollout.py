@@ -199,7 +199,7 @@ def _opened(row: _Row, observation: Any, error: Exception | None) -> None:
     try:
         row.observation = received(observation, "reset")
         row.system_prompt = checked_prompt(row.environment.system_prompt)
-        row.tools = tuple(getattr(row.environment, "tools", ()))
+        row.tools = tuple(plain(tuple(getattr(row.environment, "tools", ())), "tools"))
     except Exception as raised:
         _fail(row, "reset", raised)
 
