@@ -69,12 +69,12 @@ def _typed(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
     return replace(call, arguments=arguments)
 
 
-def _kinds(schema: Any) -> set[str]:
+def _kinds(schema: Mapping[str, Any] | None) -> set[str]:
     """The types that a schema allows; none if it does not say."""
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, Mapping):  # true allows all
         return set()
-    named = schema.get("type") or ()
-    choices = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+    named: str | Sequence[str] = schema.get("type") or ()
+    choices: list[Mapping[str, Any]] = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
     return {named} if isinstance(named, str) else set(named).union(*map(_kinds, choices))
 
 

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tomllib
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,13 +262,15 @@ def made_storable(value: Any, odd: Callable[[Any, str], Any], place: str = "") -
         return value
     if isinstance(value, Mapping):
         made: dict[str, Any] = {}
-        for key, each in value.items():
+        for key, each in cast(Mapping[Any, Any], value).items():
             name = key if isinstance(key, str) else str(key.item() if hasattr(key, "item") else key)
             name = name if is_storable(name) else odd(name, f"a key of {place}")
             made[name] = made_storable(each, odd, f"{place}[{key!r}]")
         return made
     if isinstance(value, list | tuple):
-        return [made_storable(each, odd, f"{place}[{number}]") for number, each in enumerate(value)]
+        parts = enumerate(cast(Sequence[Any], value))
+        return [made_storable(each, odd, f"{place}[{number}]") for number, each in parts]
     if isinstance(value, set | frozenset):  # their order differs from one process to the next
-        return made_storable(sorted(value, key=lambda each: (type(each).__name__, repr(each))), odd, place)
+        members = sorted(cast(Iterable[Any], value), key=lambda each: (type(each).__name__, repr(each)))
+        return made_storable(members, odd, place)
     return made_storable(value.tolist(), odd, place) if hasattr(value, "tolist") else odd(value, place)
