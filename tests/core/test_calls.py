@@ -59,6 +59,29 @@ def test_values_of_the_xml_form_have_the_types_of_the_schema():
 
 
 @pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "3", 3),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "None", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "3", "3"),
+        ({"type": ["string", "null"]}, "3", "3"),
+        ({"type": ["string", "integer"]}, "3", 3),
+        ({"type": ["boolean", "null"]}, "True", True),
+        ({"type": "integer"}, "3.5", 3.5),
+        ({"type": "array"}, "[" * 100_000, "[" * 100_000),
+        ({}, "3", "3"),
+    ],
+)
+def test_a_value_of_the_xml_form_has_one_of_the_types_that_the_schema_allows(schema, text, value):
+    """An optional integer stayed a text, an optional text of digits became a number: both were refused. Deep nesting ended the run."""
+    written = f"<tool_call>\n<function=add>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    tools = [{"name": "add", "parameters": {"properties": {"a": schema}}}]
+    (call,) = read_message(written, tools=tools).calls
+    assert call.arguments == {"a": value}
+    assert type(call.arguments["a"]) is type(value)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ('{"name": "add", "arguments": {"a": 1}', "not JSON"),
@@ -67,6 +90,10 @@ def test_values_of_the_xml_form_have_the_types_of_the_schema():
         (WRITTEN + " and so on", "expected the end of the answer"),
         ("<tool_call>\n" + WRITTEN, "expected </tool_call>"),
         ("<tool_call>add(1)</tool_call>", "not JSON"),
+        ('{"name": "add", "arguments": {"a": 1e999}}', "not finite"),
+        ('{"name": "add", "arguments": {"a": "\\ud800"}}', "half of a character"),
+        ('{"\\ud800": "add", "arguments": {}}', "got ?, arguments"),
+        ('<|tool_call>call:add{a:"\x015"}<tool_call|>', "control character"),
         ("<tool_call><function=add><parameter=a>1</function></tool_call>", "expected </function>"),
         ("[TOOL_CALLS]add", "expected a list of calls"),
         ("<|tool_call>add{}<tool_call|>", "expected call:NAME"),

@@ -1,6 +1,7 @@
 """Calls in another process: results, errors, limits of time and memory."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def test_what_takes_too_much_is_cut_off_and_the_next_call_works(worker: Worker, 
     with pytest.raises(WorkerLimit):
         worker.call(method)
     assert worker.call("add", a=1, b=1) == 2
+
+
+def test_a_worker_answers_a_process_with_many_open_files(worker: Worker) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < 2048:
+        pytest.skip("this machine allows fewer open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert worker.call("add", a=2, b=3) == 5
+    finally:
+        for number in opened:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_hashes_are_the_same_in_every_process(tmp_path: Path) -> None:

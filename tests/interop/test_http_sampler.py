@@ -16,7 +16,7 @@ from fakes import lamps
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gradus.core import ConfigError, ContextLengthError, EnvironmentSpec, StopReason
@@ -153,6 +153,23 @@ def test_a_server_without_token_ids_or_log_probs_is_refused(folder: Path, serve:
         pytest.raises(ConfigError, match=r"no token ids and no log-probs.*remote:MODEL"),
     ):
         sampler(f"http://{address}/v1", loaded)
+
+
+def test_log_probs_that_are_not_finite_are_refused(folder: Path, serve: Callable[..., Any]) -> None:
+    """They ended the run when its episodes were stored."""
+
+    async def diverged(request: Request) -> Response:
+        return Response(
+            '{"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-Infinity]}}]}',
+            media_type="application/json",
+        )
+
+    app = Starlette(routes=[Route("/v1/completions", diverged, methods=["POST"])])
+    with (
+        serve(uvicorn.Config(app, log_level="warning")) as address,
+        pytest.raises(ConfigError, match="log-probs that are not finite"),
+    ):
+        sampler(f"http://{address}/v1", load_model(folder))
 
 
 def test_wrong_names_addresses_and_settings_are_said(served: tuple[str, LoadedModel]) -> None:

@@ -97,6 +97,11 @@ def test_dtype(model_folder: Folder):
         load_model(model_folder("llama"), dtype="int8")
 
 
+def test_a_device_that_is_not_there_is_said(model_folder: Folder):
+    with pytest.raises(ConfigError, match="got 'cuda:99', which cannot be used here"):
+        load_model(model_folder("llama"), device="cuda:99")
+
+
 def test_bfloat16_and_eager_attention_play_too(model_folder: Folder):
     for options in ({"dtype": "bfloat16"}, {"attention": "eager"}):
         policy = LocalPolicy(load_model(model_folder("llama"), **options), SamplingConfig(max_new_tokens=4))

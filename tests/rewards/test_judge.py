@@ -134,6 +134,10 @@ def test_calls_run_at_once_and_equal_ones_are_asked_once(server, rewards, tmp_pa
     assert len(server.bodies) == 7
     rewards(cache=str(tmp_path / "scores.jsonl"), rubric="another")(many[:1])
     assert len(server.bodies) == 8
+    kept = (tmp_path / "scores.jsonl").read_text()
+    (tmp_path / "scores.jsonl").write_text('{"key": "cut o' + kept)  # by a process that was killed
+    assert [each.value for each in rewards(cache=str(tmp_path / "scores.jsonl"))(many)] == first
+    assert len(server.bodies) == 9
 
 
 def test_how_far_the_judge_disagrees_with_itself_is_measured_and_changes_no_score(server, rewards):

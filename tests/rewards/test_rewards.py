@@ -218,6 +218,10 @@ def test_json_schema(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     for given_schema in (schema, str(tmp_path / "schema.json")):
         assert json_schema(given_schema)(prompts=[""] * 9, completions=right + wrong) == [1.0] * 6 + [0.0] * 3
+    with pytest.raises(ConfigError, match="needs a JSON schema, and this is none: 'nonsense'"):
+        json_schema({"type": "nonsense"})
+    with pytest.raises(StorageError, match="no file"):
+        json_schema(str(tmp_path / "schemata.json"))
 
 
 def test_debug_prints_and_pays_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,8 +341,8 @@ def test_what_is_logged_is_stored_with_its_completion() -> None:
     spec = one_turn([{"question": f"{n}?", "answer": RIGHT} for n in range(40)], [picky])
     episodes = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 2)).episodes
     stored = [decode(json.loads(json.dumps(encode(each)))) for each in episodes]
-    assert [each.reward.extras for each in stored] == [{"size": len(RIGHT), "kind": "{1.0}"}] * 2
+    assert [each.reward.extras for each in stored] == [{"size": len(RIGHT), "kind": [1.0]}] * 2
     console = Console(record=True, width=200)
     console.print(show_episode(stored[0]))
-    assert f"logged: size {len(RIGHT)}, kind {{1.0}}" in console.export_text()
+    assert f"logged: size {len(RIGHT)}, kind [1.000]" in console.export_text()
     assert "log_extra got 0 values of 'size' for 1" in (Rewards([wrong])(rows(RIGHT))[0].error or "")

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gradus.core import ConfigError
 from gradus.rewards import AdaptiveConfig, RewardSchedule, StageConfig, adapt, grader_of, load_rewards
@@ -56,6 +57,15 @@ def test_adaptive_weights_know_the_range_of_a_component_and_leave_the_others() -
     assert schedule.plan(3).weights == pytest.approx({**weights, "length": 0.96, "judge": 1.2})
     with pytest.raises(ConfigError, match="weight of 'rude' is below 0"):
         RewardSchedule(weights, adaptive=AdaptiveConfig(components=("rude",)))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_figures_that_are_not_finite_are_refused(number: float) -> None:
+    """A weight of nan made every reward of the stage an error, in the middle of the run."""
+    with pytest.raises(ValidationError, match="finite number"):
+        StageConfig(name="a", weights={"correct": number})
+    with pytest.raises(ValidationError, match="finite number"):
+        AdaptiveConfig(most=number)
 
 
 def test_reward_functions_say_their_range() -> None:

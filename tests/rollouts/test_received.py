@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradus.core import Action, ConfigError, EnvironmentFault, Observation, StopReason, Task
+from gradus.core import Action, ConfigError, EnvironmentFault, Observation, StopReason, Task, ToolCall
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 
 
@@ -37,6 +37,13 @@ def _ended(**values: Any) -> Any:
     return lambda: Observation(**{"text": "x", "terminated": True, **values})
 
 
+def _raised(message: str) -> Any:
+    def step() -> None:
+        raise RuntimeError(message)
+
+    return step
+
+
 @pytest.mark.parametrize(
     ("methods", "stage", "message"),
     [
@@ -49,6 +56,14 @@ def _ended(**values: Any) -> Any:
         ({"step": _ended(reward="1.0")}, "step", "gave the reward '1.0'; expected a finite number"),
         ({"step": _ended(reward=float("nan"))}, "step", "gave the reward nan; expected a finite number"),
         ({"step": _ended(reward=np.float32("inf"))}, "step", "gave the reward inf; expected a finite number"),
+        ({"step": _ended(reward=1e300)}, "step", "gave the reward 1e+300; expected a finite number, at most 1e+100"),
+        ({"step": _ended(action_error="\ud800")}, "step", r"the action_error that step gave holds '\ud800'"),
+        (
+            {"step": _ended(action_calls=(ToolCall(name="a", arguments={"x": float("inf")}),))},
+            "step",
+            "step gave calls",
+        ),
+        ({"step": _raised("\ud800 is half")}, "step", "? is half"),
         ({"step": _ended(terminated="yes")}, "step", "expected terminated to be True or False, got 'yes'"),
         ({"step": _ended(messages=("hello",))}, "step", "expected messages that are Messages"),
         ({"step": _ended(data={"a": {"b": object()}})}, "step", "data['a']['b'] is of type object"),
@@ -87,6 +102,18 @@ def test_values_of_other_kinds_are_made_plain(spec, tmp_path: Path, given, plain
     assert (episodes[1].turns[0].env_reward, episodes[1].final.terminated) == (0.5, True)
     write_episodes(tmp_path / "e.jsonl", episodes, environment="guess")
     assert read_episodes(tmp_path / "e.jsonl").episodes == episodes
+
+
+def test_schemas_of_tools_are_made_plain_or_refused(spec):
+    class Handy(spec.make):
+        def reset(self, *, seed=None, **options):
+            self.tools = ({"name": "a", "enum": {1, 2}},) if seed == 1 else ({"name": "a", "run": print},)
+            return super().reset(seed=seed, **options)
+
+    tasks = [Task(environment="guess", seed=seed) for seed in (1, 2)]
+    sound, odd = roll_out(replace(spec, make=Handy), spec.policy("random"), tasks).episodes
+    assert sound.tools == ({"name": "a", "enum": [1, 2]},)
+    assert "tools[0]['run'] is of type builtin_function_or_method" in odd.failure.message
 
 
 def test_sound_values_stay_the_objects_that_they_are(spec):

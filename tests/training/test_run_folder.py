@@ -49,6 +49,26 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {path.name for path in target.iterdir()} == {"b", "SHA256SUMS"}
 
 
+def test_a_folder_is_still_there_if_ctrl_c_comes_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old and new were both removed."""
+    target = tmp_path / "model"
+    write_folder(target, lambda path: write_text(path / "a", "old"))
+    replace = os.replace
+
+    def interrupted(source: Path, place: Path) -> None:
+        if source.suffix == ".tmp":
+            raise KeyboardInterrupt
+        replace(source, place)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(target, lambda path: None)
+    assert (target / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mode: int) -> None:
     """What was written aside was shared under any umask, and what safetensors wrote was private."""
@@ -104,6 +124,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
         load_checkpoint(newest, model, optimizer)
 
 
+def test_the_newest_checkpoint_is_that_of_the_latest_step(tmp_path: Path) -> None:
+    """By name alone, step 1,000,000 was the oldest, and was removed as soon as it was written."""
+    model = torch.nn.Linear(3, 2)
+    for step in (999_999, 1_000_000):
+        save_checkpoint(tmp_path, Checkpoint(step=step, offset=0), model, torch.optim.AdamW(model.parameters()), keep=1)
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-1000000"
+
+
 def test_settings_that_are_none_are_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(StorageError, match="should hold a run's settings"):
@@ -117,6 +145,24 @@ def test_a_run_whose_settings_are_gone_is_not_begun_on_top_of_itself(tmp_path: P
     (tmp_path / "config.json").unlink()
     with pytest.raises(StorageError, match=r"config\.json is gone, but .* holds a run"):
         RunFolder(tmp_path).open(SftConfig(), resume=False)
+
+
+def test_a_folder_can_be_used_again_if_no_step_was_taken(tmp_path: Path) -> None:
+    """The best weights from before the first step were left there, and looked like a run without settings."""
+    folder = RunFolder(tmp_path)
+    folder.open(SftConfig(), resume=False)
+    folder.append({"kind": "validation", "step": 0})
+    save_weights(tmp_path / "checkpoints" / "best-000000.safetensors", torch.nn.Linear(3, 2))
+    folder.forget_beginning()
+    RunFolder(tmp_path).open(SftConfig(), resume=False)
+
+
+def test_a_run_that_lost_its_metrics_keeps_its_settings(tmp_path: Path) -> None:
+    folder, model = RunFolder(tmp_path), torch.nn.Linear(3, 2)
+    folder.open(SftConfig(), resume=False)
+    save_checkpoint(tmp_path, Checkpoint(step=1, offset=17), model, torch.optim.AdamW(model.parameters()))
+    folder.forget_beginning()
+    assert (tmp_path / "config.json").is_file()
 
 
 def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +259,7 @@ def test_a_terminal_shows_curves() -> None:
 def test_a_flat_curve_is_flat() -> None:
     assert spark([2.0, 2.0]) == "▁▁"
     assert spark([None, None]) == ""
+    assert spark([0.0, math.inf, math.nan, 1.0]) == "▁··█"
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1), st.integers(1, 4))

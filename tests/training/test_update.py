@@ -153,6 +153,17 @@ def test_a_minibatch_whose_episodes_ended_at_once_was_shown_nothing(loaded: Load
     )
 
 
+def test_an_episode_without_a_sampled_token_is_passed_over(loaded: LoadedModel) -> None:
+    """A sampler of one's own may answer with nothing at all; with an entropy bonus the update ended in an IndexError."""
+    settings = config(entropy_coef=0.01)
+    credited = played(loaded, settings)
+    none = {
+        name: getattr(credited[-1], name)[:0] for name in ("positions", "logprobs", "turns", "offsets", "advantages")
+    }
+    silent = [*credited, replace(credited[-1], **none, legal=None)]
+    assert torch.equal(gradient(loaded, silent, settings), gradient(loaded, credited, settings))
+
+
 def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
     settings = config()
     credited = played(loaded, settings)

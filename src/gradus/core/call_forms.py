@@ -213,6 +213,8 @@ def _read_gemma(text: str) -> Iterator[ToolCall]:
             return f'"\x01{len(strings) - 1}"'
 
         end = text.find(closing, head.end())
+        if "\x01" in text[head.end() : end]:
+            raise _Malformed("the call holds a control character", len(text))
         body = _KEY.sub(r'"\1":', _QUOTES.sub(keep, text[head.end() : end if end >= 0 else len(text)]))
         body = re.sub(r'"\x01(\d+)"', lambda match: json.dumps(strings[int(match[1])], ensure_ascii=False), body)
         value, stop = _value(body, 0)

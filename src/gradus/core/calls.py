@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 from gradus.core.call_forms import FORMS
+from gradus.core.files import is_storable, whole_characters
 from gradus.core.records import Message, ToolCall
 from gradus.core.thoughts import blank_thoughts
 
@@ -26,7 +28,16 @@ def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str
     calls = tuple(FORMS[form](visible))
     if form == "xml":
         calls = tuple(_typed(call, tools) for call in calls)
+    calls = tuple(map(checked_call, calls))
     return Message(role="assistant", content=without_calls(text, calls), calls=calls)
+
+
+def checked_call(call: ToolCall) -> ToolCall:
+    """The call; a malformed one in place of one that no file can hold: 1e999 is infinite, and ``\\ud800`` half a character."""
+    if is_storable([call.name, call.arguments, call.id, call.error]):
+        return call
+    error = call.error or "the call holds a number that is not finite, or half of a character"
+    return ToolCall(name="", start=call.start, end=call.end, fault="malformed", error=whole_characters(error))
 
 
 def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
@@ -54,21 +65,41 @@ def _typed(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
     schemas: list[Mapping[str, Any]] = [f.get("parameters") or {} for f in functions if f.get("name") == call.name]
     schema: Mapping[str, Any] = schemas[0] if schemas else {}
     properties: Mapping[str, Mapping[str, Any] | None] = schema.get("properties") or {}
-    arguments = {
-        key: _typed_value(value, (properties.get(key) or {}).get("type")) for key, value in call.arguments.items()
-    }
+    arguments = {key: _typed_value(value, _kinds(properties.get(key))) for key, value in call.arguments.items()}
     return replace(call, arguments=arguments)
 
 
-def _typed_value(value: str, kind: Any) -> Any:
-    if kind in (None, "string"):
-        return value
+def _kinds(schema: Mapping[str, Any] | None) -> set[str]:
+    """The types that a schema allows; none if it does not say."""
+    if not isinstance(schema, Mapping):  # true allows all
+        return set()
+    named: str | Sequence[str] = schema.get("type") or ()
+    choices: list[Mapping[str, Any]] = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+    return {named} if isinstance(named, str) else set(named).union(*map(_kinds, choices))
+
+
+def _typed_value(text: str, kinds: set[str]) -> Any:
+    """What a text stands for, if it is one of these types; an argument that may be a text stays one, unless it is another of them."""
+    if kinds <= {"string"}:
+        return text
+    truth = "boolean" in kinds and text.lower() in ("true", "false")
+    plain = text.lower() if truth else "null" if text == "None" else text
     try:
-        return json.loads(value.lower() if kind == "boolean" else "null" if value == "None" else value)
-    except ValueError:
-        return value  # the check of arguments says what was expected
+        value = json.loads(plain)
+    except (ValueError, RecursionError):
+        return text  # the check of arguments says what was expected
+    return text if "string" in kinds and _KIND[type(value)].isdisjoint(kinds) else value
 
 
+_KIND: Mapping[type, set[str]] = {
+    NoneType: {"null"},
+    bool: {"boolean"},
+    int: {"integer", "number"},
+    float: {"number"},
+    str: set(),  # with its quotes, which are part of the text
+    list: {"array"},
+    dict: {"object"},
+}
 _MARKS = {
     "gemma": re.compile(r"<\|tool_call>|<start_function_call>"),
     "xml": re.compile(r"<tool_call>\s*<function="),

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tomllib
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,12 +84,12 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         os.replace(aside, path)
         _sync(path.parent)
     except Exception as error:
-        if old.exists() and not path.exists():
-            os.replace(old, path)
         raise StorageError(
             f"could not write {path}: {error}; nothing half-written was left there. Free some space or choose another folder"
         ) from error
-    finally:
+    finally:  # also after Ctrl-C
+        if old.exists() and not path.exists():
+            os.replace(old, path)
         shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
@@ -223,17 +223,54 @@ def without_address(text: str) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
-def storable(value: Any) -> Any:
-    """A value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text.
+def is_storable(value: Any) -> bool:
+    """Whether a file of episodes can hold a value as it is.
 
-    >>> import datetime
-    >>> storable({"x": [1, None]}), storable(datetime.date(2026, 1, 31)), storable(float("nan"))
-    ({'x': [1, None]}, '2026-01-31', None)
+    >>> is_storable({"x": [1, None]}), is_storable({1, 2}), is_storable(float("nan")), is_storable("\\ud800")
+    (True, False, False, False)
     """
     try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        if isinstance(value, float):
-            return None
-        return storable(value.tolist()) if hasattr(value, "tolist") else str(value)
-    return value
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def storable(value: Any) -> Any:
+    """A value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text, and NaN None.
+
+    >>> import datetime
+    >>> storable({"x": {2, 1}}), storable([datetime.date(2026, 1, 31), float("nan")])
+    ({'x': [1, 2]}, ['2026-01-31', None])
+    """
+
+    def replaced(odd: Any, place: str) -> Any:
+        return None if isinstance(odd, float) else whole_characters(without_address(str(odd)))
+
+    try:
+        return made_storable(value, replaced)
+    except RecursionError:  # it holds itself
+        return replaced(value, "")
+
+
+def made_storable(value: Any, odd: Callable[[Any, str], Any], place: str = "") -> Any:
+    """The value if it is storable, else one with text for keys, and lists for sets and for what numpy and torch have.
+
+    What nothing else stands for is replaced by what ``odd`` gives for it and its place. Raises RecursionError for a value that holds itself.
+    """
+    if is_storable(value):
+        return value
+    if isinstance(value, Mapping):
+        made: dict[str, Any] = {}
+        for key, each in cast(Mapping[Any, Any], value).items():
+            name = key if isinstance(key, str) else str(key.item() if hasattr(key, "item") else key)
+            name = name if is_storable(name) else odd(name, f"a key of {place}")
+            made[name] = made_storable(each, odd, f"{place}[{key!r}]")
+        return made
+    if isinstance(value, list | tuple):
+        parts = enumerate(cast(Sequence[Any], value))
+        return [made_storable(each, odd, f"{place}[{number}]") for number, each in parts]
+    if isinstance(value, set | frozenset):  # their order differs from one process to the next
+        members = sorted(cast(Iterable[Any], value), key=lambda each: (type(each).__name__, repr(each)))
+        return made_storable(members, odd, place)
+    return made_storable(value.tolist(), odd, place) if hasattr(value, "tolist") else odd(value, place)

@@ -139,7 +139,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An error captured at a boundary. ``stage`` is reset, act, step, reward or truncate."""
+    """An error captured at a boundary. ``stage`` is reset, act, step, outcome or store."""
 
     stage: str
     type: str
@@ -216,7 +216,9 @@ class Reward:
     components: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     terms: tuple[tuple[RewardTerm, ...], ...] = ()
     error: str | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # further figures, for the episode's metrics
+    metrics: Mapping[str, float | None] = field(
+        default_factory=dict[str, float | None]
+    )  # further figures, for the episode's metrics
     extras: Mapping[str, Any] = field(
         default_factory=dict[str, Any]
     )  # what reward functions gave to log_extra, JSON values

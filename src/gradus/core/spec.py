@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from math import inf
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradingError
@@ -76,6 +77,8 @@ class Grader:
             return Reward(grader=self.name, value=None, error="the grader returned None")
         try:
             value = float(number)
+        except OverflowError:  # an integer that no float holds: refused as infinity is
+            value = inf
         except (TypeError, ValueError):
             raise GradingError(
                 f"grader {self.name!r} returned a {type(number).__name__}; expected a number, None or a Reward per episode"

@@ -115,9 +115,11 @@ class Worker:
         assert process is not None
         assert process.stdout is not None
         deadline = time.monotonic() + seconds
+        waiting = select.poll()  # select() takes no file beyond the 1,024th
+        waiting.register(process.stdout, select.POLLIN)
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
-            ready = select.select([process.stdout], [], [], max(left, 0))[0] if left > 0 else []
+            ready = waiting.poll(left * 1000) if left > 0 else []
             chunk = os.read(process.stdout.fileno(), 1 << 20) if ready else b""
             if not chunk:
                 self._end()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.files import read_json
 from gradus.rewards.answers import gold_answer, read_answer, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
@@ -158,13 +159,16 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
 def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -> RewardFunction:
     """1 if the answer (the marked one, else all outside the reasoning) is JSON that fits the schema, else 0.
 
-    ``schema`` is a JSON schema or the path of a file that holds one.
+    ``schema`` is a JSON schema or the path of a file that holds one. Raises StorageError for a file that cannot be read.
     """
-    from jsonschema import validators
+    from jsonschema import SchemaError, validators
 
-    rules: Any = json.loads(Path(schema).read_text(encoding="utf-8")) if isinstance(schema, str) else schema
+    rules: Any = read_json(Path(schema)) if isinstance(schema, str) else schema
     kind = validators.validator_for(rules)
-    kind.check_schema(rules)
+    try:
+        kind.check_schema(rules)
+    except SchemaError as error:
+        raise ConfigError(f"json_schema needs a JSON schema, and this is none: {error.message}") from None
     validator = kind(rules)
 
     @_named(name)

@@ -9,7 +9,6 @@ from typing import Any
 
 from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
-from gradus.core.files import storable
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
 OWN_GRADER = "rewards"  # what every composition of reward functions is called
@@ -53,7 +52,7 @@ class _RewardGrader:
         scored = dict(zip(rows, self.rewards(list(rows.values())), strict=True))
         logged = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
         extras = {
-            place: {name: storable(values[number]) for name, values in self.rewards.extras.items()}
+            place: {name: values[number] for name, values in self.rewards.extras.items()}
             for number, place in enumerate(rows)
         }
         return [

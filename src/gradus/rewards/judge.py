@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, GradingError
+from gradus.core.files import read_json_lines
 from gradus.rewards.compose import completion_text
 
 BROKE = "US dollars is used up"  # ends the error of an answer for which there was no money left
@@ -60,9 +61,11 @@ class Judge:
         self._settings = settings
         self._kept: dict[str, float] = {}
         self._file = Path(settings["cache"]).expanduser() if settings["cache"] else None
-        if self._file is not None and self._file.exists():
-            rows = [json.loads(line) for line in self._file.read_text("utf-8").split("\n") if line.endswith("}")]
-            self._kept = {row["key"]: row["score"] for row in rows}
+        if (
+            self._file is not None and self._file.exists()
+        ):  # lines that killed processes left unfinished are asked again
+            rows = read_json_lines(self._file).records
+            self._kept = {row["key"]: row["score"] for row in rows if {"key", "score"} <= set(row)}
 
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], log_metric: Any = None, **columns: Any

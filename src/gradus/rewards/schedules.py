@@ -21,7 +21,7 @@ _ROUNDING = 1e-6  # by which a mean may miss its range
 class StageConfig(BaseModel):
     """One ``[[stage]]`` of the rewards' schedule. Warm-up and decay of the rate go over the whole run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(min_length=1, description="What the stage is called.")
     steps: int | None = Field(
@@ -40,7 +40,7 @@ class StageConfig(BaseModel):
 class AdaptiveConfig(BaseModel):
     """Weights that follow success: a component's mean, from 0 for its least possible value to 1 for its greatest."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     components: tuple[str, ...] = Field(
         default=(), description="Those that adapt; all with a weight above 0 by default."

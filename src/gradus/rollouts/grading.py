@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import fsum, isclose, isfinite
+from math import fsum, isclose
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
+from gradus.core.files import storable, whole_characters
+from gradus.rollouts.received import LARGEST_REWARD
 
 
 def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
@@ -16,7 +18,7 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
     rewards = _grade_batch(grader, [episodes[index] for index in whole])
     graded = list(episodes)
     for index, reward in zip(whole, rewards, strict=True):
-        episode = replace(episodes[index], reward=reward)
+        episode = replace(episodes[index], reward=_storable(reward))
         graded[index] = replace(episode, metrics=_metrics(spec, episode))
     return graded
 
@@ -57,12 +59,27 @@ def _read(grader: Grader, entry: Any, episode: Episode) -> Reward | GradingError
         return error
 
 
+def _storable(reward: Reward) -> Reward:
+    """The reward without what no file can hold: a figure that is NaN is missing."""
+    return replace(
+        reward,
+        components=storable(reward.components),
+        error=None if reward.error is None else whole_characters(reward.error),
+        metrics=storable(reward.metrics),
+        extras=storable(reward.extras),
+    )
+
+
 def _checked(reward: Reward, episode: Episode) -> Reward:
     """Hold a grader to its word: terms for every turn, their sum the reward, all of it finite."""
     if reward.value is None:
         return reward
-    if not isfinite(reward.value):
-        return Reward(grader=reward.grader, value=None, error=f"the reward is {reward.value}, expected a finite number")
+    for value in (reward.value, *(term.value for turn in reward.terms for term in turn)):
+        if not abs(value) <= LARGEST_REWARD:
+            problem = (
+                f"the reward or a term of it is {value!r:.60}, expected a finite number, at most {LARGEST_REWARD:g}"
+            )
+            return Reward(grader=reward.grader, value=None, error=problem)
     if not episode.turns and not reward.terms:
         return reward
     if len(reward.terms) != len(episode.turns):
@@ -83,7 +100,7 @@ def _metrics(spec: EnvironmentSpec, episode: Episode) -> dict[str, float | None]
     metrics.update(_call_counts(episode) if episode.tools else {})
     metrics.update(spec.metrics(episode) if spec.metrics else {})
     metrics["true_reward"] = spec.true_reward(episode)
-    return metrics
+    return storable(metrics)
 
 
 def _call_counts(episode: Episode) -> dict[str, float | None]:

@@ -5,14 +5,15 @@ What JSON can hold passes as it is. Values of numpy, sets and keys that are no t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite
 from typing import Any
 
 from gradus.core import EnvironmentFault, Message, Observation
+from gradus.core.files import is_storable, made_storable
 from gradus.rollouts.storage import encode
+
+LARGEST_REWARD = 1e100  # squares of larger ones add up to infinity, and every advantage would be 0
 
 
 def received(given: Any, method: str, *, plain_data: bool = False) -> Observation:
@@ -27,6 +28,11 @@ def received(given: Any, method: str, *, plain_data: bool = False) -> Observatio
         raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(given.messages)}")
     for each in given.messages:
         _check_text(each.content, f"the content of a message that {method} gave")
+    if given.action_error is not None:
+        _check_text(given.action_error, f"the action_error that {method} gave")
+    calls = [*given.action_calls, *(call for each in given.messages for call in each.calls)]
+    if calls and not is_storable(encode(calls)):
+        raise EnvironmentFault(f"{method} gave calls of tools that no file can hold; expected what JSON can hold")
     changes: dict[str, Any] = {}
     if (reward := _reward(given.reward, method)) is not given.reward:
         changes["reward"] = reward
@@ -45,9 +51,20 @@ def received(given: Any, method: str, *, plain_data: bool = False) -> Observatio
 
 def plain(given: Any, where: str) -> Any:
     """The value if JSON can hold it, else one that JSON can. Raises EnvironmentFault, which says where it cannot."""
-    if _is_storable(given) or _is_storable(_encoded(given)):
-        return given
-    return _made(given, where)
+
+    def refused(odd: Any, place: str) -> Any:
+        if is_storable(encode(odd)):
+            return odd
+        shown = f"{odd!a:.60}" if isinstance(odd, float | str) else f"of type {type(odd).__name__}"
+        raise EnvironmentFault(f"{place} is {shown}; expected what JSON can hold")
+
+    try:
+        stored = is_storable(given) or is_storable(encode(given))
+        return given if stored else made_storable(given, refused, where)
+    except RecursionError:
+        raise EnvironmentFault(
+            f"{where:.60} is nested too deeply, or holds itself; expected what JSON can hold"
+        ) from None
 
 
 def checked_prompt(given: Any) -> str:
@@ -65,10 +82,10 @@ def check_answer(text: Any) -> None:
 
 def _reward(given: Any, method: str) -> Any:
     value = given.item() if hasattr(given, "item") and not isinstance(given, float) and _size(given) == 1 else given
-    if value is None or (isinstance(value, int | float) and isfinite(value)):
+    if value is None or (isinstance(value, int | float) and abs(value) <= LARGEST_REWARD):
         return value
     shown = f"{value}" if isinstance(value, float) else f"{value!r:.60}"
-    raise EnvironmentFault(f"{method} gave the reward {shown}; expected a finite number")
+    raise EnvironmentFault(f"{method} gave the reward {shown}; expected a finite number, at most {LARGEST_REWARD:g}")
 
 
 def _size(given: Any) -> int:
@@ -90,42 +107,3 @@ def _kind(given: Any) -> str:
     if given is None:
         return "None"
     return f"a {type(given).__name__}, {given!r:.60}" if isinstance(given, str | int | float) else type(given).__name__
-
-
-def _is_storable(given: Any) -> bool:
-    try:
-        json.dumps(given, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
-def _encoded(given: Any) -> Any:
-    """As it would be stored; a value that refers to itself has no such form."""
-    try:
-        return encode(given)
-    except RecursionError:
-        return given
-
-
-def _made(given: Any, where: str, depth: int = 0) -> Any:
-    if depth > 100:
-        raise EnvironmentFault(f"{where:.60} is nested too deeply, or holds itself; expected what JSON can hold")
-    if isinstance(given, Mapping):
-        return {_key(key, where): _made(each, f"{where}[{key!r}]", depth + 1) for key, each in given.items()}
-    if isinstance(given, list | tuple):
-        return [_made(each, f"{where}[{place}]", depth + 1) for place, each in enumerate(given)]
-    if isinstance(given, set | frozenset):
-        return _made(sorted(given, key=lambda each: (type(each).__name__, repr(each))), where, depth + 1)
-    if hasattr(given, "tolist"):  # numpy's numbers and arrays, and tensors
-        return _made(given.tolist(), where, depth + 1)
-    if _is_storable(given) or _is_storable(encode(given)):
-        return given
-    shown = f"{given!a:.60}" if isinstance(given, float | str) else f"of type {type(given).__name__}"
-    raise EnvironmentFault(f"{where} is {shown}; expected what JSON can hold")
-
-
-def _key(key: Any, where: str) -> Any:
-    made = key if isinstance(key, str) else str(key.item() if hasattr(key, "item") else key)
-    _check_text(made, f"a key of {where}")
-    return made

@@ -32,6 +32,7 @@ from gradus.core import (
     Task,
     Turn,
 )
+from gradus.core.files import whole_characters
 from gradus.core.waiting import blocking, settled
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.received import check_answer, checked_prompt, plain, received
@@ -198,7 +199,7 @@ def _opened(row: _Row, observation: Any, error: Exception | None) -> None:
     try:
         row.observation = received(observation, "reset")
         row.system_prompt = checked_prompt(row.environment.system_prompt)
-        row.tools = tuple(getattr(row.environment, "tools", ()))
+        row.tools = tuple(plain(tuple(getattr(row.environment, "tools", ())), "tools"))
     except Exception as raised:
         _fail(row, "reset", raised)
 
@@ -304,7 +305,7 @@ def _acts(row: _Row, action: Action) -> bool:
         except EnvironmentFault as error:
             _fail(row, "act", error)
         return row.stop is None
-    row.failure = action.failure
+    row.failure = replace(action.failure, message=whole_characters(action.failure.message))
     overlong = action.failure.type == "ContextLengthError" and row.turns
     row.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
     return False
@@ -354,7 +355,7 @@ def _turn(row: _Row, seen: Observation, action: Action, after: Observation | Non
 
 
 def _fail(row: _Row, stage: str, error: Exception) -> None:
-    row.failure = Failure(stage=stage, type=type(error).__name__, message=str(error))
+    row.failure = Failure(stage=stage, type=type(error).__name__, message=whole_characters(str(error)))
     row.stop = StopReason.FAILED
 
 

@@ -80,11 +80,6 @@ class WordGrammar:
             self._legal[state] = tuple(sorted(ids)) or self._stops
         return self._legal[state]
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest legal answer, its stop token included."""
-        return sum(max(len(word) for word in words) for words in self._words) + 1
-
 
 class _Speller:
     """Token ids of a word as they stand inside a line: what a word adds behind another one."""

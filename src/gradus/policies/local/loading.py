@@ -238,9 +238,14 @@ def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device is auto, cpu, cuda or cuda:NUMBER, got {name!r}") from None
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # of a torch without CUDA it is the latter
+        reason = next(iter(str(error).splitlines()), "")
+        raise ConfigError(
+            f"device is auto, cpu, cuda or cuda:NUMBER, got {str(name)!r}, which cannot be used here: {reason}"
+        ) from None
+    return device
 
 
 def _check_vocabulary(tokenizer: Any, model: Any, name: str) -> None:

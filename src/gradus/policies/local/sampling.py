@@ -24,7 +24,7 @@ _NUCLEUS = 1024  # of many words so many are sorted for top_p; rows that need mo
 class SamplingConfig(BaseModel):
     """How a policy draws its tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     temperature: float = Field(default=1.0, gt=0, description="Divides the logits.")
     top_k: int = Field(default=0, ge=0, description="Only the likeliest so many tokens may be drawn; 0 is off.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,10 @@ def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
         raise PolicyError(
             f"the server gave {len(ids)} token ids and {len(logprobs)} log-probs; expected one for each, at least one"
         )
-    return [int(token) for token in ids], [float(value) for value in logprobs]
+    numbers = [float(value) for value in logprobs]
+    if not all(map(isfinite, numbers)):
+        raise PolicyError("the server gave log-probs that are not finite; its weights have probably diverged")
+    return [int(token) for token in ids], numbers
 
 
 @dataclass

@@ -96,11 +96,6 @@ class MicroBatch:
     tokens: int
     pairs: int
 
-    @property
-    def rows(self) -> int:
-        """B, the number of sequences."""
-        return len(self.sequences)
-
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same microbatch on ``device``."""
         return replace(

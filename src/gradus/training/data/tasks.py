@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,15 +113,13 @@ def _order(config: GrpoConfig) -> Callable[[int], int]:
     if config.tasks is None:
         return lambda place: offset + place
     number = config.tasks - config.held_out
-    shuffles: dict[int, np.ndarray] = {}
+    return lambda place: offset + int(_shuffle(config.seed, place // number, number)[place % number])
 
-    def index_of(place: int) -> int:
-        epoch = place // number
-        if epoch not in shuffles:
-            shuffles[epoch] = np.random.default_rng(child_seed(config.seed, "tasks", epoch)).permutation(number)
-        return offset + int(shuffles[epoch][place % number])
 
-    return index_of
+@lru_cache(maxsize=4)
+def _shuffle(seed: int, epoch: int, number: int) -> np.ndarray:
+    """The order of ``number`` tasks in an epoch; kept, because a run asks for a few places at a time."""
+    return np.random.default_rng(child_seed(seed, "tasks", epoch)).permutation(number)
 
 
 def _usable(

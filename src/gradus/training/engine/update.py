@@ -161,13 +161,14 @@ class _Update:
         # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero.
         self.bonus = config.entropy_coef != 0
         everything = reference is not None or self.bonus or config.observations > 0
-        self.trained = {index: one for index, one in credited.items() if everything or one.live}
+        self.trained = {index: one for index, one in credited.items() if one.actions and (everything or one.live)}
         self.scored = max(1, sum(one.actions for one in self.trained.values()))
         read = [one.read for one in self.trained.values() if one.read is not None and config.observations > 0]
         self.shown = sum(map(len, read))
         indexes = list(self.trained)
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
+        self.shares = share_prefixes(loaded.model) and self._reference_shares()
         self.begin(budget.tokens)
 
     def begin(self, tokens: int) -> None:
@@ -175,7 +176,7 @@ class _Update:
         self.batches = microbatches(
             [self.trained[index] for index in self.own],
             budget=tokens,
-            share=share_prefixes(self.loaded.model) and self._reference_shares(),
+            share=self.shares,
             vocabulary=vocabulary_size(self.loaded.model),
         )
         self.sums = UpdateSums(scored=self.scored, shown=self.shown, measured=self.reference is not None)
@@ -251,28 +252,7 @@ class _Update:
         sampled = _row([one.logprobs for one in samples], scores.logprobs)
         logprobs = scores.logprobs[None]
         old = self.old.of(indexes, sampled, logprobs)
-        mask = torch.ones_like(logprobs, dtype=torch.bool)
-        weights, mismatch = None, {}
-        if config.correction is not None:
-            # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
-            weights, figures = CORRECTIONS[config.correction](old, sampled, mask)
-            mismatch = {
-                name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
-            }
-        result = config.named.loss(
-            logprobs,
-            old,
-            _row([_advantages(one) for one in samples], scores.logprobs),
-            mask,
-            n_tokens=self.n_tokens,
-            n_sequences=self.n_sequences,
-            max_tokens=config.longest_episode,
-            sequences=batch.labels.row[None],
-            clip_low=config.clips[0],
-            clip_high=config.clips[1],
-            weights=weights,
-        )
-        loss = result.loss
+        loss = self._policy_loss(batch, samples, logprobs, old, sampled)
         if self.bonus:
             entropy = scores.entropy
             if any(one.entropy is not None for one in samples):
@@ -285,7 +265,7 @@ class _Update:
             distance = kl_loss(
                 logprobs,
                 self._reference_logprobs(batch),
-                mask,
+                torch.ones_like(logprobs, dtype=torch.bool),
                 n_tokens=self.n_tokens,
                 kind=config.kl_estimator,
                 sampler_logprobs=old,
@@ -295,8 +275,35 @@ class _Update:
         self.sums.differences.append((logprobs.detach() - sampled).abs()[0].float().cpu().numpy())
         self.sums.entropy += float(scores.entropy.detach().sum())
         self.sums.loss += float(loss.detach())
-        self.sums.metrics.append({**result.metrics, **mismatch})
         return loss
+
+    def _policy_loss(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], logprobs: Tensor, old: Tensor, sampled: Tensor
+    ) -> Tensor:
+        """The algorithm's own loss; its figures are added to the sums."""
+        config, mask = self.config, torch.ones_like(logprobs, dtype=torch.bool)
+        weights, mismatch = None, {}
+        if config.correction is not None:
+            # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
+            weights, figures = CORRECTIONS[config.correction](old, sampled, mask)
+            mismatch = {
+                name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
+            }
+        result = config.named.loss(
+            logprobs,
+            old,
+            _row([_advantages(one) for one in samples], logprobs),
+            mask,
+            n_tokens=self.n_tokens,
+            n_sequences=self.n_sequences,
+            max_tokens=config.longest_episode,
+            sequences=batch.labels.row[None],
+            clip_low=config.clips[0],
+            clip_high=config.clips[1],
+            weights=weights,
+        )
+        self.sums.metrics.append({**result.metrics, **mismatch})
+        return result.loss
 
     def _reference_shares(self) -> bool:
         if self.reference is None:

@@ -170,4 +170,5 @@ def save_model(path: Path, model: nn.Module, tokenizer: Any, settings: ModelSett
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
+    paths = (path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
+    return sorted(paths, key=lambda path: (len(path.name), path.name))  # step 1,000,000 comes behind 999,999

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -115,9 +116,13 @@ class RunFolder:
 
     def forget_beginning(self) -> None:
         """Remove what :meth:`open` and the metrics wrote if no step was taken, so that the folder can be used again."""
-        if not self.writing or any(record.get("kind") in ("step", "sft") for record in self.records()):
+        checkpoints = self.path / "checkpoints"
+        if not self.writing or any(checkpoints.glob("step-*")):
+            return
+        if any(record.get("kind") in ("step", "sft") for record in self.records()):
             return
         self.metrics.unlink(missing_ok=True)
+        shutil.rmtree(checkpoints, ignore_errors=True)  # the best weights before the first step
         for name in (CONFIG, RESOLVED, "splits.json"):
             (self.path / name).unlink(missing_ok=True)
         if self._lock is not None:

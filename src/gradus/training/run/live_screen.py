@@ -134,11 +134,12 @@ class Screen:
 
 
 def spark(values: Sequence[float | None]) -> str:
-    """A line of blocks between the smallest and the largest value; a dot where there is none.
+    """A line of blocks between the smallest and the largest value; a dot where there is none, or no finite one.
 
     >>> spark([0.0, 1.0, None, 0.5])
     '▁█·▅'
     """
+    values = [value if value is not None and math.isfinite(value) else None for value in values]
     known = [value for value in values if value is not None]
     if not known:
         return ""
