@@ -1,6 +1,7 @@
 """Probes of one-turn graders: what pays without the task, what refuses right answers, and what must not happen to us."""
 
 import json
+import os
 import random
 import re
 import time
@@ -124,6 +125,19 @@ def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
     assert _status(first)["wrong answers"] == "pass"
     marked = _audit(folded, tasks, marks={row["key"]: "wrong" for row in rows})
     assert _status(marked)["wrong answers"] == "fail"
+
+
+def _dies(task, answer):
+    os._exit(3)
+
+
+def test_a_grader_that_ends_its_process_at_its_first_call_leaves_nothing_open():
+    before = len(os.listdir("/proc/self/fd"))
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_dies))
+    scores = scorer.score([(scorer.subject.tasks[0], str(number)) for number in range(3)])
+    assert {score.error for score in scores} == {"the process died"}
+    assert len(os.listdir("/proc/self/fd")) == before
+    scorer.close()
 
 
 def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):
