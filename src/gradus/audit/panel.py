@@ -139,7 +139,9 @@ def _random(spec: EnvironmentSpec, space: AnswerSpace) -> Policy:
         return spec.policy("random")
     if spec.audit.random_answers is not None:
         return RandomAnswers(spec.audit.random_answers)
-    return RandomAnswers(lambda drawn: space.text([drawn % 9973 % size for size in space.sizes]))
+    return RandomAnswers(
+        lambda drawn: space.text([drawn // (7 * place + 1) % 9973 % size for place, size in enumerate(space.sizes)])
+    )
 
 
 def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:
