@@ -113,6 +113,21 @@ def test_the_hack_is_shortened():
     assert result.exploit["reward"] == 1.0
 
 
+def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():
+    """Evolved answers were shown in it, and were put into it a second time to be shortened."""
+    tasks = [replace(task, before="<answer>", after="</answer>") for task in _sums()]
+    found = _audit(lambda task, answer: float(answer in (task.whole(task.gold), "<answer>yes</answer>")), tasks)
+    rates = {check.name: check.measured.get("best") for check in found.checks}
+    for name in ("blind answers", "evolved answers"):
+        assert rates[name][0]["example"]["answer"] == "yes"
+
+
+def test_a_budget_that_evolves_nothing_is_said():
+    (evolved,) = (check for check in _audit(_sound, budget=10).checks if check.name == "evolved answers")
+    assert evolved.status == "skip"
+    assert "--budget" in evolved.evidence
+
+
 def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
     tasks = [TextTask(key=str(i), prompt=f"Capital {i}?", gold=f"Town{i:02d}ville") for i in range(30)]
 

@@ -133,8 +133,10 @@ def _gold(asked: Probes) -> Check:
 def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     if not rates:
         why = "none of these answers could be asked of these tasks"
-        if name == "evolved answers" and asked.effort < 1.0:
-            why = "the grader is slow, and the time is for the other checks; --seconds gives more"
+        if name == "evolved answers":
+            why = "none were evolved: that takes more tasks (--episodes), a larger --budget or more --seconds"
+            if asked.effort < 1.0:
+                why = "the grader is slow, and the time is for the other checks; --seconds gives more"
         return Check(name=name, status="skip", evidence=why)
     adjusted = holm([each.p for each in rates])
     winners = [

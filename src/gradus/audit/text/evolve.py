@@ -99,7 +99,7 @@ def _ranked(
 ) -> list[tuple[float, Recipe]]:
     """Best unearned reward first; of two that earn the same the shorter."""
     rows = [row for recipe in population for row in _rows(asked, recipe, tasks, seed)]
-    scorer.score(rows)
+    scorer.score([(task, task.whole(answer)) for task, answer in rows])
     scored: list[tuple[float, Recipe]] = []
     for recipe in population:
         each = _rate(asked, scorer, recipe, tasks, seed)
@@ -113,24 +113,24 @@ def _rows(asked: Probes, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -
     for task in tasks:
         answer = recipe.answer(task, asked.others, child_rng(seed, "audit", "evolve", recipe.name, task.key))
         if answer is not None:
-            rows.append((task, task.whole(answer) if answer else answer))
+            rows.append((task, answer))
     return rows
 
 
 def _rate(asked: Probes, scorer: Scorer, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -> Rate | None:
     rows = _rows(asked, recipe, tasks, seed)
+    scores = scorer.score([(task, task.whole(answer)) for task, answer in rows])
     probes = [
         Probe(operator=recipe.name, task=task, answer=answer, value=score.value, right=_is_right(task, answer))
-        for (task, answer), score in zip(rows, scorer.score(rows), strict=True)
+        for (task, answer), score in zip(rows, scores, strict=True)
         if score.error is None and not score.skipped
     ]
     return rate(recipe.name, probes, asked.bases, asked.span, least=LEAST, guess=asked.guess)
 
 
 def _is_right(task: TextTask, answer: str) -> bool:
-    bare = answer.removeprefix(task.before).removesuffix(task.after)
     gold = task.gold or ""
-    return states(bare, gold) or re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", bare) is not None
+    return states(answer, gold) or re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", answer) is not None
 
 
 def _changed(parent: Recipe, others: Sequence[Recipe], names: Sequence[str], rng: Random) -> Recipe:

@@ -158,12 +158,12 @@ def _prefetch(
         for name, make in operators.items():
             answer = make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))
             if answer is not None:
-                rows.append((task, task.whole(answer) if answer else answer))
+                rows.append((task, task.whole(answer)))
     scorer.score(rows)
 
 
 def _scored(asked: Probes, scorer: Scorer, name: str, rows: Sequence[tuple[TextTask, str]]) -> list[Probe]:
-    scores = scorer.score([(task, task.whole(answer) if answer else answer) for task, answer in rows])
+    scores = scorer.score([(task, task.whole(answer)) for task, answer in rows])
     return [_probe(asked, name, task, answer, score) for (task, answer), score in zip(rows, scores, strict=True)]
 
 

@@ -43,8 +43,8 @@ class TextTask:
     columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def whole(self, answer: str) -> str:
-        """The answer in the form that the task asks for."""
-        return f"{self.before}{answer}{self.after}"
+        """The answer in the form that the task asks for; silence has none."""
+        return f"{self.before}{answer}{self.after}" if answer else ""
 
 
 TASKS = 48  # of an audit, if nothing is said
