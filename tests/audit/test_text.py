@@ -16,7 +16,7 @@ from gradus.audit import audit_any, run_text_audit
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
-from gradus.audit.text.blind import REFLEXES
+from gradus.audit.text.blind import BLIND, REFLEXES
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Scorer, growth
@@ -120,6 +120,14 @@ def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():
     rates = {check.name: check.measured.get("best") for check in found.checks}
     for name in ("blind answers", "evolved answers"):
         assert rates[name][0]["example"]["answer"] == "yes"
+
+
+def test_each_check_says_how_many_answers_it_tried_itself():
+    """All three gave the number of blind answers and reflexes together."""
+    tried = {check.name: check.measured.get("tried") for check in _audit(_sound, budget=300).checks}
+    assert tried["reflexes"] <= len(REFLEXES)
+    assert tried["blind answers"] <= len(BLIND)
+    assert 24 <= tried["evolved answers"] <= 48, "two generations of 24, of which some are the same"
 
 
 def test_a_budget_that_evolves_nothing_is_said():

@@ -153,7 +153,7 @@ def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     told = (
         f"{best.operator} earns {_between(best.unearned)} of the range more than a noisy teacher that is right as often"
     )
-    tried = len(rates) if name == "files and processes" else asked.tried
+    tried = asked.tried.get(name, len(rates))
     measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     if winners:
         if (best.unearned["low"] or 0.0) <= LEAST:

@@ -81,14 +81,17 @@ def evolve(asked: Probes, scorer: Scorer, *, seed: int, budget: int | None = Non
     while len(population) < _POPULATION:
         population.append(Recipe(pieces=tuple(rng.sample(names, 2)), joiner=rng.choice(_JOINERS)))
     best: list[Recipe] = []
+    tried: set[Recipe] = set()
     for generation in range(generations):
         chosen = [tasks[(generation * _TASKS + i) % half] for i in range(min(_TASKS, half))]
         ranked = _ranked(asked, scorer, population, chosen, seed)
         best = [recipe for _, recipe in ranked[:_PARENTS]]
+        tried.update(recipe for _, recipe in ranked)
         if not best:  # none of them was scored: the time or the money is over
             return []
         children = [_changed(rng.choice(best), best, names, rng) for _ in range(_POPULATION - len(best))]
         population = list(dict.fromkeys([*best, *children]))
+    asked.tried["evolved answers"] = len(tried)
     finalists = [recipe for _, recipe in _ranked(asked, scorer, best, tasks[:half], seed)[:_JUDGED]]
     rates = [_rate(asked, scorer, recipe, tasks[half:], seed) for recipe in finalists]
     return [each for each in rates if each is not None]
