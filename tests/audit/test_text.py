@@ -284,6 +284,13 @@ def test_what_a_question_may_leave_open_is_no_wrong_answer():
         assert abs(float(answer) / 0.093600001383 - 1) > 0.01
 
 
+def test_another_unit_is_wrong_and_not_for_a_person_as_well():
+    """A person was asked about the same answer under another name."""
+    assert set(_made("another unit", "12 km")) == {("12 kg",)}
+    assert set(_made("a unit that nobody asked for", "12 km")) == {None}
+    assert set(_made("a unit that nobody asked for", "12")) == {("12 bananas", "12 million")}
+
+
 def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():
     grid = [
         TextTask(key=str(i), prompt=f"grid {i}", gold="\n".join(f"{i} {j} a b c" for j in range(30))) for i in range(20)
