@@ -77,7 +77,7 @@ def roll_out_panel(
     policies: Mapping[str, Policy] | None = None,
     progress: Progress | None = None,
 ) -> PanelEpisodes:
-    """Play the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
+    """Roll out the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """

@@ -175,7 +175,7 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
     for name, probes in asked.wrong.items():
         if not probes:
             continue
-        settled = WRONG[name].is_settled(probes[0].task) or _marked(name, probes, asked, marks) == "wrong"
+        settled = WRONG[name].is_settled(probes[0].task) or _marked(probes, asked, marks) == "wrong"
         accepted = [probe for probe in probes if _is_accepted(probe, asked)]
         share = wilson(len(accepted), len(probes))
         rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
@@ -313,7 +313,7 @@ def review_list(asked: Probes, marks: Mapping[str, str]) -> list[dict[str, Any]]
     return [row for _, row in sorted(open_rows, key=lambda each: -each[0])][:_REVIEWED]
 
 
-def _marked(name: str, probes: Sequence[Probe], asked: Probes, marks: Mapping[str, str]) -> str | None:
+def _marked(probes: Sequence[Probe], asked: Probes, marks: Mapping[str, str]) -> str | None:
     """What most marks of an operator say."""
     said = [marks[key] for probe in probes if (key := _key(asked, probe)) in marks]
     return max(set(said), key=said.count) if said else None
