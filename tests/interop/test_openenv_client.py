@@ -166,7 +166,7 @@ def test_an_address_that_is_none(address: str | None) -> None:
         load(address)
 
 
-@pytest.mark.parametrize("query", ["turns=0", "turns=x", "sessions=-1", "color=red"])
+@pytest.mark.parametrize("query", ["turns=0", "turns=x", "turns", "sessions=-1", "color=red", "color"])
 def test_options_are_checked(query: str) -> None:
     with pytest.raises(ConfigError, match=query.split("=")[0]):
         load(f"ws://127.0.0.1:1?{query}")
