@@ -274,6 +274,17 @@ def _made(operator, gold, prompt=""):
     return [WRONG[operator].make(task, others, random.Random(seed)) for seed in range(20)]
 
 
+def test_a_gold_answer_that_stands_in_a_tag_is_taken_from_between_the_tags(tmp_path):
+    """Of `a` the last was that of `</answer>`, so that no other answer to the task could be read."""
+    golds = ["a", "e", "an", "answer", "12"]
+    rows = [{"question": f"{number}", "answer": golds[number % 5]} for number in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    spec = environments.load(f"jsonl:{tmp_path / 'rows.jsonl'}")
+    tasks = subject_of(spec, spec.grader(), tasks=30).tasks
+    assert {task.gold for task in tasks} == set(golds)
+    assert {(task.before, task.after) for task in tasks} == {("<reasoning> known </reasoning> <answer> ", " </answer>")}
+
+
 def test_what_a_question_may_leave_open_is_no_wrong_answer():
     assert all(made is None for made in _made("the right answer denied", "1 0\n0 1"))  # nobody denies a grid
     assert all(made is not None for made in _made("the right answer denied", "352"))
