@@ -11,11 +11,12 @@ from rich.console import Console
 
 from gradus.audit import NoisyPolicy, run_audit
 from gradus.audit.answers import answer_space
-from gradus.audit.comparisons import check_separation
+from gradus.audit.comparisons import check_free_credit, check_separation
 from gradus.audit.exploit import PlanSearch, check_search
 from gradus.audit.features import find_features
 from gradus.audit.honest import honest_curve
 from gradus.audit.judged import Reference
+from gradus.audit.panel import regraded_panel, roll_out_panel
 from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.audit.records import PanelEpisodes
 from gradus.audit.search import Field, Search
@@ -160,6 +161,16 @@ def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declar
     assert ("declare a teacher or a panel" in check.evidence) == (status == "unresolved")
 
 
+def test_components_that_the_grader_does_not_name_are_not_called_free():
+    """A grader that named no weights failed, as if blind answers earned all that there is."""
+    panel = regraded_panel(SPEC, roll_out_panel(SPEC, episodes=8, seed=0), HONEST)
+    nameless = Grader(name="nameless", compute=HONEST.compute)
+    constants = dict.fromkeys(HONEST.weights, (0.0, "feed"))
+    found = check_free_credit(panel, nameless, constants)
+    assert (found.status, "name them in its weights" in found.evidence) == ("unresolved", True)
+    assert check_free_credit(panel, HONEST, constants).measured["components"].keys() == HONEST.weights.keys()
+
+
 def test_graders_share_one_play_of_the_panel(honest, gullible):
     for name, episodes in honest.panel.episodes.items():
         again = gullible.panel.episodes[name]
@@ -214,7 +225,6 @@ def test_tables_show_verdicts_and_intervals(gullible):
 
 def _hygiene(spec, grader="honest"):
     from gradus.audit.hygiene import check_hygiene
-    from gradus.audit.panel import regraded_panel, roll_out_panel
 
     panel = regraded_panel(spec, roll_out_panel(spec, episodes=30, seed=0), spec.grader(grader))
     return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)

@@ -152,6 +152,12 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
             "answer": constants[name][1],
             "gain": abs(weight) * gain,
         }
+    if not free:
+        named = ", ".join(grader.weights)
+        evidence = (
+            f"no reward of a constant answer has a component that the grader names ({named}); name them in its weights"
+        )
+        return Check(name="free credit", status="unresolved", evidence=evidence)
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
         return Check(name="free credit", status="fail", evidence=evidence, measured={"components": free})

@@ -51,7 +51,7 @@ def leaks(
             for place, value in public.items():
                 for path, leaf in _walk(value):
                     shown[-1].append((f"the {place} of turn {turn}: {'.'.join(map(str, path))}", leaf))
-                    for key in set(spec.audit.hidden) & {part for part in path if isinstance(part, str)}:
+                    for key in (each for each in spec.audit.hidden if each in path):
                         keys.setdefault(f"the hidden key {key!r} is in the {place} of turn {turn}, seed {task.seed}")
             if texts:
                 shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
