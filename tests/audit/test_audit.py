@@ -261,6 +261,20 @@ def test_hygiene_finds_noise_that_the_seed_does_not_fix():
     assert "rolled out twice differs at turn" in found.evidence
 
 
+def test_hygiene_says_that_an_environment_raised():
+    """The audit itself ended there, after all that it had rolled out."""
+
+    class Breaking(Garden):
+        def step(self, action):
+            if self.state["step_count"] == 2:
+                raise ValueError("the pipe burst")
+            return super().step(action)
+
+    evidence = _hygiene(replace(SPEC, make=Breaking)).evidence
+    assert "on seed 0 the environment raised ValueError: the pipe burst" in evidence
+    assert "differs at turn" not in evidence
+
+
 def test_hygiene_finds_training_on_the_test_set():
     spec = replace(SPEC, train_task=lambda i: Task(environment="garden", seed=i - 100 if i > 100 else 10_000 + i))
     assert "training tasks are also in condition 'main'" in _hygiene(spec).evidence
