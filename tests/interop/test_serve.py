@@ -175,6 +175,19 @@ def test_completion_logprobs_in_streams(client: openai.OpenAI) -> None:
     assert hasattr(events[0].choices[0], "prompt_token_ids")
 
 
+def test_offsets_in_streams_count_from_where_the_reply_begins(client: openai.OpenAI) -> None:
+    """They began at 0 again in each piece."""
+    text = ""
+    for chunk in client.completions.create(
+        model="tiny", prompt="What is 7 + 8?", max_tokens=8, temperature=0, logprobs=0, stream=True
+    ):
+        (choice,) = chunk.choices
+        if choice.logprobs and choice.logprobs.text_offset:
+            assert choice.logprobs.text_offset[0] == len(text)
+        text += choice.text
+    assert text
+
+
 def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
     texts = {
         client.chat.completions.create(model="tiny", messages=HELLO, temperature=0, seed=seed)
