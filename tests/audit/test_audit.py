@@ -453,3 +453,4 @@ def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status
     assert found.status == status, found.evidence
     if status == "pass":
         assert "strong - weak left out" in found.evidence
+        assert found.evidence.startswith("1 of the 2 steps"), "it said each of the 2, and left one out"

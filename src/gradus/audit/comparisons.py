@@ -52,7 +52,10 @@ def check_separation(panel: PanelEpisodes) -> Check:
         level = [name for name in steps if not _above(steps[name])]
         lowest = min([name for name in steps if name not in level] or steps, key=lambda name: _mean(steps[name]))
         which = "the step" if len(steps) == 1 else f"each of the {len(steps)} steps"
-        told = f"; {' and '.join(level)} left out, whose true reward is the same" if level else ""
+        told = ""
+        if level:
+            which = f"{len(steps) - len(level)} of the {len(steps)} steps"
+            told = f"; {' and '.join(level)} left out, whose true reward is the same"
         evidence = (
             f"{which} {' < '.join(panel.ladder)} raises the reward{told}; the least is {lowest} {signed(steps[lowest])}"
         )
