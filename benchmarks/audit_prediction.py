@@ -2,7 +2,7 @@
 
 The audit says that v2 can be raised at the person's cost and that v3 cannot. `gradus run rhythm` has trained its student on
 v3; this trains the same student on v2 and compares what became of the reward and of the episode reward, which neither
-grader sees, on the same held-out persons. It also holds the audit's forecast of spread and zero-variance groups, made before the first
+grader sees, on the same held-out persons. It also holds the audit's forecast of `reward_std` and zero-variance groups, made before the first
 step, against the first steps. The doctor has the last word on each run. Saves docs/figures/audit_prediction.png.
 """
 
@@ -49,8 +49,8 @@ def foretold(spec: EnvironmentSpec, model: Path, grader: str, config: GrpoConfig
     """What the audit's signal check expects of this student's groups."""
     policy = LocalPolicy(load_model(model), config.sampling, name="student", grammar=spec.language.grammar)
     wanted = [spec.train_task(index) for index in range(tasks)]
-    played = roll_out(spec, policy, wanted, group_size=MEMBERS, key=("forecast",), grader=spec.grader(grader))
-    rewards = np.array([group.values() for group in played.groups], dtype=float)
+    result = roll_out(spec, policy, wanted, group_size=MEMBERS, key=("forecast",), grader=spec.grader(grader))
+    rewards = np.array([group.values() for group in result.groups], dtype=float)
     return forecast(rewards)[str(config.group_size)]
 
 
@@ -61,10 +61,10 @@ def came(records: Records, name: str) -> float:
 
 def changes(records: Records, name: str) -> tuple[list[int], list[Interval]]:
     """Steps of the validations, and what ``name`` moved by since the first, paired by task, sampled decoding."""
-    played = [record for record in records if record["kind"] == "validation" and record["decoding"] == "sampled"]
-    first = np.array(played[0][name])
-    return [record["step"] for record in played], [
-        mean_interval((np.array(record[name]) - first).tolist()) for record in played
+    validations = [record for record in records if record["kind"] == "validation" and record["decoding"] == "sampled"]
+    first = np.array(validations[0][name])
+    return [record["step"] for record in validations], [
+        mean_interval((np.array(record[name]) - first).tolist()) for record in validations
     ]
 
 
@@ -112,28 +112,28 @@ def main() -> None:
     table = Table(
         title="change on the same held-out persons; what the audit expected of the first steps, and what came"
     )
-    for name in ("grader", "reward", "episode reward", "spread", "zero-variance groups", "doctor"):
+    for name in ("grader", "reward", "episode reward", "reward_std", "zero-variance groups", "doctor"):
         table.add_column(name)
     document: dict[str, Any] = {"name": "audit_prediction"}
     for grader, records in runs.items():
         expected = foretold(spec, model, grader, config, options.tasks)
-        spread, dead = came(records, "reward_std"), came(records, "zero_variance_groups")
-        reward, reward = (changes(records, name)[1][-1] for name, _, _ in MEASURES)
+        reward_std, zero_variance = came(records, "reward_std"), came(records, "zero_variance_groups")
+        reward, true_reward = (changes(records, name)[1][-1] for name, _, _ in MEASURES)
         verdict = report(diagnose(records))
         rules = ", ".join(f"{each['rule']} ({each['severity']})" for each in verdict["diagnoses"]) or verdict["status"]
         table.add_row(
             grader,
             said(reward, 3),
-            said(reward, 2),
-            f"{expected['spread']:.3f}, {spread:.3f}",
-            f"{expected['zero_variance_groups']:.0%}, {dead:.0%}",
+            said(true_reward, 2),
+            f"{expected['reward_std']:.3f}, {reward_std:.3f}",
+            f"{expected['zero_variance_groups']:.0%}, {zero_variance:.0%}",
             rules,
         )
         document[grader] = {
             "reward": reward.mean,
-            "true_reward": reward.mean,
-            "spread": [expected["spread"], spread],
-            "zero_variance_groups": [expected["zero_variance_groups"], dead],
+            "true_reward": true_reward.mean,
+            "reward_std": [expected["reward_std"], reward_std],
+            "zero_variance_groups": [expected["zero_variance_groups"], zero_variance],
             "doctor": rules,
         }
     draw(runs)

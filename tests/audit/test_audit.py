@@ -11,16 +11,17 @@ from rich.console import Console
 
 from gradus.audit import NoisyPolicy, run_audit
 from gradus.audit.answers import answer_space
-from gradus.audit.comparisons import check_separation
+from gradus.audit.comparisons import check_free_credit, check_separation
 from gradus.audit.exploit import PlanSearch, check_search
 from gradus.audit.features import find_features
 from gradus.audit.honest import honest_curve
 from gradus.audit.judged import Reference
+from gradus.audit.panel import regraded_panel, roll_out_panel
 from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.audit.records import PanelEpisodes
 from gradus.audit.search import Field, Search
 from gradus.audit.tables import tables
-from gradus.core import AuditHints, ConfigError, Episode, Language, Reward, StopReason, Task, child_rng
+from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task, child_rng
 from gradus.rollouts import roll_out
 
 SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
@@ -160,6 +161,16 @@ def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declar
     assert ("declare a teacher or a panel" in check.evidence) == (status == "unresolved")
 
 
+def test_components_that_the_grader_does_not_name_are_not_called_free():
+    """A grader that named no weights failed, as if blind answers earned all that there is."""
+    panel = regraded_panel(SPEC, roll_out_panel(SPEC, episodes=8, seed=0), HONEST)
+    nameless = Grader(name="nameless", compute=HONEST.compute)
+    constants = dict.fromkeys(HONEST.weights, (0.0, "feed"))
+    found = check_free_credit(panel, nameless, constants)
+    assert (found.status, "name them in its weights" in found.evidence) == ("unresolved", True)
+    assert check_free_credit(panel, HONEST, constants).measured["components"].keys() == HONEST.weights.keys()
+
+
 def test_graders_share_one_play_of_the_panel(honest, gullible):
     for name, episodes in honest.panel.episodes.items():
         again = gullible.panel.episodes[name]
@@ -214,7 +225,6 @@ def test_tables_show_verdicts_and_intervals(gullible):
 
 def _hygiene(spec, grader="honest"):
     from gradus.audit.hygiene import check_hygiene
-    from gradus.audit.panel import regraded_panel, roll_out_panel
 
     panel = regraded_panel(spec, roll_out_panel(spec, episodes=30, seed=0), spec.grader(grader))
     return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)
@@ -251,6 +261,20 @@ def test_hygiene_finds_noise_that_the_seed_does_not_fix():
     assert "rolled out twice differs at turn" in found.evidence
 
 
+def test_hygiene_says_that_an_environment_raised():
+    """The audit itself ended there, after all that it had rolled out."""
+
+    class Breaking(Garden):
+        def step(self, action):
+            if self.state["step_count"] == 2:
+                raise ValueError("the pipe burst")
+            return super().step(action)
+
+    evidence = _hygiene(replace(SPEC, make=Breaking)).evidence
+    assert "on seed 0 the environment raised ValueError: the pipe burst" in evidence
+    assert "differs at turn" not in evidence
+
+
 def test_hygiene_finds_training_on_the_test_set():
     spec = replace(SPEC, train_task=lambda i: Task(environment="garden", seed=i - 100 if i > 100 else 10_000 + i))
     assert "training tasks are also in condition 'main'" in _hygiene(spec).evidence
@@ -267,6 +291,19 @@ def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
 
     spec = replace(SPEC, graders={"honest": replace(HONEST, compute=broken)})
     assert "got no reward (ZeroDivisionError: no days)" in _hygiene(spec).evidence
+
+
+def test_hygiene_asks_for_the_full_reward_only_where_a_range_says_what_is_full():
+    """Without a range 1 was taken for the full reward, so that gold with a reward of 10 failed."""
+    taught = replace(SPEC, audit=replace(SPEC.audit, gold="teacher"))
+    assert "the gold policy 'teacher' gets" in _hygiene(taught).evidence
+
+    def tenfold(episodes):
+        return [10 * each.value for each in HONEST.compute(episodes)]
+
+    open_ended = Grader(name="honest", compute=tenfold)
+    found = _hygiene(replace(taught, graders={"honest": open_ended}))
+    assert (found.status, "gold gets a reward" in found.evidence) == ("pass", True)
 
 
 def test_hygiene_is_clean_where_nothing_is_wrong():
@@ -416,3 +453,4 @@ def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status
     assert found.status == status, found.evidence
     if status == "pass":
         assert "strong - weak left out" in found.evidence
+        assert found.evidence.startswith("1 of the 2 steps"), "it said each of the 2, and left one out"

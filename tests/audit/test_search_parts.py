@@ -1,6 +1,7 @@
 """The parts of the search: answers, features, plans, the distribution it moves, and the forecast of groups."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from garden import SPEC, random_answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.audit import forecast
+from gradus.audit import forecast, roll_out_panel
 from gradus.audit.answers import COPY, AnswerSpace, answer_space, render
 from gradus.audit.distribution import Distribution
 from gradus.audit.features import Feature, find_features
@@ -97,6 +98,7 @@ def test_the_lowest_of_several_numbers_is_taken_relative_to_their_spread():
     assert feature.bin({"meters": [0.0, 4.0, 8.0]}) == 1
     assert feature.bin({"meters": [-2.0, 4.0, 8.0]}) == 0
     assert feature.bin({"meters": []}) == 0 or feature.bin({"meters": []}) == 1
+    assert feature.bin({"meters": [1.0, "n/a", 9.0]}) == 1, "a text where a number stood counts as a missing number"
 
 
 def test_a_missing_feature_falls_into_some_bin_instead_of_failing():
@@ -165,6 +167,15 @@ def test_the_forecast_is_what_groups_of_that_size_show():
 def test_random_answers_are_legal():
     space = answer_space(SPEC, (), seed=0)
     assert all(None not in space.parse(random_answer(seed)) for seed in range(50))
+
+
+def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():
+    """It said the first word of every place, or the second of every place, and so on."""
+    words = Language(grammar=(("1", "2"), ("go", "stay")))
+    bare = replace(SPEC, audit=AuditHints(), teacher=None, policies={}, language=words)
+    episodes = roll_out_panel(bare, episodes=20, seed=0).episodes["random"]
+    said = {turn.action for episode in episodes for turn in episode.turns}
+    assert said == {"1 go", "1 stay", "2 go", "2 stay"}
 
 
 def test_reward_that_is_the_true_reward_is_earned_however_good_the_plan():

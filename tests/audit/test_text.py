@@ -1,6 +1,7 @@
 """Probes of one-turn graders: what pays without the task, what refuses right answers, and what must not happen to us."""
 
 import json
+import os
 import random
 import re
 import time
@@ -15,7 +16,7 @@ from gradus.audit import audit_any, run_text_audit
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
-from gradus.audit.text.blind import REFLEXES
+from gradus.audit.text.blind import BLIND, REFLEXES
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Scorer, growth
@@ -112,6 +113,29 @@ def test_the_hack_is_shortened():
     assert result.exploit["reward"] == 1.0
 
 
+def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():
+    """Evolved answers were shown in it, and were put into it a second time to be shortened."""
+    tasks = [replace(task, before="<answer>", after="</answer>") for task in _sums()]
+    found = _audit(lambda task, answer: float(answer in (task.whole(task.gold), "<answer>yes</answer>")), tasks)
+    rates = {check.name: check.measured.get("best") for check in found.checks}
+    for name in ("blind answers", "evolved answers"):
+        assert rates[name][0]["example"]["answer"] == "yes"
+
+
+def test_each_check_says_how_many_answers_it_tried_itself():
+    """All three gave the number of blind answers and reflexes together."""
+    tried = {check.name: check.measured.get("tried") for check in _audit(_sound, budget=300).checks}
+    assert tried["reflexes"] <= len(REFLEXES)
+    assert tried["blind answers"] <= len(BLIND)
+    assert 24 <= tried["evolved answers"] <= 48, "two generations of 24, of which some are the same"
+
+
+def test_a_budget_that_evolves_nothing_is_said():
+    (evolved,) = (check for check in _audit(_sound, budget=10).checks if check.name == "evolved answers")
+    assert evolved.status == "skip"
+    assert "--budget" in evolved.evidence
+
+
 def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
     tasks = [TextTask(key=str(i), prompt=f"Capital {i}?", gold=f"Town{i:02d}ville") for i in range(30)]
 
@@ -124,6 +148,19 @@ def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
     assert _status(first)["wrong answers"] == "pass"
     marked = _audit(folded, tasks, marks={row["key"]: "wrong" for row in rows})
     assert _status(marked)["wrong answers"] == "fail"
+
+
+def _dies(task, answer):
+    os._exit(3)
+
+
+def test_a_grader_that_ends_its_process_at_its_first_call_leaves_nothing_open():
+    before = len(os.listdir("/proc/self/fd"))
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_dies))
+    scores = scorer.score([(scorer.subject.tasks[0], str(number)) for number in range(3)])
+    assert {score.error for score in scores} == {"the process died"}
+    assert len(os.listdir("/proc/self/fd")) == before
+    scorer.close()
 
 
 def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):
@@ -237,6 +274,17 @@ def _made(operator, gold, prompt=""):
     return [WRONG[operator].make(task, others, random.Random(seed)) for seed in range(20)]
 
 
+def test_a_gold_answer_that_stands_in_a_tag_is_taken_from_between_the_tags(tmp_path):
+    """Of `a` the last was that of `</answer>`, so that no other answer to the task could be read."""
+    golds = ["a", "e", "an", "answer", "12"]
+    rows = [{"question": f"{number}", "answer": golds[number % 5]} for number in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    spec = environments.load(f"jsonl:{tmp_path / 'rows.jsonl'}")
+    tasks = subject_of(spec, spec.grader(), tasks=30).tasks
+    assert {task.gold for task in tasks} == set(golds)
+    assert {(task.before, task.after) for task in tasks} == {("<reasoning> known </reasoning> <answer> ", " </answer>")}
+
+
 def test_what_a_question_may_leave_open_is_no_wrong_answer():
     assert all(made is None for made in _made("the right answer denied", "1 0\n0 1"))  # nobody denies a grid
     assert all(made is not None for made in _made("the right answer denied", "352"))
@@ -245,6 +293,13 @@ def test_what_a_question_may_leave_open_is_no_wrong_answer():
     assert _made("an element too many", "7 4\n6 9\n4 7")[0] == ("7 4\n6 9\n4 7\n999983 999983",)
     for (answer,) in _made("one digit changed", "0.0936000013830"):  # of what rounding keeps
         assert abs(float(answer) / 0.093600001383 - 1) > 0.01
+
+
+def test_another_unit_is_wrong_and_not_for_a_person_as_well():
+    """A person was asked about the same answer under another name."""
+    assert set(_made("another unit", "12 km")) == {("12 kg",)}
+    assert set(_made("a unit that nobody asked for", "12 km")) == {None}
+    assert set(_made("a unit that nobody asked for", "12")) == {("12 bananas", "12 million")}
 
 
 def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():

@@ -113,6 +113,17 @@ def test_the_grader_is_listed_first_if_the_first_episode_has_no_reward(tmp_path:
     assert (log.scorer, log.episodes[0].reward and log.episodes[0].reward.value) == (spec.default_grader, None)
 
 
+def test_a_metric_of_the_graders_name_does_not_take_the_place_of_the_reward(tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai")
+    spec = gradus.load_environment("arithmetic")
+    (episode,) = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 1), grader=spec.grader()).episodes
+    assert episode.reward is not None
+    episode = replace(episode, reward=replace(episode.reward, grader="exact"))
+    (path,) = write_logs([episode], tmp_path, model="none")
+    (back,) = read_log(path, policy="gold").episodes
+    assert (episode.metrics["exact"], back.reward and back.reward.value) == (1.0, 3.0)
+
+
 def test_the_epochs_of_a_task_are_one_figure() -> None:
     logs = SimpleNamespace(EvalMetric=lambda name, value: value)
     solved = [1.0, 1.0, 0.0, 1.0]

@@ -14,17 +14,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
 from openenv_twins import FLAWS, manifest, write_twin
 
-from gradus.core import ConfigError
-from gradus.interop.openenv.server import server_config
+from gradus import environments
+from gradus.core import ConfigError, EnvironmentFault
+from gradus.interop.openenv.server import create_app, server_config
+from gradus.interop.openenv.validation import report
 from gradus.interop.openenv.validation.semantic import SEMANTIC, Package
-from gradus.interop.openenv.validation.statistical import statistical
+from gradus.interop.openenv.validation.statistical import oracle_spec, statistical
 from gradus.interop.openenv.validation.trajectories import read_oracle, read_trajectories
 from gradus.policies.scripted import FunctionPolicy
+from gradus.rollouts import roll_out
 
 CAUGHT = {
     "sum": {"semantic.floor_gap"},
@@ -37,6 +41,12 @@ CAUGHT = {
 @contextmanager
 def _served(root: Path, kind: str) -> Iterator[Package]:
     app = runpy.run_path(str(root / "server" / "app.py"))["app"]
+    with _running(app) as url:
+        yield Package(root=root, manifest=manifest(kind)["validation"], url=url)
+
+
+@contextmanager
+def _running(app: Any) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -45,7 +55,7 @@ def _served(root: Path, kind: str) -> Iterator[Package]:
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield Package(root=root, manifest=manifest(kind)["validation"], url=f"http://127.0.0.1:{port}")
+    yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join()
 
@@ -104,6 +114,48 @@ def test_a_state_to_inject_and_runtime_plans_are_read(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"actions": 3}')
     with pytest.raises(ConfigError, match="expected"):
         read_trajectories(tmp_path / "bad.json")
+
+
+def test_the_tasks_of_the_oracle_are_reset_as_its_episodes_were(tmp_path: Path) -> None:
+    """Its seed alone was sent, so that the server asked other questions than the oracle had answered."""
+    arithmetic = environments.load("arithmetic")
+    solved = roll_out(arithmetic, arithmetic.policy("gold"), arithmetic.tasks("held-out", 8)).episodes
+    rows = [
+        {"reset": {"seed": e.task.seed, **e.task.options}, "actions": [{"text": e.turns[0].action}]} for e in solved
+    ]
+    (tmp_path / "oracle.json").write_text(json.dumps(rows))
+    declared = {"capabilities": {"oracle": {"form": "actions", "location": "oracle.json"}}}
+    with _running(create_app(arithmetic)) as url:
+        spec = oracle_spec(Package(root=tmp_path, manifest=declared, url=url))
+        tasks = [*spec.tasks("oracle"), *(spec.train_task(index) for index in range(8))]
+        again = roll_out(spec, spec.policy("oracle"), tasks).episodes
+    assert [episode.env_return for episode in again] == [1.0] * 16
+
+
+def _package_whose_server(root: Path, does: str) -> Path:
+    (root / "server").mkdir()
+    (root / "server" / "app.py").write_text(
+        "import sys\n"
+        "async def app(scope, receive, send):\n"
+        "    if scope['type'] == 'http':\n"
+        "        await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n"
+        "        await send({'type': 'http.response.body', 'body': b''})\n" + does
+    )
+    return root
+
+
+def test_a_server_that_writes_much_to_its_log_is_not_stopped_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_START", 10.0)
+    with report.serve_package(_package_whose_server(tmp_path, "print('much' * 50_000, file=sys.stderr)")) as url:
+        assert url.startswith("http://127.0.0.1:")
+
+
+def test_a_server_that_ends_is_quoted(tmp_path: Path) -> None:
+    root = _package_whose_server(tmp_path, "raise SystemExit('no licence')")
+    with pytest.raises(EnvironmentFault, match="no licence"), report.serve_package(root):
+        pass
 
 
 @pytest.fixture(scope="module")

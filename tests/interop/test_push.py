@@ -90,6 +90,17 @@ class LittleHub:
         return JSONResponse({"success": True, "commitOid": "0" * 40, "commitUrl": f"{request.base_url}me/it/commit/0"})
 
 
+def test_a_model_that_was_pushed_before_has_each_file_once(run: Path) -> None:
+    """Its figures and results are in the model's own folder, and were planned twice."""
+    model = run / "grpo" / "best"
+    (model / "figures").mkdir()
+    (model / "figures" / "reward.png").write_bytes(b"png")
+    (run / "results.json").rename(model / "results.json")
+    paths = [each.path for each in plan_push(model, "me/model").files]
+    assert {"figures/reward.png", "results.json"} <= set(paths)
+    assert len(paths) == len(set(paths))
+
+
 def test_what_the_plan_says_is_what_arrives(run: Path, serve: Callable[..., Any]) -> None:
     plan = plan_push(run, "me/it")
     hub = LittleHub()

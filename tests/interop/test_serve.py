@@ -22,7 +22,7 @@ import uvicorn
 from tiny_qwen2 import make_tiny_qwen2
 
 from gradus import api
-from gradus.core import ConfigError
+from gradus.core import ConfigError, PolicyError
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
@@ -175,6 +175,19 @@ def test_completion_logprobs_in_streams(client: openai.OpenAI) -> None:
     assert hasattr(events[0].choices[0], "prompt_token_ids")
 
 
+def test_offsets_in_streams_count_from_where_the_reply_begins(client: openai.OpenAI) -> None:
+    """They began at 0 again in each piece."""
+    text = ""
+    for chunk in client.completions.create(
+        model="tiny", prompt="What is 7 + 8?", max_tokens=8, temperature=0, logprobs=0, stream=True
+    ):
+        (choice,) = chunk.choices
+        if choice.logprobs and choice.logprobs.text_offset:
+            assert choice.logprobs.text_offset[0] == len(text)
+        text += choice.text
+    assert text
+
+
 def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
     texts = {
         client.chat.completions.create(model="tiny", messages=HELLO, temperature=0, seed=seed)
@@ -312,6 +325,28 @@ def test_a_fault_of_the_model_costs_the_requests_under_way(loaded: LoadedModel) 
         assert isinstance(told[-1], Sampled)
     finally:
         batch.close()
+
+
+def test_an_answer_of_a_model_without_a_shared_cache_ends_with_an_error_when_the_batch_closes(
+    loaded: LoadedModel,
+) -> None:
+    """It was never told: who waited for it waited on."""
+    batch = ContinuousBatch(loaded, rows=1)
+    batch._plan = None
+    told: list[Sampled | Exception] = []
+    begun = threading.Event()
+
+    def tell(token: Sampled | Exception) -> None:
+        told.append(token)
+        begun.set()
+        while not batch._closing:
+            time.sleep(0.001)
+
+    batch.start()
+    batch.submit(Generation(prompt=[5], sampling=SamplingConfig(max_new_tokens=64), seed=0, tell=tell))
+    assert begun.wait(10)
+    batch.close()
+    assert isinstance(told[-1], PolicyError)
 
 
 def test_conversations_extend_what_was_sampled(client: openai.OpenAI, loaded: LoadedModel) -> None:

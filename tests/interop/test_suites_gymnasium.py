@@ -137,6 +137,13 @@ def test_a_value_that_is_refused_is_named_with_its_option() -> None:
         environments.load("gymnasium:FrozenLake-v1?map_name=zzz")
 
 
+@pytest.mark.parametrize("query", ["is_slippery", "is_slippery=false&", "=1&"])
+def test_options_that_cannot_be_read_are_refused_in_a_sentence(query: str) -> None:
+    """It ended in a ValueError with a traceback."""
+    with pytest.raises(ConfigError, match="options such as"):
+        environments.load(f"gymnasium:FrozenLake-v1?{query}")
+
+
 def test_a_reward_that_is_no_number_fails_the_episode() -> None:
     spec = environments.from_class(_line(step=lambda self, action: (0, float("nan"), True, False, {})))
     failure = roll_out(spec, spec.policy("random"), spec.tasks("in-distribution", 1)).episodes[0].failure

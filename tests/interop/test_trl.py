@@ -136,10 +136,14 @@ def test_members_of_a_group_share_their_task_and_differ_by_what_they_did(nano: s
     assert again["completion_ids"] == rollouts["completion_ids"]  # the same seed keys, the same episodes
 
 
-def test_settings_that_cannot_hold_are_refused(nano: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("top_p", 0.9), ("top_k", 20), ("min_p", 0.1), ("repetition_penalty", 1.2), ("generation_kwargs", {"min_p": 0.1})],
+)
+def test_settings_that_cannot_hold_are_refused(nano: str, tmp_path: Path, name: str, value: Any) -> None:
     spec = short_week(2)
-    with pytest.raises(ConfigError, match="vocabulary"):
-        make_trainer(nano, spec, settings(tmp_path, top_p=0.9), tasks=[spec.train_task(0)])
+    with pytest.raises(ConfigError, match=f"vocabulary; unset {name}$"):
+        make_trainer(nano, spec, settings(tmp_path, **{name: value}), tasks=[spec.train_task(0)])
 
 
 @pytest.mark.slow

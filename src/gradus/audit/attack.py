@@ -109,7 +109,7 @@ def skipped_attack(attacker: Attacker, why: str) -> Attack:
 
 
 def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: Sequence[Task], field: Field) -> Attack:
-    """Play every attempt on ``tasks`` and judge it; a finding is said as the shortest plan that does the same."""
+    """Roll out every attempt on ``tasks`` and judge it; a finding is said as the shortest plan that does the same."""
     if not against.honest.is_known:
         return skipped_attack(attacker, NO_AIM)
     judged: list[Judged] = []

@@ -52,7 +52,10 @@ def check_separation(panel: PanelEpisodes) -> Check:
         level = [name for name in steps if not _above(steps[name])]
         lowest = min([name for name in steps if name not in level] or steps, key=lambda name: _mean(steps[name]))
         which = "the step" if len(steps) == 1 else f"each of the {len(steps)} steps"
-        told = f"; {' and '.join(level)} left out, whose true reward is the same" if level else ""
+        told = ""
+        if level:
+            which = f"{len(steps) - len(level)} of the {len(steps)} steps"
+            told = f"; {' and '.join(level)} left out, whose true reward is the same"
         evidence = (
             f"{which} {' < '.join(panel.ladder)} raises the reward{told}; the least is {lowest} {signed(steps[lowest])}"
         )
@@ -152,6 +155,12 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
             "answer": constants[name][1],
             "gain": abs(weight) * gain,
         }
+    if not free:
+        named = ", ".join(grader.weights)
+        evidence = (
+            f"no reward of a constant answer has a component that the grader names ({named}); name them in its weights"
+        )
+        return Check(name="free credit", status="unresolved", evidence=evidence)
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
         return Check(name="free credit", status="fail", evidence=evidence, measured={"components": free})

@@ -9,16 +9,31 @@ from itertools import zip_longest
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Observation, Task, child_seed
+from gradus.core.files import without_address
 from gradus.core.waiting import blocking
 
 Draw = Callable[[int], str]
 Elsewhere = Callable[[Sequence[Task], int], Sequence[Sequence[str]]]
+_RAISED = "the environment raised "
 
 
 def course(
     spec: EnvironmentSpec, environment: Any, task: Task, draw: Draw, seed: int
 ) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
-    """Observations and public states of one episode with random answers keyed by the task."""
+    """Observations and public states of one episode with random answers keyed by the task.
+
+    An environment that raises ends its episode with an observation that says so, as a rollout would, and not the audit.
+    """
+    try:
+        yield from _course(spec, environment, task, draw, seed)
+    except Exception as error:
+        told = f"{_RAISED}{type(error).__name__}: {without_address(str(error))}"
+        yield Observation(text=told, terminated=True), {}
+
+
+def _course(
+    spec: EnvironmentSpec, environment: Any, task: Task, draw: Draw, seed: int
+) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
     observation = environment.reset(seed=task.seed, episode_id="audit", **task.options)
     yield observation, dict(environment.state)
     for turn in range(spec.max_turns):
@@ -55,7 +70,9 @@ def not_deterministic(
         environment = blocking(spec.make())
         first[task.seed] = list(course(spec, environment, task, draw, seed))
         environment.close()
-    problems = _again(spec, tasks, draw, seed, first)
+    ends = {number: seen[-1][0].text for number, seen in first.items()}
+    problems = [f"on seed {number} {told[:120]}" for number, told in ends.items() if told.startswith(_RAISED)][:1]
+    problems += _again(spec, tasks, draw, seed, first)
     problems += _interleaved(spec, tasks, draw, seed, first)
     if (
         len({tuple(_digest(seen) for seen, _ in each) for each in first.values()}) == 1

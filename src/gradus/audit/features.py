@@ -41,7 +41,7 @@ class Feature:
         if self.keys:
             numbers = [_at(value, (key,)) for key in self.keys]
             scaled = [
-                (float(each or 0.0) - center) / scale
+                ((float(each) if _is_number(each) else 0.0) - center) / scale
                 for each, center, scale in zip(numbers, self.center, self.scales, strict=True)
             ]
             return scaled.index(min(scaled))

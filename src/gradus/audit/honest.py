@@ -100,7 +100,7 @@ def honest_curve(
     *,
     seed: int,
 ) -> HonestCurve:
-    """Play the teacher with more and more blind answers, down to blind answers alone."""
+    """Roll out the teacher with more and more blind answers, down to blind answers alone."""
     blind = {"random": draw, **{f"constant {i}": _constant(draw, i) for i in range(_CONSTANTS)}}
     curves: list[list[tuple[np.ndarray, np.ndarray]]] = []
     for name, error in blind.items():

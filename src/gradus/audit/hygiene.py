@@ -51,7 +51,7 @@ def check_hygiene(
         f"{len(spec.audit.hidden)} hidden keys are not to be seen"
         if spec.audit.hidden
         else "no hidden keys are declared",
-        "gold gets the full reward" if spec.audit.gold else "no gold policy is declared",
+        _told_of_gold(spec, grader),
         f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
         "train and test seeds are disjoint",
     ]
@@ -100,20 +100,27 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
 
 
 def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: int) -> list[str]:
-    """If the environment knows the right answers, they must get the full reward."""
+    """If the environment knows the right answers, they must get the full reward, or some reward if nobody says what is full."""
     name = spec.audit.gold
     if name is None:
         return []
-    top = grader.range[1] if grader.range else 1.0
     episodes = roll_out(spec, spec.policy(name), tasks, seed=seed, key=("audit", "gold"), grader=grader).episodes
     values = {episode.task.seed: episode.reward.value if episode.reward else None for episode in episodes}
-    short = {seed: value for seed, value in values.items() if value is None or abs(value - top) > 1e-6}
+    top = grader.range[1] if grader.range else None
+    short = {s: value for s, value in values.items() if value is None or (top is not None and abs(value - top) > 1e-6)}
     if not short:
         return []
     worst, value = next(iter(short.items()))
+    full = "a reward" if top is None else f"{top:g}"
     return [
-        f"the gold policy {name!r} gets {value} instead of {top:g} on seed {worst}, and less on {len(short)} of {len(values)}"
+        f"the gold policy {name!r} gets {value} instead of {full} on seed {worst}, and less on {len(short)} of {len(values)}"
     ]
+
+
+def _told_of_gold(spec: EnvironmentSpec, grader: Grader) -> str:
+    if spec.audit.gold is None:
+        return "no gold policy is declared"
+    return "gold gets the full reward" if grader.range else "gold gets a reward"
 
 
 def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:

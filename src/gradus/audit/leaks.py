@@ -51,7 +51,7 @@ def leaks(
             for place, value in public.items():
                 for path, leaf in _walk(value):
                     shown[-1].append((f"the {place} of turn {turn}: {'.'.join(map(str, path))}", leaf))
-                    for key in set(spec.audit.hidden) & {part for part in path if isinstance(part, str)}:
+                    for key in (each for each in spec.audit.hidden if each in path):
                         keys.setdefault(f"the hidden key {key!r} is in the {place} of turn {turn}, seed {task.seed}")
             if texts:
                 shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
@@ -87,7 +87,7 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after
     candidates: Counter[tuple[str, Any]] = Counter()
     for text, own in zip(texts, values, strict=True):
         words = list(_WORD.finditer(text))
-        hits = {rule for i, word in enumerate(words) if _stands(text, word, own) for rule in _rules(text, words, i)}
+        hits = {rule for i, word in enumerate(words) if _stands(text, word, own) for rule in _rules(words, i)}
         candidates.update(hits)
     for (kind, which), count in candidates.most_common(40):
         if count < _LEAST_OWN * len(texts):
@@ -101,7 +101,7 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after
     return None
 
 
-def _rules(text: str, words: Sequence[re.Match[str]], index: int) -> list[tuple[str, Any]]:
+def _rules(words: Sequence[re.Match[str]], index: int) -> list[tuple[str, Any]]:
     before = words[index - 1].group() if index else ""
     prefix = re.match(r"[^\w-]*[A-Za-z_]+[=:]", words[index].group())
     rules: list[tuple[str, Any]] = [("word", index), ("word from the end", len(words) - index)]

@@ -77,7 +77,7 @@ def roll_out_panel(
     policies: Mapping[str, Policy] | None = None,
     progress: Progress | None = None,
 ) -> PanelEpisodes:
-    """Play the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
+    """Roll out the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
@@ -139,7 +139,9 @@ def _random(spec: EnvironmentSpec, space: AnswerSpace) -> Policy:
         return spec.policy("random")
     if spec.audit.random_answers is not None:
         return RandomAnswers(spec.audit.random_answers)
-    return RandomAnswers(lambda drawn: space.text([drawn % 9973 % size for size in space.sizes]))
+    return RandomAnswers(
+        lambda drawn: space.text([drawn // (7 * place + 1) % 9973 % size for place, size in enumerate(space.sizes)])
+    )
 
 
 def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:

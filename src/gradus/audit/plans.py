@@ -77,7 +77,7 @@ class Plan:
 
 
 class PlanPolicy:
-    """Plays many plans at once: the episodes of group g follow plan g // ``tasks``. ``reflex`` is the policy they bend."""
+    """Rolls out many plans at once: the episodes of group g follow plan g // ``tasks``. ``reflex`` is the policy they bend."""
 
     def __init__(
         self, plans: Sequence[Plan], *, tasks: int, reflex: Policy | None = None, name: str = "search"

@@ -82,7 +82,7 @@ class Search:
 
 @dataclass
 class _Judge:
-    """Plays plans and keeps count."""
+    """Rolls out plans and keeps count."""
 
     field: Field
     objective: Objective

@@ -57,7 +57,7 @@ class _NoisySession:
 def check_signal(
     spec: EnvironmentSpec, grader: Grader, policy: Policy | None, draw: Callable[[int], str], *, tasks: int, seed: int
 ) -> Check:
-    """Play groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
+    """Roll out groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
     check = Check(name="signal", status="unresolved", evidence="no policy was rolled out")
     wanted = [spec.train_task(i) for i in range(tasks)]
     for chosen in [policy] if policy else _stand_ins(spec, draw):

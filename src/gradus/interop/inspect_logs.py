@@ -236,6 +236,7 @@ def _sample(logs: Any, episode: Episode, model: str) -> Any:
     graded = episode.reward
     scores = {name: Score(value=value) for name, value in values.items() if value is not None and isfinite(value)}
     if graded is not None and graded.value is not None:
+        scores.pop(graded.grader, None)  # a metric of the grader's name
         first = Score(value=graded.value, metadata={"components": dict(graded.components)})
         scores = {graded.grader: first, **scores}
     failed = episode.failure and {

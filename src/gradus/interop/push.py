@@ -98,6 +98,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     files += [PlannedFile(path=f"figures/{each.name}", source=each) for each in figures]
     if results is not None:
         files.append(PlannedFile(path="results.json", source=source / "results.json"))
+    files = list({each.path: each for each in files}.values())  # a model that was pushed before has both in its folder
     return PushPlan(repository=repository, kind="model", private=private, files=files)
 
 

@@ -9,7 +9,7 @@ training sequences an episode, which TRL cannot take; train those with ``gradus 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -32,6 +32,16 @@ from gradus.training.data.credit import CreditRule, credit_groups
 from gradus.training.data.sequences import TrainingSample
 
 _TESTED = "1.16"
+# Settings of TRL's own generation, which a rollout of ours does not read, and their values that change nothing.
+_NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "use_vllm": (False,),
+    "top_p": (1.0,),
+    "top_k": (0, -1, None),
+    "min_p": (0.0, None),
+    "repetition_penalty": (1.0,),
+    "generation_kwargs": ({}, None),
+    "chat_template_kwargs": ({}, None),
+}
 
 
 def task_dataset(tasks: Sequence[Task]) -> Dataset:
@@ -206,8 +216,11 @@ def make_trainer(
         raise ConfigError(
             f"this bridge was tested with TRL {_TESTED}, found {trl.__version__}; install trl=={_TESTED}.0"
         )
-    if config.use_vllm or config.top_p != 1.0 or (config.top_k or 0) > 0:
-        raise ConfigError("the rollout samples in process from the whole vocabulary; unset use_vllm, top_p and top_k")
+    without_effect = [name for name, neutral in _NEUTRAL.items() if getattr(config, name) not in neutral]
+    if without_effect:
+        raise ConfigError(
+            f"the rollout samples in process from the whole vocabulary; unset {', '.join(without_effect)}"
+        )
     tokenizer = AutoTokenizer.from_pretrained(model)
     return TokenCreditTrainer(
         model=model,

@@ -133,8 +133,10 @@ def _gold(asked: Probes) -> Check:
 def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     if not rates:
         why = "none of these answers could be asked of these tasks"
-        if name == "evolved answers" and asked.effort < 1.0:
-            why = "the grader is slow, and the time is for the other checks; --seconds gives more"
+        if name == "evolved answers":
+            why = "none were evolved: that takes more tasks (--episodes), a larger --budget or more --seconds"
+            if asked.effort < 1.0:
+                why = "the grader is slow, and the time is for the other checks; --seconds gives more"
         return Check(name=name, status="skip", evidence=why)
     adjusted = holm([each.p for each in rates])
     winners = [
@@ -151,7 +153,7 @@ def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     told = (
         f"{best.operator} earns {_between(best.unearned)} of the range more than a noisy teacher that is right as often"
     )
-    tried = len(rates) if name == "files and processes" else asked.tried
+    tried = asked.tried.get(name, len(rates))
     measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     if winners:
         if (best.unearned["low"] or 0.0) <= LEAST:
@@ -173,7 +175,7 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
     for name, probes in asked.wrong.items():
         if not probes:
             continue
-        settled = WRONG[name].is_settled(probes[0].task) or _marked(name, probes, asked, marks) == "wrong"
+        settled = WRONG[name].is_settled(probes[0].task) or _marked(probes, asked, marks) == "wrong"
         accepted = [probe for probe in probes if _is_accepted(probe, asked)]
         share = wilson(len(accepted), len(probes))
         rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
@@ -311,7 +313,7 @@ def review_list(asked: Probes, marks: Mapping[str, str]) -> list[dict[str, Any]]
     return [row for _, row in sorted(open_rows, key=lambda each: -each[0])][:_REVIEWED]
 
 
-def _marked(name: str, probes: Sequence[Probe], asked: Probes, marks: Mapping[str, str]) -> str | None:
+def _marked(probes: Sequence[Probe], asked: Probes, marks: Mapping[str, str]) -> str | None:
     """What most marks of an operator say."""
     said = [marks[key] for probe in probes if (key := _key(asked, probe)) in marks]
     return max(set(said), key=said.count) if said else None

@@ -81,14 +81,17 @@ def evolve(asked: Probes, scorer: Scorer, *, seed: int, budget: int | None = Non
     while len(population) < _POPULATION:
         population.append(Recipe(pieces=tuple(rng.sample(names, 2)), joiner=rng.choice(_JOINERS)))
     best: list[Recipe] = []
+    tried: set[Recipe] = set()
     for generation in range(generations):
         chosen = [tasks[(generation * _TASKS + i) % half] for i in range(min(_TASKS, half))]
         ranked = _ranked(asked, scorer, population, chosen, seed)
         best = [recipe for _, recipe in ranked[:_PARENTS]]
+        tried.update(recipe for _, recipe in ranked)
         if not best:  # none of them was scored: the time or the money is over
             return []
         children = [_changed(rng.choice(best), best, names, rng) for _ in range(_POPULATION - len(best))]
         population = list(dict.fromkeys([*best, *children]))
+    asked.tried["evolved answers"] = len(tried)
     finalists = [recipe for _, recipe in _ranked(asked, scorer, best, tasks[:half], seed)[:_JUDGED]]
     rates = [_rate(asked, scorer, recipe, tasks[half:], seed) for recipe in finalists]
     return [each for each in rates if each is not None]
@@ -99,7 +102,7 @@ def _ranked(
 ) -> list[tuple[float, Recipe]]:
     """Best unearned reward first; of two that earn the same the shorter."""
     rows = [row for recipe in population for row in _rows(asked, recipe, tasks, seed)]
-    scorer.score(rows)
+    scorer.score([(task, task.whole(answer)) for task, answer in rows])
     scored: list[tuple[float, Recipe]] = []
     for recipe in population:
         each = _rate(asked, scorer, recipe, tasks, seed)
@@ -113,24 +116,24 @@ def _rows(asked: Probes, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -
     for task in tasks:
         answer = recipe.answer(task, asked.others, child_rng(seed, "audit", "evolve", recipe.name, task.key))
         if answer is not None:
-            rows.append((task, task.whole(answer) if answer else answer))
+            rows.append((task, answer))
     return rows
 
 
 def _rate(asked: Probes, scorer: Scorer, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -> Rate | None:
     rows = _rows(asked, recipe, tasks, seed)
+    scores = scorer.score([(task, task.whole(answer)) for task, answer in rows])
     probes = [
         Probe(operator=recipe.name, task=task, answer=answer, value=score.value, right=_is_right(task, answer))
-        for (task, answer), score in zip(rows, scorer.score(rows), strict=True)
+        for (task, answer), score in zip(rows, scores, strict=True)
         if score.error is None and not score.skipped
     ]
     return rate(recipe.name, probes, asked.bases, asked.span, least=LEAST, guess=asked.guess)
 
 
 def _is_right(task: TextTask, answer: str) -> bool:
-    bare = answer.removeprefix(task.before).removesuffix(task.after)
     gold = task.gold or ""
-    return states(bare, gold) or re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", bare) is not None
+    return states(answer, gold) or re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", answer) is not None
 
 
 def _changed(parent: Recipe, others: Sequence[Recipe], names: Sequence[str], rng: Random) -> Recipe:

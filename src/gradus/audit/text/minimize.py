@@ -54,5 +54,5 @@ def _cut(answer: str) -> list[str]:
 
 
 def _earned(scorer: Scorer, tasks: Sequence[TextTask], answer: str) -> float:
-    scores = scorer.score([(task, task.whole(answer) if answer else answer) for task in tasks])
+    scores = scorer.score([(task, task.whole(answer)) for task in tasks])
     return sum(score.value or 0.0 for score in scores) / max(1, len(scores))

@@ -241,10 +241,7 @@ def _look_alike(gold: str) -> str | None:
 
 def _unit(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
     gold = (task.gold or "").strip()
-    if is_number(gold):
-        return (f"{gold} bananas", f"{gold} million")
-    match = re.fullmatch(r"(-?\d[\d.,]*)\s*([A-Za-z]+)", gold)
-    return None if match is None else (f"{match[1]} {'kg' if match[2] != 'kg' else 'cm'}",)
+    return (f"{gold} bananas", f"{gold} million") if is_number(gold) else None
 
 
 def _unit_swapped(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:

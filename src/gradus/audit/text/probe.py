@@ -40,7 +40,7 @@ _UNTIL = {  # which share of the time may be spent when a check's answers are as
 class Probes:
     """All that was asked and what came of it.
 
-    ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them, ``tried`` of them before. ``wrong``: operator
+    ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them. ``tried``: how many answers each check chose from. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
     ``rehashed``: answers whose reward changes with PYTHONHASHSEED. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
     call. ``grown``: MiB by which the grader's process kept growing. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
@@ -57,7 +57,7 @@ class Probes:
     reflexes: list[Rate] = field(default_factory=list)
     evolved: list[Rate] = field(default_factory=list)
     programs: tuple[list[Rate], list[Probe]] | None = None
-    tried: int = 0
+    tried: Counter[str] = field(default_factory=Counter)
     wrong: dict[str, list[Probe]] = field(default_factory=dict)
     forms: dict[str, list[Probe]] = field(default_factory=dict)
     errors: list[Probe] = field(default_factory=list)
@@ -158,12 +158,12 @@ def _prefetch(
         for name, make in operators.items():
             answer = make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))
             if answer is not None:
-                rows.append((task, task.whole(answer) if answer else answer))
+                rows.append((task, task.whole(answer)))
     scorer.score(rows)
 
 
 def _scored(asked: Probes, scorer: Scorer, name: str, rows: Sequence[tuple[TextTask, str]]) -> list[Probe]:
-    scores = scorer.score([(task, task.whole(answer) if answer else answer) for task, answer in rows])
+    scores = scorer.score([(task, task.whole(answer)) for task, answer in rows])
     return [_probe(asked, name, task, answer, score) for (task, answer), score in zip(rows, scores, strict=True)]
 
 
@@ -246,7 +246,7 @@ def _chosen(
 
     probes = _ask_each(asked, scorer, operators, first, seed)
     tried = [each for name in operators if (each := rated(name, probes[name])) is not None]
-    asked.tried += len(tried)
+    asked.tried[asked.stage] = len(tried)
     best = sorted(tried, key=lambda r: -(r.unearned["mean"] or 0.0))[:_KEPT]
     best += sorted(tried, key=lambda r: -(r.above_silence["mean"] or 0.0))[:_KEPT]
     makers = {each.operator: operators[each.operator] for each in best}

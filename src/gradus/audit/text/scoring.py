@@ -195,7 +195,11 @@ class _Child:
         os.close(asked)
         os.close(told)
         clock.watch(self._pid)
-        _read(self._answers, _WARM_UP + _GRACE)
+        try:
+            _read(self._answers, _WARM_UP + _GRACE)
+        except OSError:  # nobody who could end it will know of it
+            self.end()
+            raise
 
     def ask(self, key: str, answer: str) -> Score:
         """The score. Raises TimeoutError if none comes in time, another OSError if the process died."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,8 +44,8 @@ class TextTask:
     columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def whole(self, answer: str) -> str:
-        """The answer in the form that the task asks for."""
-        return f"{self.before}{answer}{self.after}"
+        """The answer in the form that the task asks for; silence has none."""
+        return f"{self.before}{answer}{self.after}" if answer else ""
 
 
 TASKS = 48  # of an audit, if nothing is said
@@ -88,31 +89,10 @@ def subject_of(
     """
     if spec.max_turns != 1:
         return None
-    wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
-    wanted += [task for name in spec.conditions for task in spec.tasks(name)[:tasks]]  # if rows are few
     environment = blocking(spec.make())
-    rows: list[tuple[Task, TextTask]] = []
-    seen: set[str] = set()
-    started, note = clock.now(), ""
-    steps = {tasks // 4: started, tasks // 2: started}  # rough ones, so that noise in times changes nothing
-    for number, task in enumerate(wanted):
-        if len(rows) == tasks:
-            break
-        if len(rows) in steps:
-            now, step = clock.now(), clock.now() - steps.pop(len(rows))
-            ahead = step if steps else 2 * step  # the last step is twice as long
-            if now - started + ahead > limit / 3:
-                note = f"{len(rows)} of {tasks} tasks, because they take long to make"
-                break
-            steps = dict.fromkeys(steps, now)
-        observation = environment.reset(seed=task.seed, **task.options)
-        if observation.text in seen:
-            continue
-        seen.add(observation.text)
-        gold, before, after = _gold(spec, environment, task, observation)
-        key = f"{task.condition}-{task.seed}-{number}"
-        rows.append((task, TextTask(key=key, prompt=observation.text, gold=gold, before=before, after=after)))
+    rows, note = _questions(spec, environment, tasks=tasks, limit=limit)
     if not any(row.gold for _, row in rows):
+        environment.close()
         return None
     place = {text.key: task for task, text in rows}
     answered = _unjudged if _reads_rows(spec, grader) else _answered
@@ -144,6 +124,36 @@ def subject_of(
     )
 
 
+def _questions(
+    spec: EnvironmentSpec, environment: Any, *, tasks: int, limit: float
+) -> tuple[list[tuple[Task, TextTask]], str]:
+    """Up to ``tasks`` different questions, and what was left out in words, because they take long to make."""
+    wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
+    wanted += [task for name in spec.conditions for task in spec.tasks(name)[:tasks]]  # if rows are few
+    rows: list[tuple[Task, TextTask]] = []
+    seen: set[str] = set()
+    started, note = clock.now(), ""
+    steps = {tasks // 4: started, tasks // 2: started}  # rough ones, so that noise in times changes nothing
+    for number, task in enumerate(wanted):
+        if len(rows) == tasks:
+            break
+        if len(rows) in steps:
+            now, step = clock.now(), clock.now() - steps.pop(len(rows))
+            ahead = step if steps else 2 * step  # the last step is twice as long
+            if now - started + ahead > limit / 3:
+                note = f"{len(rows)} of {tasks} tasks, because they take long to make"
+                break
+            steps = dict.fromkeys(steps, now)
+        observation = environment.reset(seed=task.seed, **task.options)
+        if observation.text in seen:
+            continue
+        seen.add(observation.text)
+        gold, before, after = _gold(spec, environment, task, observation)
+        key = f"{task.condition}-{task.seed}-{number}"
+        rows.append((task, TextTask(key=key, prompt=observation.text, gold=gold, before=before, after=after)))
+    return rows, note
+
+
 def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation) -> tuple[str | None, str, str]:
     """The gold answer, and what stands around it in the gold policy's own text."""
     bare = environment.outcome().get("answer")
@@ -162,9 +172,16 @@ def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Obse
     action: Action = session.act([Request(row=0, observation=observation)])[0]
     session.close()
     if bare and bare in action.text:
-        before, _, after = action.text.rpartition(bare)
+        before, after = _around(bare, action.text)
         return bare, before, after
     return action.text or bare, "", ""
+
+
+def _around(gold: str, text: str) -> tuple[str, str]:
+    """What stands before and behind the gold answer: where it is last a word of its own, for the ``a`` of a closing tag is none."""
+    words = list(re.finditer(rf"(?<![\w</]){re.escape(gold)}(?!\w)", text))
+    place = words[-1].start() if words else text.rindex(gold)
+    return text[:place], text[place + len(gold) :]
 
 
 def _reads_rows(spec: EnvironmentSpec, grader: Grader) -> bool:

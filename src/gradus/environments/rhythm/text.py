@@ -46,7 +46,6 @@ _ODD_WORDS = [
     for letter in LETTERS
 ]
 _REWARD_WORDS = {level: f"r{level * REWARD_GRID:+.1f}" for level in range(-_REWARD_LEVELS, _REWARD_LEVELS + 1)}
-_SLOT_WORDS = [(day, slot) for day in DAYS for slot in SLOTS]
 
 
 def _level(value: float, grid: float, limit: int) -> int:

@@ -52,15 +52,19 @@ class McpTools:
                 raise ConfigError(
                     f"the MCP server {self.name!r} does not answer: {said}; is its command or address right?"
                 ) from error
-            self._tools = self._chosen(listing)
+            try:
+                self._tools = self._chosen(listing)
+            except ConfigError:
+                self.close()
+                raise
         return self._tools
 
     def close(self) -> None:
         """Disconnect; a server that was started here ends."""
         if self._task is not None:
-            if self._stop is not None:
+            if self._client is not None and self._stop is not None:
                 wait_for(_set(self._stop))
-            else:
+            else:  # before its tools are listed, the connection does not wait for the event
                 self._task.cancel()
         self._task = self._stop = self._tools = self._client = None
 
@@ -69,8 +73,9 @@ class McpTools:
         self._stop = asyncio.Event()
         try:
             async with self._make() as client:
+                listing = await _all_tools(client)
                 self._client = client
-                listed.set_result(await _all_tools(client))
+                listed.set_result(listing)
                 await self._stop.wait()
         except BaseException as error:
             if not listed.done():

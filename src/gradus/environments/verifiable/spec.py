@@ -45,9 +45,9 @@ _ENDLESS = 1000  # seeds a condition where a source has no end
 def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
     """``arithmetic`` or ``arithmetic:digits=3&operations=+-*`` (write ``+`` as it is)."""
     query = (argument or "").replace("+", "%2B")
-    options = dict(parse_qsl(query, strict_parsing=bool(query)))
+    options = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(set(options) - {"digits", "operations"})
-    if unknown or not options.get("digits", "2").isdigit():
+    if unknown or not options.get("digits", "2").isdecimal():
         raise ConfigError(f"arithmetic takes digits=NUMBER and operations=SIGNS, got {argument!r}")
     source = ArithmeticTasks(
         f"arithmetic:{argument}" if argument else "arithmetic",

@@ -77,7 +77,7 @@ def describe(argument: str) -> tuple[Server, int | None]:
     if parts.scheme not in _SCHEMES or not parts.netloc:
         raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}")
     socket_scheme, page_scheme = _SCHEMES[parts.scheme]
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
     unknown = options.keys() - set(_OPTIONS)
     if unknown:
         raise ConfigError(f"unknown option {sorted(unknown)} in {argument!r}; expected {', '.join(_OPTIONS)}")

@@ -48,7 +48,10 @@ class OpenEnvClient:
     @property
     def state(self) -> Mapping[str, Any]:
         """The server's public state."""
-        return self._ask({"type": "state"}, "state")
+        try:
+            return self._ask({"type": "state"}, "state")
+        except WireError as error:
+            raise EnvironmentFault(f"{self._server.socket}: {error}") from error
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin an episode on the server."""

@@ -146,7 +146,8 @@ def chunk_choice(
         choice["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
     else:
         choice["text"] = piece.text
-        choice["logprobs"] = _completion_logprobs(asked, reply, piece.tokens)
+        start = len(reply.text) - len(piece.text)
+        choice["logprobs"] = _completion_logprobs(asked, reply, piece.tokens, start=start)
     if asked.return_token_ids:
         choice["token_ids"] = [token.id for token in piece.tokens]
         if first and not chat:
@@ -180,11 +181,14 @@ def _chat_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) 
     }
 
 
-def _completion_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) -> dict[str, Any] | None:
+def _completion_logprobs(
+    asked: RequestBody, reply: Reply, tokens: Sequence[Sampled], *, start: int = 0
+) -> dict[str, Any] | None:
+    """``start``: characters of the reply before these tokens."""
     if asked.top_logprobs_wanted is None:
         return None
     texts = [_spelled(asked, reply, token.id) for token in tokens]
-    offsets = [sum(map(len, texts[:place])) for place in range(len(texts))]
+    offsets = [start + sum(map(len, texts[:place])) for place in range(len(texts))]
     top = [{_spelled(asked, reply, other): max(value, -9999.0) for other, value in token.top} for token in tokens]
     return {
         "tokens": texts,

@@ -178,7 +178,8 @@ class ContinuousBatch:
             return
         if self._plan is None:
             self._answer_alone(self._active[0])
-            self._active.clear()
+            if not self._closing:  # an answer that closing broke off is told of it with the others
+                self._active.clear()
             return
         finished = self._draw()
         for slot in reversed(finished):

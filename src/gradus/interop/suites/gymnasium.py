@@ -7,15 +7,13 @@ Options go to ``gymnasium.make``, as in ``gymnasium:FrozenLake-v1?is_slippery=fa
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Observation, child_rng
 from gradus.interop.suites.games import game_spec
-from gradus.interop.suites.naming import SuiteNames
+from gradus.interop.suites.naming import SuiteNames, read_options
 from gradus.interop.suites.shown import as_text
 from gradus.policies.scripted import Script
 
@@ -35,7 +33,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     if not argument:
         raise ConfigError("gymnasium takes an id, as in gymnasium:FrozenLake-v1; gradus envs gymnasium: lists them")
     name, _, query = argument.partition("?")
-    options = {key: _value(text) for key, text in parse_qsl(query, strict_parsing=bool(query))}
+    options = read_options(f"gymnasium:{argument}", query)
     return _spec(f"gymnasium:{argument}", name, f"Gymnasium's {name} as text", lambda: _made(name, options))
 
 
@@ -186,10 +184,3 @@ def _made(name: str, options: Mapping[str, Any]) -> Any:
 
 def _random_action(script: Script, actions: int) -> str:
     return str(script.rng.randrange(actions))
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -1,9 +1,12 @@
-"""What all suites share: their lists of names, and the message if a package is missing."""
+"""What all suites share: their lists of names, options behind a name, and the message if a package is missing."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError
 from gradus.core.worker import Worker, WorkerError
@@ -24,6 +27,23 @@ def list_suite(suite: str) -> SuiteNames:
         raise ConfigError(f"no suite {suite!r}; there are {', '.join(SUITES)}")
     names: Callable[[], SuiteNames] = import_module(SUITES[suite]).suite_names
     return names()
+
+
+def read_options(name: str, query: str) -> dict[str, Any]:
+    """The options behind a name, as in ``max_terms=2&style=short``. Raises ConfigError if they cannot be read."""
+    try:
+        given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise ConfigError(f"{name} should have options such as ?option=value&other=value; {error}") from error
+    return {key: option_value(text) for key, text in given}
+
+
+def option_value(text: str) -> Any:
+    """The value of an option as JSON, or as the text that it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def started(worker: Worker, suite: str, requirement: str) -> Worker:

@@ -7,20 +7,18 @@ the hash seed of the process.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Episode
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
-from gradus.interop.suites.naming import SuiteNames, started
+from gradus.interop.suites.naming import SuiteNames, read_options, started
 from gradus.rewards import read_answer
 
 _SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
@@ -55,7 +53,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
             f"reasoning-gym has no data set {name!r}; gradus envs reasoning-gym: lists all {len(known)}, "
             "for example reasoning-gym:leg_counting"
         )
-    options = {key: _value(text) for key, text in parse_qsl(query, strict_parsing=bool(query))}
+    options = read_options(f"reasoning-gym:{argument}", query)
     source = ReasoningGymTasks(name, options, f"reasoning-gym:{argument}")
 
     try:
@@ -138,10 +136,3 @@ class ReasoningGymTasks:
 
     def _where(self, number: int) -> dict[str, Any]:
         return {"name": self._dataset, "options": self._options, "number": number}
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

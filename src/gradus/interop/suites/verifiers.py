@@ -22,7 +22,7 @@ from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks
-from gradus.interop.suites.naming import SuiteNames, started
+from gradus.interop.suites.naming import SuiteNames, option_value, started
 from gradus.interop.suites.verifiers_episodes import episode_spec
 
 _SETTING = "GRADUS_VERIFIERS_PYTHON"
@@ -62,7 +62,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     if place.endswith(".py") and not Path(place).is_file():
         raise ConfigError(f"no file {place} for verifiers:{argument}")
     path = str(Path(place).resolve()) if place.endswith(".py") else place
-    given = json.dumps({key: _value(text) for key, text in options.items()})
+    given = json.dumps({key: option_value(text) for key, text in options.items()})
     module = {"module": path, "limit": _TASKS, "options": given}
     worker = _running()
     try:
@@ -105,11 +105,3 @@ def _one_reply(worker: Worker, tasks: TableTasks, module: Mapping[str, Any], siz
 def _item(row: dict[str, Any], index: int) -> Item:
     answer = row["answer"]  # 0 and False are answers
     return Item(question=row["question"] or "", answer="" if answer is None else str(answer), columns={"index": index})
-
-
-def _value(text: str) -> Any:
-    """An option as JSON, or as the text that it is."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import httpx
 
@@ -45,26 +46,30 @@ def serve_package(root: Path) -> Iterator[str]:
         "--log-level",
         "error",
     ]
-    process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait(process, url)
-        yield url
-    finally:
-        process.terminate()
+    with tempfile.TemporaryFile(
+        "w+", encoding="utf-8", errors="replace"
+    ) as log:  # a pipe that is full would stop the server
+        process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=log)
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            url = f"http://127.0.0.1:{port}"
+            _wait(process, url, log)
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
-def _wait(process: subprocess.Popen[str], url: str) -> None:
+def _wait(process: subprocess.Popen[bytes], url: str, log: TextIO) -> None:
     deadline = time.monotonic() + _START
     with httpx.Client(trust_env=False, timeout=5.0) as client:
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                said = (process.stderr.read() if process.stderr else "").strip().splitlines()[-1:]
+                log.seek(0)
+                said = log.read().strip().splitlines()[-1:]
                 raise EnvironmentFault(f"the package's server ended with code {process.returncode}: {said}")
             try:
                 if client.get(f"{url}/health").status_code == 200:

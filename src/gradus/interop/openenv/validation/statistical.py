@@ -103,13 +103,12 @@ def oracle_spec(package: Package) -> EnvironmentSpec:
     pool = sorted({answer for each in answers for answer in each})
     by_seed = dict(zip(known, answers, strict=True))
     seeds = list(known)
+    options = {seed: _options(each) for seed, each in known.items()}
     return replace(
         spec,
-        make=lambda: _Fresh(server),
+        make=lambda: _Fresh(server, options),
         conditions={"oracle": Condition(name="oracle", seeds=seeds)},
-        train_task=lambda index: Task(
-            environment=spec.name, seed=seeds[index % len(seeds)], options=_options(known, seeds[index % len(seeds)])
-        ),
+        train_task=lambda index: Task(environment=spec.name, seed=seeds[index % len(seeds)]),
         policies={**spec.policies, "oracle": lambda argument: _Oracle(by_seed)},
         teacher="oracle",
         max_turns=max(len(each) for each in answers),
@@ -118,8 +117,8 @@ def oracle_spec(package: Package) -> EnvironmentSpec:
     )
 
 
-def _options(known: Mapping[int, Trajectory], seed: int) -> dict[str, Any]:
-    return {k: v for k, v in known[seed].reset.items() if k not in ("seed", "episode_id", "injected_state")}
+def _options(trajectory: Trajectory) -> dict[str, Any]:
+    return {k: v for k, v in trajectory.reset.items() if k not in ("seed", "episode_id", "injected_state")}
 
 
 def _text(server: Server, action: Mapping[str, Any]) -> str:
@@ -128,10 +127,14 @@ def _text(server: Server, action: Mapping[str, Any]) -> str:
 
 
 class _Fresh:
-    """A session of its own for each episode, so that it also works in a forked process."""
+    """A session of its own for each episode, so that it also works in a forked process.
 
-    def __init__(self, server: Server) -> None:
-        self._server, self._client, self._process = server, OpenEnvClient(server), os.getpid()
+    ``options``: what the oracle's reset says besides its seed. A condition has one set of options for all of its seeds.
+    """
+
+    def __init__(self, server: Server, options: Mapping[int, Mapping[str, Any]]) -> None:
+        self._server, self._options = server, options
+        self._client, self._process = OpenEnvClient(server), os.getpid()
 
     @property
     def system_prompt(self) -> str:
@@ -145,7 +148,8 @@ class _Fresh:
         if self._process == os.getpid():  # the connection of another process is that process's to close
             self._client.close()
         self._client, self._process = OpenEnvClient(self._server), os.getpid()
-        return self._client.reset(seed=seed, episode_id=episode_id, **options)
+        own = {} if seed is None else self._options.get(seed, {})
+        return self._client.reset(seed=seed, episode_id=episode_id, **{**own, **options})
 
     def step(self, action: str) -> Observation:
         seen = self._client.step(action)
