@@ -359,6 +359,61 @@ def test_a_part_of_an_answer_that_a_grader_does_not_read_is_found(read, told):
     assert (told or "none of") in checks["wrong answers"].evidence
 
 
+def _records(prompt, n=30):
+    golds = [
+        {"name": f"{['Ann', 'Bo', 'Cy', 'Di'][i % 4]}", "city": f"{['Oslo', 'Rome', 'Lima'][i % 3]}", "age": 20 + i % 7}
+        for i in range(n)
+    ]
+    return [TextTask(key=str(i), prompt=f"{prompt} {i}", gold=json.dumps(gold)) for i, gold in enumerate(golds)]
+
+
+def _reads(*keys):
+    def judge(task, answer):
+        try:
+            said, gold = json.loads(answer), json.loads(task.gold)
+        except ValueError:
+            return 0.0
+        return float(isinstance(said, dict) and all(said.get(key) == gold[key] for key in keys or gold))
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (("city", "age"), "another value of the first key"),
+        (("name", "age"), "another value of the second key"),
+        (("name", "city"), "another value of the last key"),
+        ((), None),
+    ],
+)
+def test_a_key_that_a_grader_does_not_read_is_found(keys, told):
+    """A grader of JSON that left out a field of words passed in silence."""
+    check = {each.name: each for each in _audit(_reads(*keys), _records("Fill the fields name, city, age.")).checks}[
+        "wrong answers"
+    ]
+    assert check.status == ("fail" if told else "pass"), check.evidence
+    assert (told or "none of") in check.evidence
+
+
+def test_whether_a_key_counts_is_for_a_person_if_the_question_names_none():
+    audited = _audit(_reads("name", "age"), _records("Describe number"))
+    assert {each.name: each for each in audited.checks}["wrong answers"].status == "pass"
+    assert any("another value of the second key" in str(row) for row in audited.review)
+
+
+def test_a_long_text_in_an_object_may_be_left_out():
+    gold = json.dumps({"answer": 4, "why": "because two and two are four"})
+    task, others = (
+        TextTask(key="0", prompt="", gold=gold),
+        Others(golds=[gold, gold.replace("4", "5").replace("two", "six")]),
+    )
+    assert WRONG["another value of the last key"].make(task, others, random.Random(0)) is None
+    assert {WRONG["one key left out"].make(task, others, random.Random(i)) for i in range(9)} == {
+        ('{"why": "because two and two are four"}',)
+    }
+
+
 def test_another_number_in_an_answer_is_another_value_far_away_and_only_where_answers_have_one_form():
     golds = [f"2024-0{month}-1{day}" for month in range(1, 10) for day in range(10)]
     task, others = TextTask(key="0", prompt="", gold="2024-03-15"), Others(golds=golds)

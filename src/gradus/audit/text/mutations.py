@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from gradus.audit.text.blind import Operator
 from gradus.audit.text.shapes import NUMBER, Others, is_label, is_number, parts, states
@@ -228,6 +229,56 @@ def _half_a_day_off(task: TextTask, others: Others, rng: Random) -> tuple[str, .
     return (gold[: match.start()] + changed + gold[match.end() :],)
 
 
+_KEYS = re.compile(r"(?i)\b(?:keys?|fields?|properties|attributes)\b")
+_MOST_WORDS = 5  # a value of more is a text of its own, which a sound grader may leave out
+
+
+def _object(gold: str | None) -> dict[str, Any]:
+    """An answer that is a JSON object; empty for any other."""
+    try:
+        value = json.loads(gold or "")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _written(value: Any, gold: str) -> str:
+    """JSON with the spaces that the gold answer has."""
+    tight = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    spaced = json.dumps(value, ensure_ascii=False)
+    return tight if ", " not in gold and ": " not in gold else spaced
+
+
+def _is_short(value: Any) -> bool:
+    return not isinstance(value, str) or len(value.split()) <= _MOST_WORDS
+
+
+def _key_changed(place: int, *, least: int) -> Wrong:
+    """Of an object with at least ``least`` keys the value of one, taken from another task's answer with that key."""
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        own = _object(task.gold)
+        if task.gold is None or len(own) < least:
+            return None
+        key = list(own)[place]
+        there = [other[key] for gold in others.golds if key in (other := _object(gold))]
+        different = sorted({json.dumps(each) for each in there if each != own[key] and _is_short(each)})
+        if not different or not _is_short(own[key]):
+            return None
+        return (_written({**own, key: json.loads(rng.choice(different))}, task.gold),)
+
+    return Wrong(make=make, settled=False, rule=_KEYS)
+
+
+def _key_left_out(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    own = _object(task.gold)
+    keys = [key for key, value in own.items() if _is_short(value)]
+    if task.gold is None or len(own) < 2 or not keys:
+        return None
+    left_out = rng.choice(keys)
+    return (_written({key: value for key, value in own.items() if key != left_out}, task.gold),)
+
+
 def _first_half(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
     gold = (task.gold or "").strip()
     half = gold[: len(gold) // 2].strip()
@@ -280,6 +331,10 @@ WRONG: Mapping[str, Wrong] = {
     "another first number in it": _number_replaced(0, least=1),
     "another second number in it": _number_replaced(1, least=3),
     "another last number in it": _number_replaced(-1, least=2),
+    "another value of the first key": _key_changed(0, least=1),
+    "another value of the second key": _key_changed(1, least=3),
+    "another value of the last key": _key_changed(-1, least=2),
+    "one key left out": Wrong(make=_key_left_out, settled=False, rule=_KEYS),
     "half a day off": Wrong(make=_half_a_day_off),
     "the first half of it": Wrong(make=_first_half),
     "the last half of it": _text(lambda gold: gold[(len(gold) + 1) // 2 :].strip()),
