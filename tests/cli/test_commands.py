@@ -243,6 +243,8 @@ def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
     assert "next: gradus run shop --set grpo.groups=3 --quick --seed 4 --out 'my run'" in said
     said = gradus("plan", "shop", "--quick", "-s", "grpo.groups=3")
     assert "next: gradus check shop --quick --set grpo.groups=3 --set grpo.groups=2" in said
+    assert "next: gradus run my.toml" in gradus("check", "my.toml")  # a recipe was left out
+    assert "next: gradus check my.toml --set" in gradus("plan", "my.toml")
 
 
 def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
