@@ -229,6 +229,7 @@ spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o:
 def test_a_stopped_command_says_what_goes_on():
     assert _stopped(["run", "my env", "--out", "a b"]).endswith("gradus run 'my env' --out 'a b'")
     assert _stopped(["grpo", "rhythm", "--model", "m"]).endswith("--resume")
+    assert _stopped(["--quiet", "run", "shop"]).endswith("gradus --quiet run shop")
 
 
 def test_a_panel_without_reflexes_compares_with_its_lowest_rung():
