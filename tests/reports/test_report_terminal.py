@@ -124,17 +124,21 @@ def test_episodes_without_a_reward_are_counted_under_the_table(played: Any) -> N
     """No figure counts them, so a policy that nearly always failed looked as good as its few other episodes."""
     results = json.loads(json.dumps(played.results))
     assert "failed" not in printed(show_results(results))
-    (condition, *_) = results["conditions"].values()
+    condition = results["conditions"]["held-out"]
     name, *_ = condition["policies"]
     condition["policies"][name] |= {
         "episodes": 10,
         "failed": 7,
         "failures": {"step: ConnectionError": 7},
+        "first_failure": "step: ConnectionError: no route",
         "ungraded": 2,
     }
-    text = printed(show_results(results))
-    assert f"{name}: 7 of 10 episodes failed: step: ConnectionError (7)" in text
-    assert f"{name}: 2 of 10 episodes could not be graded" in text
+    for quick in (False, True):
+        text = " ".join(printed(show_results(results, quick=quick)).split())
+        assert (
+            f"{name}: 7 of 10 episodes failed: step: ConnectionError (7); 2 of 10 episodes could not be graded" in text
+        )
+        assert "the first said step: ConnectionError: no route" in text
 
 
 def test_a_table_without_a_figure_is_as_wide_as_its_title(played: Any) -> None:

@@ -46,10 +46,9 @@ class Scores(Shown):
     @property
     def first_failure(self) -> str:
         """What went wrong in the first episode that failed or could not be graded, or an empty text."""
-        failed = [each.failure for each in self.episodes if each.failure is not None]
-        told = [f"{each.stage}: {each.type}: {each.message}" for each in failed]
-        told += [each.reward.error for each in self.episodes if each.reward is not None and each.reward.error]
-        return next(iter(told), "")
+        from gradus.evaluation import first_failure
+
+        return first_failure(self.episodes)
 
     @property
     def all_failed(self) -> bool:

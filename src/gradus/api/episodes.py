@@ -131,10 +131,11 @@ class Regraded(Shown):
     @property
     def failure(self) -> str:
         """Why no episode has a reward; empty if any has one."""
-        given = [each.reward for each in self.episodes if each.reward is not None]
-        if any(each.value is not None for each in given) or not self.episodes:
+        from gradus.evaluation import first_failure
+
+        if not self.episodes or any(each.reward and each.reward.value is not None for each in self.episodes):
             return ""
-        return next((each.error for each in given if each.error), "the grader gave none")
+        return first_failure(self.episodes) or "the grader gave none"
 
     def to_json(self) -> dict[str, Any]:
         """The means before and after, and of each component; ``compared`` if a policy was named to compare with."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.reports.results import figure, graders_of, headline_condition, measures_of, ranked
-from gradus.reports.score_tables import Cell, Row, ScoreTable, is_own, score_tables, seed_tables
+from gradus.reports.score_tables import Cell, Row, ScoreTable, is_own, missing_episodes, score_tables, seed_tables
 from gradus.reports.terms import actions_used
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval
@@ -86,19 +86,6 @@ def _episodes(results: Mapping[str, Any], condition: str) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts["runs"].items())
 
 
-def missing_episodes(stored: Mapping[str, Any]) -> list[str]:
-    """A line for every policy of a condition that has episodes without a reward, which no figure above it counts."""
-    lines: list[str] = []
-    for name, figures in (stored.get("policies") or {}).items():
-        count, failed, ungraded = (figures.get(each) or 0 for each in ("episodes", "failed", "ungraded"))
-        kinds = ", ".join(f"{kind} ({times})" for kind, times in (figures.get("failures") or {}).items())
-        if failed:
-            lines.append(f"{name}: {failed} of {count} episodes failed{f': {kinds}' if kinds else ''}")
-        if ungraded:
-            lines.append(f"{name}: {ungraded} of {count} episodes could not be graded")
-    return lines
-
-
 def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:
     """The differences that the verdict speaks of, as lines: the student against the others, or each against the next."""
     from rich.text import Text
@@ -124,16 +111,22 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
     first, *others = graders_of(results)
     if quick and (condition := headline_condition(results)) is not None:
         where = Text("One table of several: the report has all conditions, graders and differences.", style="dim")
-        return Group(condition_table(results, condition, first), where, Text(), *parts)
+        return Group(condition_table(results, condition, first), *_missing(results, condition), where, Text(), *parts)
     for condition in results.get("conditions") or {}:
         parts += [Text(), condition_table(results, condition, first)]
         parts += [condition_table(results, condition, grader) for grader in others]
-        parts += [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
+        parts += _missing(results, condition)
         if condition == headline_condition(results):
             parts += [terminal_table(each) for each in seed_tables(results, condition)]
         if (pairs := pair_table(results, condition)) is not None:
             parts.append(pairs)
     return Group(*parts)
+
+
+def _missing(results: Mapping[str, Any], condition: str) -> list[RenderableType]:
+    from rich.text import Text
+
+    return [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
 
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
