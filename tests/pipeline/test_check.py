@@ -117,6 +117,24 @@ def test_what_would_go_wrong_is_found(
     ), lines
 
 
+PROMISED = '{text="t",condition="held-out",above=0.0,'
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["eval.policies=[]", 'eval.pairs=["grpo-sft"]'],
+        ['eval.policies=["sft","grpo"]', 'eval.pairs=["grpo-base"]'],
+        ['eval.policies=["sft","grpo"]', "eval.pairs=[]", f'promises=[{PROMISED}policy="base"}}]'],
+        ['eval.policies=["sft","grpo"]', "eval.pairs=[]", f'promises=[{PROMISED}pair="grpo - sft"}}]'],
+    ],
+)
+def test_policies_and_pairs_that_are_evaluated_by_default_may_be_named(changes: list[str], tmp_path: Path) -> None:
+    """A run with such a recipe was refused before it began, and would have measured all of it."""
+    changes = ["promises=[]", *changes]
+    assert [status for status, *_ in checked("arithmetic", tmp_path, *changes)["names"]] == ["pass"]
+
+
 def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
     bad = rows(
         tmp_path / "bad.jsonl",

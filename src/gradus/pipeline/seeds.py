@@ -29,7 +29,6 @@ from gradus.pipeline.stages import (
     GRADED,
     STAGES,
     RunContext,
-    evaluated_names,
     read_rollouts,
     run_policies,
     section_of,
@@ -125,7 +124,7 @@ def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
     section = run.recipe.eval
     trained = {name for name, (stage, _) in CHECKPOINTS.items() if stage != "model" or run.recipe.model.path is None}
-    policies = run_policies(run, [name for name in evaluated_names(run) if name not in trained])
+    policies = run_policies(run, [name for name in run.recipe.evaluated(run.spec) if name not in trained])
     episodes: list[Episode] = []
     if policies:
         evaluation = evaluate_policies(
@@ -146,7 +145,7 @@ def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
 def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     """One results.json over all seeds, from the episodes that each of them stored."""
     section = run.recipe.eval
-    names = evaluated_names(run)
+    names = run.recipe.evaluated(run.spec)
     shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
     rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
     for seed in seeds:

@@ -164,7 +164,7 @@ def _do_doctor(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     section = run.recipe.eval
-    names = evaluated_names(run)
+    names = run.recipe.evaluated(run.spec)
     graders = list(dict.fromkeys([run.grader.name, *section.graders]))
     stored = read_rollouts(run.stored) if run.stored else {}
     there = {name for policies in stored.values() for name in policies}
@@ -215,17 +215,6 @@ def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
     for episode in read_episodes(path).episodes:
         rollouts.setdefault(episode.task.condition or "", {}).setdefault(episode.policy, []).append(episode)
     return rollouts
-
-
-def evaluated_names(run: RunContext) -> tuple[str, ...]:
-    """The policies of the evaluation, in the order of its tables."""
-    names = run.recipe.eval.policies or _default_policies(run)
-    return names if "base" in names else ("base", *names)  # what training began with is in every table
-
-
-def _default_policies(run: RunContext) -> tuple[str, ...]:
-    first = ("random",) if "random" in run.spec.policies else ()
-    return (*first, *(("sft",) if run.recipe.teach.enabled else ()), "grpo", "grpo-greedy")
 
 
 def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
