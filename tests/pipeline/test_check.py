@@ -207,6 +207,13 @@ def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str,
     assert any(status == "fail" and says in message for status, message, _ in lines)
 
 
+def test_what_a_run_without_a_teacher_does_not_do_is_not_held_against_it(tmp_path: Path, qwen: Path) -> None:
+    """The rate of an SFT that was left out spoilt the model, and its teacher wanted a key."""
+    changes = ["teach.enabled=false", "sft.lr=2e-3", "sft.optimizer=muon", "teach.policy=remote:gpt", "promises=[]"]
+    lines = checked("arithmetic", tmp_path, *changes, model=qwen)
+    assert "fail" not in [status for name in ("settings", "remote") for status, *_ in lines[name]]
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

@@ -173,11 +173,11 @@ def _for_nano(recipe: Recipe, rate: float, limit: float) -> list[Finding]:
     if rate > limit:
         what = "all weights" if recipe.grpo.lora is None else "adapters"
         findings.append(failed(f"a rate of {rate:g} spoils {what} of a trained model", f"stay below {limit:g}"))
-    if recipe.sft.lr > _SFT_RATE:
+    if recipe.teach.enabled and recipe.sft.lr > _SFT_RATE:
         way = "set sft.lr to 1e-5, or to 1e-4 with lora"
         findings.append(failed(f"sft.lr {recipe.sft.lr:g} spoils a trained model", way))
-    for stage, optimizer in (("sft", recipe.sft.optimizer), ("grpo", recipe.grpo.optimizer)):
-        if optimizer == "muon":
+    for stage in ("sft", "grpo") if recipe.teach.enabled else ("grpo",):
+        if getattr(recipe, stage).optimizer == "muon":
             way = f"set {stage}.optimizer to adamw and {stage}.lr to 1e-5"
             findings.append(failed(f"{stage}.optimizer muon is for models that are trained from nothing", way))
     return findings
