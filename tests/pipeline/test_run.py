@@ -60,6 +60,11 @@ def test_every_stage_leaves_what_it_promises(run):
         assert (run / name).is_file(), name
 
 
+def test_the_report_names_the_model(run):
+    """It said llama, the architecture of every nano model."""
+    assert "<span>model nano</span>" in (run / "report.html").read_text(encoding="utf-8")
+
+
 def test_results_have_the_schema_that_machines_read(run):
     results = json.loads((run / "results.json").read_text())
     assert results["schema"] == 2

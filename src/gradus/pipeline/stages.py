@@ -196,16 +196,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     flat = [each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several]
     write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
     (run.folder / "eval" / "episodes.jsonl").unlink(missing_ok=True)  # of an earlier version
-    write_report_episodes(
-        run.folder,
-        run.spec,
-        run.grader,
-        run.recipe.grpo,
-        evaluation.episodes,
-        policies,
-        each=section.shown,
-        seed=run.recipe.seed,
-    )
+    write_report_episodes(run.folder, run.spec, run.grader, run.recipe, evaluation.episodes, policies)
     cost.update(episodes=len(flat))
 
 
