@@ -57,6 +57,7 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
     recipe, folder = run.recipe, run.folder
     settings = {name: select(run) for name, (_, select) in stages.items()}
+    run.state.leave_out(stages)
     for name, (do, _) in stages.items():
         sources = run.sources(settings[name])
         if _is_done(run, name, settings[name], sources):
