@@ -140,6 +140,13 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
     assert told in str(refused.value)
 
 
+def test_a_policy_that_chooses_nothing_in_logs_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "a.eval"
+    log.write_bytes(b"")
+    with pytest.raises(ConfigError, match="'grpo' chooses nothing"):
+        compare_runs({"a": log, "b": log}, policy="grpo")
+
+
 def test_rewards_that_are_written_in_two_ways_are_the_same(runs: dict[str, Path]) -> None:
     compare = "gradus.pipeline.recipe_files.load_recipe"
     ways = ("rewards = ['correctness=2']", "rewards = [{function = 'correctness', weight = 2.0}]")

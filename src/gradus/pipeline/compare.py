@@ -56,6 +56,8 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     from gradus.evaluation import compare_seeds
 
     if any(is_log(path) for path in runs.values()):
+        if policy is not None:
+            raise ConfigError(f"a log of inspect_ai holds one policy, so {policy!r} chooses nothing; leave it out")
         return _compare_logs(runs)
     from gradus.pipeline.recipe_files import load_recipe  # it brings torch
 
