@@ -113,6 +113,36 @@ def test_the_calls_of_a_grader_have_one_limit():
     assert inspect.signature(api.audit).parameters["seconds"].default == CALLS_SECONDS
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("audit", "arithmetic", "--part", "planted"), "--part"),
+        (("audit", "arithmetic", "--attempts", 3), "--attempts"),
+        (("audit", "arithmetic", "--scoreboard"), "arithmetic"),
+        (("audit", "--scoreboard", "--episodes", 3), "--episodes"),
+        (("audit", "an_env", "--openenv-report", "r.json", "--grader", "v3"), "--grader"),
+        (("audit", "new.json", "--compare", "old.json", "--seed", 2), "--seed"),
+        (("export", "run", "logs", "--format", "inspect", "--overwrite"), "--overwrite"),
+        (("rewards", "try", "rows.jsonl", "--answer", "7"), "--answer"),
+    ],
+)
+def test_an_option_without_effect_is_refused(words, option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.json").write_text("{}")
+    for each in (
+        "api.audit",
+        "api.compare_audits",
+        "api.validate_openenv",
+        "api.measuring.scoreboard",
+        "api.export_logs",
+    ):
+        monkeypatch.setattr(f"gradus.{each}", lambda *_, **__: pytest.fail("it went on"))
+    monkeypatch.setattr("gradus.api.try_rewards", lambda *_, **__: pytest.fail("it went on"))
+    said = gradus(*words, expect=3).stderr
+    assert option in said
+    assert "leave" in said
+
+
 def test_json_before_the_argument_is_no_file():
     result = runner.invoke(app, ["doctor", "--json", "nowhere"])
     assert isinstance(result.exception, GradusError)  # nowhere is the run, not the file
