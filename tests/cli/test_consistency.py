@@ -123,7 +123,6 @@ def test_the_calls_of_a_grader_have_one_limit():
         (("audit", "an_env", "--openenv-report", "r.json", "--grader", "v3"), "--grader"),
         (("audit", "new.json", "--compare", "old.json", "--seed", 2), "--seed"),
         (("export", "run", "logs", "--format", "inspect", "--overwrite"), "--overwrite"),
-        (("rewards", "try", "rows.jsonl", "--answer", "7"), "--answer"),
     ],
 )
 def test_an_option_without_effect_is_refused(words, option, tmp_path, monkeypatch):
@@ -137,7 +136,6 @@ def test_an_option_without_effect_is_refused(words, option, tmp_path, monkeypatc
         "api.export_logs",
     ):
         monkeypatch.setattr(f"gradus.{each}", lambda *_, **__: pytest.fail("it went on"))
-    monkeypatch.setattr("gradus.api.try_rewards", lambda *_, **__: pytest.fail("it went on"))
     said = gradus(*words, expect=3).stderr
     assert option in said
     assert "leave" in said

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import Command
-from gradus.cli.output import json_text, refuse
+from gradus.cli.output import json_text
 
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
@@ -44,8 +44,6 @@ def try_(
 
     if (file is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
-    if file is not None:
-        refuse("prompt", "answer", why="on a file, whose rows have their own")
     tried = api.try_rewards(file or completion, reward, prompt=prompt, answer=answer, messages=messages, limit=limit)
     if as_json:
         for row in tried.rows():
