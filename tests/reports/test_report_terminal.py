@@ -9,10 +9,10 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 from gradus.core import ConfigError, Failure, Reward, StopReason
-from gradus.reports import members_of, show_differences, show_episode, show_results, summary_table
+from gradus.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -57,6 +57,14 @@ def test_nothing_is_cut_on_a_narrow_terminal(played: Any, width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     for name in played.results["conditions"]["held-out"]["policies"]:
         assert name in text
+
+
+def test_the_wide_tables_show_every_figure_at_80_columns(played: Any) -> None:
+    """All columns stood side by side, as 0.… beside 0.…"""
+    texts = [" ".join(printed(Group(*all_tables(played.results)), width=width).split()) for width in (80, 400)]
+    assert "…" not in texts[0]
+    figures = [set(re.findall(r"[+−]?\d+\.\d+ \[.*?\]", text)) for text in texts]
+    assert figures[0] == figures[1] != set()
 
 
 def test_an_episode_shows_all_it_read_answered_and_was_rewarded(played: Any) -> None:
