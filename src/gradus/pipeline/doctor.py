@@ -73,7 +73,7 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
     for column in ("diagnosis", "severity", "evidence", "remedy"):
         table.add_column(column, overflow="fold")
     for each in document["diagnoses"]:
-        table.add_row(each["rule"], each["severity"], each["evidence"], each["remedy"])
+        table.add_row(*(Text(each[column]) for column in ("rule", "severity", "evidence", "remedy")))
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
     line = Text.assemble((document["status"], f"bold {style}"), f"  {document['summary']}")
     return [table, line] if document["diagnoses"] else [line]

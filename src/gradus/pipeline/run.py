@@ -106,7 +106,7 @@ def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console
         console.print(tables)
     show_promises(console, results.get("promises", []), run.folder, quick=run.recipe.quick)
     show_costs(console, costs)
-    console.print(f"report: [bold]{report}[/bold]", highlight=False)
+    console.print(Text.assemble("report: ", (str(report), "bold")))
     if run.recipe.quick:
         console.print(Text(), tables, sep="\n")  # it ends with the verdict
     return run.folder
