@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import gradus
+import gradus.api
 from gradus.core import ConfigError, StorageError
 from gradus.core.strictness import VARIABLE
-from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
+from gradus.pipeline.compare import by_name, compare_runs, differing_settings, named_runs
 from gradus.reports import show_results
 from gradus.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
@@ -138,6 +138,16 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
     with pytest.raises(ConfigError, match="gradus eval rhythm --policy") as refused:
         compare_runs(runs)
     assert told in str(refused.value)
+
+
+def test_a_path_may_hold_the_sign_of_a_name_and_no_run_takes_the_place_of_another(tmp_path: Path) -> None:
+    """`gradus watch` showed one of two folders of one name, and looked for lr=1e-5 in 1e-5."""
+    for name in ("a/lr=1e-5", "b/lr=1e-5"):
+        (tmp_path / name).mkdir(parents=True)
+    folder = tmp_path / "a" / "lr=1e-5"
+    assert by_name([str(folder), f"low={tmp_path}"]) == {"lr=1e-5": folder, "low": tmp_path}
+    with pytest.raises(ConfigError, match="two runs are called 'lr=1e-5'"):
+        gradus.api.watch([str(folder), str(tmp_path / "b" / "lr=1e-5")], port=0)
 
 
 def test_a_policy_that_chooses_nothing_in_logs_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,27 @@ from gradus.rollouts import read_episodes
 STUDENTS = ("grpo", "sft", "base")
 
 
-def named_runs(given: Sequence[str]) -> dict[str, Path]:
-    """``name=path`` or a path, whose last part is then the name; names must differ."""
+def by_name(given: Iterable[str]) -> dict[str, Path]:
+    """``name=path`` or a path, whose last part is then the name; names must differ. A folder that is there may hold ``=`` in its path."""
     named: dict[str, Path] = {}
     for text in given:
         name, separator, path = text.partition("=")
-        folder = Path(path if separator else text)
-        name = name if separator else folder.resolve().name
+        folder = Path(path if separator and not Path(text).exists() else text)
+        name = folder.resolve().name if folder == Path(text) else name
         if name in named:
             raise ConfigError(f"two runs are called {name!r}; give each a name of its own, as name=path")
+        named[name] = folder
+    return named
+
+
+def named_runs(given: Sequence[str]) -> dict[str, Path]:
+    """Finished runs :func:`by_name`, two at least."""
+    named = by_name(given)
+    for name in named:
         if not name or " - " in name:
             raise ConfigError(
                 f"a run's name is not empty and holds no ' - ', got {name!r}; give short names as name=path"
             )
-        named[name] = folder
     if len(named) < 2:
         raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
     for folder in named.values():
