@@ -18,6 +18,7 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.strictness import VARIABLE
 from gradus.pipeline.compare import by_name, compare_runs, differing_settings, named_runs
 from gradus.reports import show_results
+from gradus.reports.run_files import read_run
 from gradus.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
@@ -175,7 +176,10 @@ def test_what_one_checkpoint_cannot_say_is_said(runs: dict[str, Path], tmp_path:
     for seed in (0, 1):
         shutil.copytree(runs["low"], several / f"seed-{seed}")
     (several / "seeds.json").write_text('{"schema": 2, "seeds": [0, 1]}')
-    shutil.copy(runs["low"] / "results.json", several)
+    results = json.loads((runs["low"] / "results.json").read_text())
+    (several / "results.json").write_text(json.dumps({**results, "seeds": [0, 1]}))
+    shutil.copytree(runs["high"], several / "seed-2")  # of an earlier call with --seeds 3, and in no figure
+    assert list(read_run(several).overlaid) == ["seed 0", "seed 1"]
     document = compare_runs({"all": several, "one": runs["high"]})
     assert document["one_checkpoint"] == ["one"]
     cautions = " ".join(verdict_on(document).cautions)

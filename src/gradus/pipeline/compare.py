@@ -17,7 +17,7 @@ from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.pipeline.state import CHECKPOINTS
 from gradus.pipeline.stepping import LIMITS
 from gradus.reports import render_report
-from gradus.reports.run_files import RunRecord, read_run, seed_folders
+from gradus.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
 from gradus.rollouts import read_episodes
 
 STUDENTS = ("grpo", "sft", "base")
@@ -78,7 +78,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         raise ConfigError(
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
-    files = {name: _episodes(folder, chosen) for name, folder in runs.items()}
+    files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
     rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
     recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
     spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load_registered(environment)
@@ -252,9 +252,9 @@ def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str
     return render_report(record)
 
 
-def _episodes(folder: Path, policy: str) -> dict[int, Sequence[Episode]]:
+def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence[Episode]]:
     """A policy's episodes of the evaluation by training seed; a run of one seed has them under 0."""
-    if seeds := seed_folders(folder):
+    if seeds := evaluated_seeds(seed_folders(folder), results):
         return {int(name.removeprefix("seed ")): _stored(each, policy) for name, each in seeds.items()}
     return {0: _stored(folder, policy)}
 
