@@ -41,9 +41,10 @@ def diagnosis_of(run: Path) -> Diagnoses:
         records = [*read_metrics(run), *evaluation_records(run)]
         return report(diagnose(records), records)
     diagnoses = diagnose(evaluation_records(run))
-    for name, folder in seeds.items():
-        diagnoses += [replace(each, evidence=f"{name}, {each.evidence}") for each in diagnose(read_metrics(folder))]
-    return report(worst_first(diagnoses))
+    metrics = {name: read_metrics(folder) for name, folder in seeds.items()}
+    for name, records in metrics.items():
+        diagnoses += [replace(each, evidence=f"{name}, {each.evidence}") for each in diagnose(records)]
+    return report(worst_first(diagnoses), min(metrics.values(), key=len))
 
 
 def evaluation_records(run: Path) -> list[dict[str, Any]]:
