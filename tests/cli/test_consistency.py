@@ -141,6 +141,12 @@ def test_an_option_without_effect_is_refused(words, option, tmp_path, monkeypatc
     assert "leave" in said
 
 
+def test_a_short_option_with_its_value_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(gradus("eval", "arithmetic", "-p", "gold", "--json", "-n4").stdout)
+    assert not list(tmp_path.iterdir())
+
+
 def test_json_before_the_argument_is_no_file():
     result = runner.invoke(app, ["doctor", "--json", "nowhere"])
     assert isinstance(result.exception, GradusError)  # nowhere is the run, not the file
