@@ -59,6 +59,9 @@ def test_a_failed_episode_is_shown_with_its_reason(tmp_path):
     failed = replace(whole, turns=(), reward=None, stop=StopReason.FAILED, failure=failure)
     write_episodes(tmp_path / "t.jsonl", [failed], environment="rhythm", note="")
     assert "content policy" in gradus("show", tmp_path / "t.jsonl")
+    write_episodes(tmp_path / "t.jsonl", [whole, failed], environment="rhythm", note="")
+    said = " ".join(gradus("regrade", tmp_path / "t.jsonl", "--grader", "v2").split())  # a mean over one of two
+    assert "1 of 2 episodes have no reward; the first said act: ServerError: content policy" in said
 
 
 def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
