@@ -31,7 +31,7 @@ def run_recipe(
 
     A failed audit stops the run, unless ``anyway``.
     """
-    folder = run_folder(recipe, out)
+    folder = out or recipe.default_folder()
     if (folder / SEEDS).is_file():
         raise ConfigError(
             f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"
@@ -46,11 +46,6 @@ def run_recipe(
         return finish(run, run.state.costs(), console or Console())
     finally:
         lock.release()
-
-
-def run_folder(recipe: Recipe, out: Path | None) -> Path:
-    """Where a run is stored: ``out``, or a folder in runs/."""
-    return out or recipe.default_folder()
 
 
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
