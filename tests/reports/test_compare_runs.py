@@ -107,6 +107,8 @@ def test_the_page_has_both_curves_and_the_settings(runs: dict[str, Path], tmp_pa
     assert "Settings that differ" in text
     assert '"name":"low"' in text
     assert '"name":"high"' in text
+    again = gradus.compare(f"low={runs['low']}", f"again={runs['low']}").report(tmp_path / "same.html")
+    assert "<p>None.</p>" in again.read_text(encoding="utf-8")  # a table of no row stood there
     assert result.to_json()["settings"] == {"grpo.lr": {"low": "0.1", "high": "0.2"}}
 
 
