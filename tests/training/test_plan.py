@@ -38,7 +38,6 @@ THREE_B = ModelShape(
     matrices=2_774_532_096,
     hidden=2048,
     layers=36,
-    heads=16,
     kv_heads=2,
     head_dim=128,
     intermediate=11008,
@@ -117,6 +116,17 @@ def test_a_forecast_says_that_it_is_of_grpo_alone_and_in_fitting_units(hours: fl
         ({"lora": None}, "set lora"),
         ({"token_budget": 200_000, "gradient_checkpointing": False}, "set token_budget to|set gradient_checkpointing"),
         ({"groups": 512, "sampling": {"max_new_tokens": 30_000}, "token_budget": 1024}, "set batch_size"),
+        (  # it said to set gradient_checkpointing, which was set
+            {
+                "groups": 2,
+                "group_size": 2,
+                "sampling": {"max_new_tokens": 900_000},
+                "token_budget": 1024,
+                "batch_size": 1,
+                "kv_cache_tokens": 1024,
+            },
+            "lower sampling.max_new_tokens",
+        ),
     ],
 )
 def test_what_does_not_fit_names_the_setting(changes: dict[str, object], said: str) -> None:
@@ -231,7 +241,6 @@ def test_a_run_is_fitted_to_a_card(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_this_machine_is_measured() -> None:
     machine = this_machine()
-    assert machine.measured
     assert machine.memory > GIB / 2
     assert 1e9 < machine.peak < 1e16
     assert 1e-7 < machine.overhead < 0.1
