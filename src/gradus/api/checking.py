@@ -56,7 +56,7 @@ class Audit(Shown):
         return ask_person(self.result.review, Path(review))
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write audit.json, the figure and the hack; returns the paths."""
+        """Write audit.json, the page, the figure, the hack, a card and a badge; returns the paths."""
         from gradus.pipeline.audit import store_audit
 
         return store_audit(self.spec, self.result, Path(folder))
