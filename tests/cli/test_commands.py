@@ -59,6 +59,9 @@ def test_a_failed_episode_is_shown_with_its_reason(tmp_path):
     failed = replace(whole, turns=(), reward=None, stop=StopReason.FAILED, failure=failure)
     write_episodes(tmp_path / "t.jsonl", [failed], environment="rhythm", note="")
     assert "content policy" in gradus("show", tmp_path / "t.jsonl")
+    write_episodes(tmp_path / "t.jsonl", [whole, failed], environment="rhythm", note="")
+    said = " ".join(gradus("regrade", tmp_path / "t.jsonl", "--grader", "v2").split())  # a mean over one of two
+    assert "1 of 2 episodes have no reward; the first said act: ServerError: content policy" in said
 
 
 def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
@@ -243,6 +246,8 @@ def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
     assert "next: gradus run shop --set grpo.groups=3 --quick --seed 4 --out 'my run'" in said
     said = gradus("plan", "shop", "--quick", "-s", "grpo.groups=3")
     assert "next: gradus check shop --quick --set grpo.groups=3 --set grpo.groups=2" in said
+    assert "next: gradus run my.toml" in gradus("check", "my.toml")  # a recipe was left out
+    assert "next: gradus check my.toml --set" in gradus("plan", "my.toml")
 
 
 def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):

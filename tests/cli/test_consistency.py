@@ -113,6 +113,40 @@ def test_the_calls_of_a_grader_have_one_limit():
     assert inspect.signature(api.audit).parameters["seconds"].default == CALLS_SECONDS
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("audit", "arithmetic", "--part", "planted"), "--part"),
+        (("audit", "arithmetic", "--attempts", 3), "--attempts"),
+        (("audit", "arithmetic", "--scoreboard"), "arithmetic"),
+        (("audit", "--scoreboard", "--episodes", 3), "--episodes"),
+        (("audit", "an_env", "--openenv-report", "r.json", "--grader", "v3"), "--grader"),
+        (("audit", "new.json", "--compare", "old.json", "--seed", 2), "--seed"),
+        (("export", "run", "logs", "--format", "inspect", "--overwrite"), "--overwrite"),
+    ],
+)
+def test_an_option_without_effect_is_refused(words, option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.json").write_text("{}")
+    for each in (
+        "api.audit",
+        "api.compare_audits",
+        "api.validate_openenv",
+        "api.measuring.scoreboard",
+        "api.export_logs",
+    ):
+        monkeypatch.setattr(f"gradus.{each}", lambda *_, **__: pytest.fail("it went on"))
+    said = gradus(*words, expect=3).stderr
+    assert option in said
+    assert "leave" in said
+
+
+def test_a_short_option_with_its_value_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(gradus("eval", "arithmetic", "-p", "gold", "--json", "-n4").stdout)
+    assert not list(tmp_path.iterdir())
+
+
 def test_json_before_the_argument_is_no_file():
     result = runner.invoke(app, ["doctor", "--json", "nowhere"])
     assert isinstance(result.exception, GradusError)  # nowhere is the run, not the file
@@ -229,6 +263,7 @@ spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o:
 def test_a_stopped_command_says_what_goes_on():
     assert _stopped(["run", "my env", "--out", "a b"]).endswith("gradus run 'my env' --out 'a b'")
     assert _stopped(["grpo", "rhythm", "--model", "m"]).endswith("--resume")
+    assert _stopped(["--quiet", "run", "shop"]).endswith("gradus --quiet run shop")
 
 
 def test_a_panel_without_reflexes_compares_with_its_lowest_rung():

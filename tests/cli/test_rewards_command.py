@@ -65,6 +65,25 @@ def test_wrong_use_is_said(arguments: list[str]) -> None:
     assert isinstance(run(*arguments).exception, GradusError)
 
 
+def test_the_answer_to_typed_completions_is_refused_with_a_file(tmp_path: Path) -> None:
+    """The rows' own answers were taken without a word."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"}))
+    assert "have their own" in str(run("try", str(file), "-r", "correctness", "--answer", "3").exception)
+
+
+def test_headings_break_between_words_at_80_columns(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def is_short_and_polite(completions, **_):\n    return [1.0] * len(completions)\n"
+    )
+    names = ("incremental_format", "correctness", "repetition", f"{tmp_path / 'mine.py'}:is_short_and_polite")
+    rewards = [word for name in names for word in ("--reward", name)]
+    arguments = ["try", "-c", RIGHT * 3, "--answer", "2", *rewards]
+    said = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
+    assert {"incremental", "correct", "repetition", "polite"} <= set(said.split())
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_the_list_names_every_built_in() -> None:
     result = run("list")
     for name in ("correctness", "incremental_format", "json_schema", "debug"):

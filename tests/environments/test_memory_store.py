@@ -326,11 +326,14 @@ def test_the_command_line_keeps_a_memory(tmp_path: Path) -> None:
     hits = json.loads(run("search", folder, "What is Ann's cause?", "--json"))
     assert [hit["id"] for hit in hits] == [1]
     assert "formerly rivers" in run("show", folder)
+    run("insert", folder, "values", "wrote [tea] and [/b]")  # rich took it for markup and raised
+    assert "[tea] and [/b]" in run("show", folder)
+    run("delete", folder, "values", "3")
     run("export", folder, str(tmp_path / "out.json"))
     run("import", str(tmp_path / "copy"), str(tmp_path / "out.json"))
     copied, original = run("log", str(tmp_path / "copy"), "--json"), run("log", folder, "--json")
     assert copied == original
-    assert len(original.splitlines()) == 3
+    assert len(original.splitlines()) == 5
     refused = CliRunner().invoke(app, ["delete", folder, "values", "9" * 25]).exception
     assert isinstance(refused, RefusedCall), refused
     run("delete", folder, "spatiotemporal_context", "2")

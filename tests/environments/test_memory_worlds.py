@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import gradus
 from gradus.core import ConfigError, Episode
 from gradus.environments import load
 from gradus.environments.memory.text import count_words
@@ -19,7 +20,6 @@ from gradus.environments.memory.worlds.locomo import locomo_source
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
-from gradus.pipeline.checks import check_recipe
 from gradus.rollouts import roll_out
 from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
 
@@ -346,7 +346,7 @@ def test_a_run_of_own_worlds_can_start(worlds: int, quick: bool, tmp_path: Path)
     """The recipe of the synthetic worlds names a teacher, conditions and promises that a file has not."""
     path = tmp_path / "own.jsonl"
     path.write_text("\n".join(json.dumps(own_world(number)) for number in range(worlds)))
-    findings = check_recipe(f"memory:jsonl:{path}", out=tmp_path / "run", quick=quick)
+    findings = gradus.check(f"memory:jsonl:{path}", out=tmp_path / "run", quick=quick).findings
     assert not [finding for finding in findings if finding.status == "fail"]
 
 

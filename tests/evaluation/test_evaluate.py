@@ -145,7 +145,9 @@ def test_failed_episodes_are_counted_shown_and_leave_their_pair():
     assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
     table = _table(evaluation.to_json(), "All figures, main")
     assert {row.name: row.cells[-1].text for row in table.rows} == {"feeder": "20, 5 failed", "constant:water": "20"}
-    assert "failed: feeder step: RuntimeError x 5" in table.caption
+    assert feeder["first_failure"] == "step: RuntimeError: the watering can fell"
+    assert "first_failure" not in record["policies"]["constant:water"]
+    assert "feeder: 5 of 20 episodes failed: step: RuntimeError (5); the first said step:" in table.caption
 
 
 def test_a_grader_that_cannot_grade_is_counted_not_zero():
@@ -157,6 +159,7 @@ def test_a_grader_that_cannot_grade_is_counted_not_zero():
     spec = replace(SPEC, graders={"honest": replace(SPEC.graders["honest"], compute=reward)})
     record = evaluate(spec, _policies("feeder"), conditions=["main"], episodes=10).to_json()["conditions"]["main"]
     assert record["policies"]["feeder"]["ungraded"] == 1
+    assert "no ink" in record["policies"]["feeder"]["first_failure"]
     whole = evaluate(SPEC, _policies("feeder"), conditions=["main"], episodes=10)
     values = [e.reward.value for e in whole.episodes["main"]["feeder"] if e.task.seed != 3]
     assert record["policies"]["feeder"]["reward"]["mean"] == pytest.approx(np.mean(values), abs=1e-6)

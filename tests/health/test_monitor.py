@@ -107,6 +107,13 @@ def test_advice_is_one_line_about_the_worst_thing():
     assert report(diagnose(longer), longer)["summary"] == "Healthy: nothing to do."
 
 
+def test_few_steps_of_several_seeds_are_called_few(tmp_path):
+    """Each seed's page said so, and the doctor of all called them healthy."""
+    for seed in (0, 1):
+        _write(tmp_path / f"seed-{seed}" / "grpo" / "metrics.jsonl", healthy(seed, 3))
+    assert diagnosis_of(tmp_path)["summary"] == "Nothing was found in 3 steps of GRPO; most rules look at 5 or more."
+
+
 def test_what_is_over_is_told_as_over():
     diagnoses = diagnose(spoiled(0, lambda r, i: {"clip_fraction": 0.4 if i < 10 else 0.0}))
     storm = next(each for each in diagnoses if each.rule == "clip storm")

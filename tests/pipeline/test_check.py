@@ -18,7 +18,7 @@ from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
-from gradus.pipeline.checks import CHECKS, check_recipe, status_of, to_json
+from gradus.pipeline.checks import CHECKS, status_of, to_json
 from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.recipe_tables import own_recipes
@@ -56,7 +56,8 @@ def checked(
     """check -> (status, message, remedy)"""
     lines: dict[str, list[tuple[str, str, str]]] = {}
     chosen = str(model) if model else None
-    for each in check_recipe(named, out=out / "run", model=chosen, changes=[*([] if model else NANO), *changes]):
+    settings = [*([] if model else NANO), *changes]
+    for each in gradus.check(named, out=out / "run", model=chosen, settings=settings).findings:
         lines.setdefault(each.check, []).append((each.status, each.message, each.remedy))
     return lines
 
@@ -77,7 +78,7 @@ def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith(("gsm8k", "memory-babi"))])
 def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "src" / "gradus" / "recipes" / f"{name}.toml"
-    findings = check_recipe(str(recipe), out=tmp_path / "run")
+    findings = gradus.check(recipe=recipe, out=tmp_path / "run").findings
     for each in findings:
         if "needs a package that is not installed" in each.message:
             pytest.skip(each.message)  # the suites are an extra of their own
@@ -118,6 +119,24 @@ def test_what_would_go_wrong_is_found(
     assert any(
         state == status and says in message + remedy and way in message + remedy for state, message, remedy in lines
     ), lines
+
+
+PROMISED = '{text="t",condition="held-out",above=0.0,'
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["eval.policies=[]", 'eval.pairs=["grpo-sft"]'],
+        ['eval.policies=["sft","grpo"]', 'eval.pairs=["grpo-base"]'],
+        ['eval.policies=["sft","grpo"]', "eval.pairs=[]", f'promises=[{PROMISED}policy="base"}}]'],
+        ['eval.policies=["sft","grpo"]', "eval.pairs=[]", f'promises=[{PROMISED}pair="grpo - sft"}}]'],
+    ],
+)
+def test_policies_and_pairs_that_are_evaluated_by_default_may_be_named(changes: list[str], tmp_path: Path) -> None:
+    """A run with such a recipe was refused before it began, and would have measured all of it."""
+    changes = ["promises=[]", *changes]
+    assert [status for status, *_ in checked("arithmetic", tmp_path, *changes)["names"]] == ["pass"]
 
 
 def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
@@ -190,6 +209,13 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
 def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str, tmp_path: Path, qwen: Path) -> None:
     lines = checked("arithmetic", tmp_path, change, model=qwen)["settings"]
     assert any(status == "fail" and says in message for status, message, _ in lines)
+
+
+def test_what_a_run_without_a_teacher_does_not_do_is_not_held_against_it(tmp_path: Path, qwen: Path) -> None:
+    """The rate of an SFT that was left out spoilt the model, and its teacher wanted a key."""
+    changes = ["teach.enabled=false", "sft.lr=2e-3", "sft.optimizer=muon", "teach.policy=remote:gpt", "promises=[]"]
+    lines = checked("arithmetic", tmp_path, *changes, model=qwen)
+    assert "fail" not in [status for name in ("settings", "remote") for status, *_ in lines[name]]
 
 
 @pytest.mark.parametrize(
@@ -355,12 +381,9 @@ def test_gold_that_earns_nothing_is_no_full_reward(tmp_path: Path) -> None:
         ("bare", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"),
         ("inside", "pass", "their reward is 1.000"),
     ):
-        reward = {"function": f"{tmp_path / 'mine.py'}:{function}"}
-        told = [
-            each
-            for each in check_recipe(f"jsonl:{data}", out=tmp_path / "run", changes=NANO, rewards=[reward])
-            if each.check == "gold"
-        ]
+        reward = f"{tmp_path / 'mine.py'}:{function}"
+        findings = gradus.check(data, out=tmp_path / "run", settings=NANO, rewards=[reward]).findings
+        told = [each for each in findings if each.check == "gold"]
         assert [each.status for each in told] == [status]
         assert says in told[0].message
 
@@ -390,7 +413,7 @@ def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
 
 
 def test_json_is_what_was_found(tmp_path: Path) -> None:
-    findings = check_recipe("nowhere", out=tmp_path)
+    findings = gradus.check("nowhere", out=tmp_path).findings
     assert to_json(findings)["checks"][0]["status"] == status_of(findings) == "fail"
     assert "unknown environment" in findings[0].message + findings[0].remedy
 

@@ -12,6 +12,7 @@ import gradus
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
+from gradus.core.files import write_json
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import do_stages, run_recipe
 from gradus.pipeline.stages import RunContext
@@ -64,6 +65,11 @@ def test_every_stage_leaves_what_it_promises(run):
         assert (run / name).is_file(), name
 
 
+def test_the_report_names_the_model(run):
+    """It said llama, the architecture of every nano model."""
+    assert "<span>model nano</span>" in (run / "report.html").read_text(encoding="utf-8")
+
+
 def test_results_have_the_schema_that_machines_read(run):
     results = json.loads((run / "results.json").read_text())
     assert results["schema"] == 2
@@ -109,6 +115,23 @@ def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_
     assert (run / "sft/best/model.safetensors").stat().st_mtime_ns == sft
     steps = [json.loads(line) for line in (run / "grpo/metrics.jsonl").read_text().splitlines()]
     assert max(record["step"] for record in steps) == 3
+
+
+def test_nothing_is_left_of_stages_that_a_run_does_no_more(tmp_path):
+    """A run without a teacher kept the costs and the curves of the SFT before."""
+
+    def done(stages, redo):
+        def do(name):
+            return lambda run, cost: write_json(run.folder / name / "metrics.jsonl", {})
+
+        context = RunContext(recipe(), tmp_path / "run", redo=redo, console=Console(quiet=True))
+        settings = {"model": {}, "teach": {}, "sft": {}, "grpo": {"teach": "teach" in stages}}
+        do_stages(context, {name: (do(name), lambda run, name=name: settings[name]) for name in stages})
+        return [row["stage"] for row in context.state.costs()]
+
+    assert done(("model", "teach", "sft", "grpo"), redo=False) == ["model", "teach", "sft", "grpo"]
+    assert done(("model", "grpo"), redo=True) == ["model", "grpo"]
+    assert not (tmp_path / "run" / "sft").exists()
 
 
 def test_a_run_folder_is_a_policy(run):

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import gradus
+import gradus.api
 from gradus.core import ConfigError, StorageError
 from gradus.core.strictness import VARIABLE
-from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
+from gradus.pipeline.compare import by_name, compare_runs, differing_settings, named_runs
 from gradus.reports import show_results
+from gradus.reports.run_files import read_run
 from gradus.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
@@ -106,6 +107,8 @@ def test_the_page_has_both_curves_and_the_settings(runs: dict[str, Path], tmp_pa
     assert "Settings that differ" in text
     assert '"name":"low"' in text
     assert '"name":"high"' in text
+    again = gradus.compare(f"low={runs['low']}", f"again={runs['low']}").report(tmp_path / "same.html")
+    assert "<p>None.</p>" in again.read_text(encoding="utf-8")  # a table of no row stood there
     assert result.to_json()["settings"] == {"grpo.lr": {"low": "0.1", "high": "0.2"}}
 
 
@@ -140,6 +143,23 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
     assert told in str(refused.value)
 
 
+def test_a_path_may_hold_the_sign_of_a_name_and_no_run_takes_the_place_of_another(tmp_path: Path) -> None:
+    """`gradus watch` showed one of two folders of one name, and looked for lr=1e-5 in 1e-5."""
+    for name in ("a/lr=1e-5", "b/lr=1e-5"):
+        (tmp_path / name).mkdir(parents=True)
+    folder = tmp_path / "a" / "lr=1e-5"
+    assert by_name([str(folder), f"low={tmp_path}"]) == {"lr=1e-5": folder, "low": tmp_path}
+    with pytest.raises(ConfigError, match="two runs are called 'lr=1e-5'"):
+        gradus.api.watch([str(folder), str(tmp_path / "b" / "lr=1e-5")], port=0)
+
+
+def test_a_policy_that_chooses_nothing_in_logs_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "a.eval"
+    log.write_bytes(b"")
+    with pytest.raises(ConfigError, match="'grpo' chooses nothing"):
+        compare_runs({"a": log, "b": log}, policy="grpo")
+
+
 def test_rewards_that_are_written_in_two_ways_are_the_same(runs: dict[str, Path]) -> None:
     compare = "gradus.pipeline.recipe_files.load_recipe"
     ways = ("rewards = ['correctness=2']", "rewards = [{function = 'correctness', weight = 2.0}]")
@@ -158,7 +178,10 @@ def test_what_one_checkpoint_cannot_say_is_said(runs: dict[str, Path], tmp_path:
     for seed in (0, 1):
         shutil.copytree(runs["low"], several / f"seed-{seed}")
     (several / "seeds.json").write_text('{"schema": 2, "seeds": [0, 1]}')
-    shutil.copy(runs["low"] / "results.json", several)
+    results = json.loads((runs["low"] / "results.json").read_text())
+    (several / "results.json").write_text(json.dumps({**results, "seeds": [0, 1]}))
+    shutil.copytree(runs["high"], several / "seed-2")  # of an earlier call with --seeds 3, and in no figure
+    assert list(read_run(several).overlaid) == ["seed 0", "seed 1"]
     document = compare_runs({"all": several, "one": runs["high"]})
     assert document["one_checkpoint"] == ["one"]
     cautions = " ".join(verdict_on(document).cautions)

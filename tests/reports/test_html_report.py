@@ -81,6 +81,13 @@ def test_the_originals_figures_stand_beside_ours(played: Any, page: str) -> None
     assert html.escape(played.about["reference"]["note"], quote=True).replace("&#x27;", "&#39;") in page
 
 
+def test_the_originals_figures_alone_are_no_section(played: Any, tmp_path: Path) -> None:
+    """An evaluation by another grader than the original's showed the original beside nothing."""
+    other = {**played.results, "grader": "mine", "graders": {}}
+    page = write_eval_report(other, None, tmp_path / "eval.html", about=played.about).read_text(encoding="utf-8")
+    assert "Beside the original" not in page
+
+
 def test_hostile_text_stays_text(played: Any, tmp_path: Path) -> None:
     episode = played.groups[0].episodes[0]
     turn = replace(episode.turns[0], action=HOSTILE, observation=HOSTILE, spans=())

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.reports.curves import LONGEST, grpo_curves, reward_by_minutes, running_mean, sft_curves
+from gradus.reports.curves import LONGEST, grpo_curves, overlaid, reward_by_minutes, running_mean, sft_curves
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
@@ -31,6 +31,15 @@ def test_the_reward_goes_along_minutes_of_sft_and_grpo() -> None:
     assert (training.x, training.y) == ([1.5, 2.5], [0.1, 0.2])
     assert (validation.x, validation.y) == ([1.0], [0.05])
     assert reward_by_minutes([], [step(1)]) == []
+
+
+def test_dots_are_spoken_of_where_there_are_some() -> None:
+    """The page of several seeds shows one line of each and no dot."""
+    checked = {"kind": "validation", "step": 0, "decoding": "sampled", "reward_mean": 0.05}
+    with_dots, without = grpo_curves([checked, step(1), step(2)]), grpo_curves([step(1), step(2)])
+    assert with_dots[0].note == "mean reward; dots are validation"
+    assert without[0].note == "mean reward"
+    assert overlaid({"seed 0": with_dots, "seed 1": with_dots})[0].note == "mean reward"
 
 
 def test_figures_that_are_never_there_have_no_chart() -> None:

@@ -9,10 +9,10 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 from gradus.core import ConfigError, Failure, Reward, StopReason
-from gradus.reports import members_of, show_differences, show_episode, show_results, summary_table
+from gradus.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -57,6 +57,14 @@ def test_nothing_is_cut_on_a_narrow_terminal(played: Any, width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     for name in played.results["conditions"]["held-out"]["policies"]:
         assert name in text
+
+
+def test_the_wide_tables_show_every_figure_at_80_columns(played: Any) -> None:
+    """All columns stood side by side, as 0.… beside 0.…"""
+    texts = [" ".join(printed(Group(*all_tables(played.results)), width=width).split()) for width in (80, 400)]
+    assert "…" not in texts[0]
+    figures = [set(re.findall(r"[+−]?\d+\.\d+ \[.*?\]", text)) for text in texts]
+    assert figures[0] == figures[1] != set()
 
 
 def test_an_episode_shows_all_it_read_answered_and_was_rewarded(played: Any) -> None:
@@ -124,17 +132,21 @@ def test_episodes_without_a_reward_are_counted_under_the_table(played: Any) -> N
     """No figure counts them, so a policy that nearly always failed looked as good as its few other episodes."""
     results = json.loads(json.dumps(played.results))
     assert "failed" not in printed(show_results(results))
-    (condition, *_) = results["conditions"].values()
+    condition = results["conditions"]["held-out"]
     name, *_ = condition["policies"]
     condition["policies"][name] |= {
         "episodes": 10,
         "failed": 7,
         "failures": {"step: ConnectionError": 7},
+        "first_failure": "step: ConnectionError: no route",
         "ungraded": 2,
     }
-    text = printed(show_results(results))
-    assert f"{name}: 7 of 10 episodes failed: step: ConnectionError (7)" in text
-    assert f"{name}: 2 of 10 episodes could not be graded" in text
+    for quick in (False, True):
+        text = " ".join(printed(show_results(results, quick=quick)).split())
+        assert (
+            f"{name}: 7 of 10 episodes failed: step: ConnectionError (7); 2 of 10 episodes could not be graded" in text
+        )
+        assert "the first said step: ConnectionError: no route" in text
 
 
 def test_a_table_without_a_figure_is_as_wide_as_its_title(played: Any) -> None:

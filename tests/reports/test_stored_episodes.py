@@ -31,6 +31,17 @@ def test_the_newest_step_is_found_and_gzipped_files_are_read(played: Any, tmp_pa
         newest_file(tmp_path / "empty")
 
 
+def test_the_newest_episodes_of_several_seeds_are_those_of_the_first(played: Any, tmp_path: Path) -> None:
+    """The evaluation's shared file lies above them, and holds no episode of the student."""
+    for name in (
+        "eval/shared.jsonl.gz",
+        "seed-0/grpo/episodes/step-000010.jsonl",
+        "seed-1/grpo/episodes/step-000020.jsonl",
+    ):
+        write_episodes(tmp_path / name, _episodes(played), environment="rhythm")
+    assert newest_file(tmp_path) == tmp_path / "seed-0/grpo/episodes/step-000010.jsonl"
+
+
 def test_best_worst_random_and_invalid(played: Any) -> None:
     episodes = _episodes(played)
     first = episodes[0].turns[0]

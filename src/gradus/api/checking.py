@@ -56,7 +56,7 @@ class Audit(Shown):
         return ask_person(self.result.review, Path(review))
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write audit.json, the figure and the hack; returns the paths."""
+        """Write audit.json, the page, the figure, the hack, a card and a badge; returns the paths."""
         from gradus.pipeline.audit import store_audit
 
         return store_audit(self.spec, self.result, Path(folder))
@@ -186,7 +186,7 @@ def check(
     """
     from gradus.api.training import WHOLE_RUN, make_recipe
     from gradus.core import GradusError
-    from gradus.pipeline.checks import check_made_recipe, from_error
+    from gradus.pipeline.checks import check_recipe, from_error
 
     folder = None if out is None else Path(out)
     options = {key: value for key, value in options.items() if key not in WHOLE_RUN}
@@ -194,7 +194,7 @@ def check(
         chosen = make_recipe(data, recipe=recipe, online=online, **options)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
-    return Checklist(check_made_recipe(chosen, out=folder, online=online))
+    return Checklist(check_recipe(chosen, out=folder, online=online))
 
 
 @dataclass(frozen=True, repr=False)

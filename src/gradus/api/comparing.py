@@ -46,10 +46,9 @@ class Scores(Shown):
     @property
     def first_failure(self) -> str:
         """What went wrong in the first episode that failed or could not be graded, or an empty text."""
-        failed = [each.failure for each in self.episodes if each.failure is not None]
-        told = [f"{each.stage}: {each.type}: {each.message}" for each in failed]
-        told += [each.reward.error for each in self.episodes if each.reward is not None and each.reward.error]
-        return next(iter(told), "")
+        from gradus.evaluation import first_failure
+
+        return first_failure(self.episodes)
 
     @property
     def all_failed(self) -> bool:
@@ -98,9 +97,7 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
-    from gradus.pipeline.evaluate import evaluate_policies, scripted_names
-    from gradus.pipeline.policies import make_policy
-    from gradus.policies.local.shelf import ModelShelf
+    from gradus.pipeline.evaluate import evaluate_policies
 
     chosen = _named(policies, against)
     if episodes is not None:
@@ -110,12 +107,7 @@ def evaluate(
     ks = [whole_number("pass_k", k) for k in as_list("pass_k", pass_k, example="[1, 2]")]
     options = checked_sampling(sampling, "gradus.evaluate", parameters(evaluate))
     spec = load_environment(_environment_of(chosen.values()) if env is None else env, rewards=rewards)
-    chosen = _named(
-        *(
-            scripted_names(spec) if isinstance(each, str) and each == "all" else {name: each}
-            for name, each in chosen.items()
-        )
-    )
+    made = _made(chosen, spec, options)
     if conditions is not None:
         conditions = as_list("conditions", conditions, example="['held-out']")
         if not conditions:
@@ -123,14 +115,7 @@ def evaluate(
         conditions = None if conditions == ["all"] else conditions
     graders = None if graders is None else as_list("graders", graders, example="['composed']")
     if pairs is not None:
-        pairs = [_pair(each, list(chosen)) for each in as_list("pairs", pairs, example="['a-b']")]
-    shelf = ModelShelf()
-    made = {
-        name: make_policy(spec, path_text("policy", each), shelf=shelf, **options)
-        if isinstance(each, str | Path | Run)
-        else each
-        for name, each in chosen.items()
-    }
+        pairs = [_pair(each, list(made)) for each in as_list("pairs", pairs, example="['a-b']")]
     result = evaluate_policies(
         spec,
         made,
@@ -144,6 +129,27 @@ def evaluate(
         pass_k=ks,
     )
     return Scores(spec, result)
+
+
+def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
+    """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
+    from gradus.pipeline.evaluate import scripted_names
+    from gradus.pipeline.policies import make_policy
+    from gradus.policies.local.shelf import ModelShelf
+
+    named = _named(
+        *(
+            scripted_names(spec) if isinstance(each, str) and each == "all" else {name: each}
+            for name, each in chosen.items()
+        )
+    )
+    shelf = ModelShelf()
+    return {
+        name: make_policy(spec, path_text("policy", each), shelf=shelf, **options)
+        if isinstance(each, str | Path | Run)
+        else each
+        for name, each in named.items()
+    }
 
 
 def _pair(given: Any, names: list[str]) -> tuple[str, str]:

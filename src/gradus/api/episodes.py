@@ -131,10 +131,11 @@ class Regraded(Shown):
     @property
     def failure(self) -> str:
         """Why no episode has a reward; empty if any has one."""
-        given = [each.reward for each in self.episodes if each.reward is not None]
-        if any(each.value is not None for each in given) or not self.episodes:
+        from gradus.evaluation import first_failure
+
+        if not self.episodes or any(each.reward and each.reward.value is not None for each in self.episodes):
             return ""
-        return next((each.error for each in given if each.error), "the grader gave none")
+        return first_failure(self.episodes) or "the grader gave none"
 
     def to_json(self) -> dict[str, Any]:
         """The means before and after, and of each component; ``compared`` if a policy was named to compare with."""
@@ -169,7 +170,17 @@ class Regraded(Shown):
         for name, value in summary["components"].items():
             table.add_row(f"  {name} (weight {weights[name]:g})", format_number(value))
         conditions = self.compared["conditions"] if self.compared else {}
-        return [table, *(_compared_table(name, stored) for name, stored in conditions.items())]
+        return [table, *self._ungraded(), *(_compared_table(name, stored) for name, stored in conditions.items())]
+
+    def _ungraded(self) -> Sequence[Any]:
+        """A line if episodes have no reward, which no mean above it counts."""
+        from rich.text import Text
+
+        from gradus.evaluation import first_failure
+
+        missing = sum(each.reward is None or each.reward.value is None for each in self.episodes)
+        told = f"{missing} of {len(self.episodes)} episodes have no reward; the first said {first_failure(self.episodes) or 'nothing'}"
+        return [Text(told, style="yellow")] if missing else []
 
     def save(self, path: str | Path) -> Path:
         """Write the regraded episodes as JSON lines."""

@@ -117,7 +117,7 @@ def serve(
     """Serve a model until Ctrl-C. ``engine``: ``gradus``, or ``vllm``, whose own server is started with the same model and with the options
     ``more``.
 
-    ``tell`` gets the address. ``rows``, ``keep_history`` and ``weights`` are for the engine ``gradus`` alone.
+    ``tell`` gets the address. ``keep_history`` and ``weights`` are for the engine ``gradus`` alone.
     """
     from gradus.interop.guard import hosts_for
     from gradus.interop.serving.app import Access, make_app

@@ -72,11 +72,14 @@ class TriedRewards(Shown):
         from gradus.stats import format_number
 
         names = list(self.tryout.component_means())
-        table = Table(box=None)
-        table.add_column("completion", overflow="ellipsis", no_wrap=True, max_width=28)
+        table = Table(box=None, expand=True)  # the completion takes the room that the figures leave
+        table.add_column("completion", overflow="ellipsis", no_wrap=True, ratio=1)
         table.add_column("answer read", overflow="ellipsis", no_wrap=True, max_width=16)
-        for name in [*names, "reward"]:  # long names are folded, so that narrow terminals show the figures whole
-            table.add_column(name.replace("_", " "), justify="right", min_width=7, overflow="fold")
+        for name in [*names, "reward"]:
+            words = name.replace("_", " ")
+            table.add_column(
+                words, justify="right", width=max(7, *map(len, words.split()))
+            )  # it breaks between words alone
         for row in self.rows()[: self.limit]:
             figures = [format_number(row["components"][name], 2) for name in names]
             text = Text(" ".join(row["completion"].split()) or "(empty)")
@@ -112,6 +115,10 @@ def try_rewards(
         if other := [each for each in completions if not isinstance(each, str | Completion)]:
             raise ConfigError(f"a completion is a text or a gradus.rewards.Completion, got {other[0]!r}")
     if isinstance(completions, str | Path):
+        if prompt or answer is not None:
+            raise ConfigError(
+                "a prompt and an answer are for typed completions; leave them out, the rows of a file have their own"
+            )
         rows = read_completions(completions, decode=decode)
     else:
         columns = {} if answer is None else {"answer": answer}

@@ -50,17 +50,17 @@ def watch(
     import uvicorn
 
     from gradus.interop.serving.listening import listen, serve_until_stopped, url
+    from gradus.pipeline.compare import by_name
     from gradus.pipeline.watch import watch_app
 
-    named: dict[str, Path] = {}
-    for text in map(str, as_list("runs", [runs] if isinstance(runs, Path) else runs, example="['runs/a']")):
-        name, separator, path = text.partition("=")
-        named[name if separator else Path(text).resolve().name] = Path(path if separator else text)
+    named = by_name(map(str, as_list("runs", [runs] if isinstance(runs, Path) else runs, example="['runs/a']")))
     with listen(host, port) as listener:
         app = watch_app(named, host=host)
         listener.listen()  # from here on clients wait instead of being refused
         tell(f"watching {', '.join(named)} on {url(listener, host)}")
         for path in named.values():
-            if not path.exists():
-                tell(f"{path} is not there yet; it is shown as soon as a run begins in it")
+            if not path.exists() or not any(path.iterdir()):
+                tell(
+                    f"{path} is {'empty' if path.exists() else 'not there yet'}; it is shown as soon as a run begins in it"
+                )
         serve_until_stopped(uvicorn.Config(app, log_level="warning"), listener)

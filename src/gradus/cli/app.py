@@ -156,7 +156,7 @@ def _valued(words: list[str]) -> set[str]:
 
 def _stopped(words: list[str]) -> str:
     """What continues a command that Ctrl-C stopped."""
-    command = words[0] if words else ""
+    command = next((word for word in words if not word.startswith("-")), "")
     if command in ("sft", "grpo") and "--resume" not in words:
         words = [*words, "--resume"]
     if command not in ("run", "teach", "sft", "grpo"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from gradus.cli.options import ENVIRONMENT, GRADER, JSON, RECIPE, REWARDS
-from gradus.cli.output import next_command, note, print_json, same, show
+from gradus.cli.output import next_command, note, print_json, refuse, same, show
 
 if TYPE_CHECKING:
     from gradus.api.checking import Audit
@@ -19,94 +19,99 @@ _SAME = ("grader", "reward", "recipe", "episodes", "budget", "policy", "seed", "
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
 
+_EPISODES = typer.Option(
+    None,
+    "--episodes",
+    "-n",
+    min=1,
+    help="Tasks of one turn to probe (48 without it), elsewhere paired seeds for every policy of the panel (60).",
+)
+_BUDGET = typer.Option(
+    None,
+    "--budget",
+    min=1,
+    help="Answers that may be asked to evolve others (1152 without it), elsewhere episodes that the search for a hack may roll out "
+    "(8000).",
+)
+_REVIEW = typer.Option(
+    None,
+    "--review",
+    help="File of marks: asks you about accepted answers that no rule settles, and keeps what you say.",
+)
+_UNSAFE = typer.Option(False, "--unsafe", help="Try answers that may be executed even if no sandbox can be made.")
+_SECONDS = typer.Option(
+    20.0, "--seconds", min=1.0, help="What all calls of a grader of one-turn tasks may take together."
+)
+_ATTACK = typer.Option(
+    [],
+    "--attack",
+    metavar="WHO",
+    help="Who else looks for a hack: learn (a nano model, by GRPO on the reward alone), or a model that reads the grader's source, "
+    "as in remote:MODEL (repeatable).",
+)
+_COMPARE = typer.Option(
+    None,
+    "--compare",
+    metavar="AUDIT",
+    help="An earlier audit.json: also say what changed; ENVIRONMENT may be an audit.json too.",
+)
+_OPENENV_REPORT = typer.Option(
+    None,
+    "--openenv-report",
+    metavar="FILE",
+    help="ENVIRONMENT is the folder of an OpenEnv package: run its server and write OpenEnv's validation report with the semantic and "
+    "statistical checks of RFC 008.",
+)
+_SCOREBOARD = typer.Option(
+    False, "--scoreboard", help="Audit graders of which it is known whether they are sound, instead of yours."
+)
+_PART = typer.Option(
+    [], "--part", help="Of the scoreboard: planted, reasoning-gym or reasoning-gym-held-out (repeatable)."
+)
+_OUT = typer.Option(
+    None, "--out", "-o", help="Folder for audit.json, the page, the figure, the hack, a card and a badge."
+)
+
+
 def command(
     environment: str = typer.Argument(None, help=f"{ENVIRONMENT.help} Not with --scoreboard.", show_default=False),
     grader: str | None = GRADER,
     reward: list[str] = REWARDS,
     recipe: str | None = RECIPE,
-    episodes: int | None = typer.Option(
-        None,
-        "--episodes",
-        "-n",
-        min=1,
-        help="Tasks of one turn to probe (48 without it), elsewhere paired seeds for every policy of the panel (60).",
-    ),
-    budget: int | None = typer.Option(
-        None,
-        "--budget",
-        min=1,
-        help="Answers that may be asked to evolve others (1152 without it), elsewhere episodes that the search for a hack may roll out "
-        "(8000).",
-    ),
+    episodes: int | None = _EPISODES,
+    budget: int | None = _BUDGET,
     policy: str | None = typer.Option(None, "--policy", "-p", help="Also forecast the signal of this policy."),
     seed: int = typer.Option(0, "--seed", help="Seed of the search and of random policies."),
-    review: Path | None = typer.Option(
-        None,
-        "--review",
-        help="File of marks: asks you about accepted answers that no rule settles, and keeps what you say.",
-    ),
-    unsafe: bool = typer.Option(
-        False, "--unsafe", help="Try answers that may be executed even if no sandbox can be made."
-    ),
-    seconds: float = typer.Option(
-        20.0, "--seconds", min=1.0, help="What all calls of a grader of one-turn tasks may take together."
-    ),
-    attack: list[str] = typer.Option(
-        [],
-        "--attack",
-        metavar="WHO",
-        help="Who else looks for a hack: learn (a nano model, by GRPO on the reward alone), or a model that reads the grader's source, "
-        "as in remote:MODEL (repeatable).",
-    ),
+    review: Path | None = _REVIEW,
+    unsafe: bool = _UNSAFE,
+    seconds: float = _SECONDS,
+    attack: list[str] = _ATTACK,
     attack_episodes: int = typer.Option(6400, "--attack-episodes", help="Episodes that an attacker may learn from."),
     attempts: int = typer.Option(6, "--attempts", help="Attempts of an attacker that reads."),
-    compare: Path | None = typer.Option(
-        None,
-        "--compare",
-        metavar="AUDIT",
-        help="An earlier audit.json: also say what changed; ENVIRONMENT may be an audit.json too.",
-    ),
-    openenv_report: Path | None = typer.Option(
-        None,
-        "--openenv-report",
-        metavar="FILE",
-        help="ENVIRONMENT is the folder of an OpenEnv package: run its server and write OpenEnv's validation report with the semantic and "
-        "statistical checks of RFC 008.",
-    ),
-    scoreboard: bool = typer.Option(
-        False, "--scoreboard", help="Audit graders of which it is known whether they are sound, instead of yours."
-    ),
-    part: list[str] = typer.Option(
-        [], "--part", help="Of the scoreboard: planted, reasoning-gym or reasoning-gym-held-out (repeatable)."
-    ),
+    compare: Path | None = _COMPARE,
+    openenv_report: Path | None = _OPENENV_REPORT,
+    scoreboard: bool = _SCOREBOARD,
+    part: list[str] = _PART,
     json_file: str | None = JSON,
-    out: Path | None = typer.Option(
-        None, "--out", "-o", help="Folder for audit.json, the page, the figure, the hack, a card and a badge."
-    ),
+    out: Path | None = _OUT,
 ) -> None:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved."""
     from gradus import api
 
     if scoreboard:
-        _scoreboard(part, seed=seed, out=out, json_file=json_file)
+        _scoreboard(environment, part, seed=seed, out=out, json_file=json_file)
         return
     if not environment:
         raise typer.BadParameter("name an environment or a file of rows, or ask for --scoreboard")
+    refuse("part", why="without --scoreboard")
     if openenv_report is not None:
-        _openenv(
-            environment,
-            openenv_report,
-            budget=8000 if budget is None else budget,
-            policy=policy,
-            seed=seed,
-            json_file=json_file,
-        )
+        _openenv(environment, openenv_report, budget=budget or 8000, policy=policy, seed=seed, json_file=json_file)
     if compare is not None and not compare.exists():
         raise typer.BadParameter(f"--compare takes an earlier audit.json; there is no file {compare}")
     if compare is not None and api.is_stored_audit(environment):
-        comparison = api.compare_audits(compare, environment)
-        show(comparison, json_file)
-        raise typer.Exit(_CODES[str(comparison.new["verdict"])])
+        _compare_stored(compare, environment, json_file)
+    if not attack:
+        refuse("attack_episodes", "attempts", why="without --attack")
     result = api.audit(
         environment,
         grader,
@@ -149,22 +154,43 @@ def _say_next(result: Audit, environment: str, *, grader: str | None, out: Path 
         next_command("audit", environment, *same(*_SAME), "--out", out or "audit", why=why)
 
 
+def _refuse_all_but(*names: str, why: str) -> None:
+    """Refuse the options of other kinds of audit, which would have no effect."""
+    refuse(*(name for name in (*_SAME, "part", "openenv_report", "out") if name not in names), why=why)
+
+
+def _compare_stored(old: Path, new: str, json_file: str | None) -> NoReturn:
+    """Two stored audits beside each other, with the exit code of the newer."""
+    from gradus import api
+
+    _refuse_all_but("compare", why="between two stored audits")
+    comparison = api.compare_audits(old, new)
+    show(comparison, json_file)
+    raise typer.Exit(_CODES[str(comparison.new["verdict"])])
+
+
 def _openenv(
     package: str, report: Path, *, budget: int, policy: str | None, seed: int, json_file: str | None
 ) -> NoReturn:
     """The report of OpenEnv's validation, with the exit codes of `openenv validate`."""
     from gradus import api
 
+    _refuse_all_but("budget", "policy", "seed", "openenv_report", why="with --openenv-report")
     validation = api.validate_openenv(package, budget=budget, policy=policy, seed=seed)
     print_json(validation.to_json(), str(report))
     show(validation, json_file)
     raise typer.Exit(1 if validation.verdict == "fail" else 0)
 
 
-def _scoreboard(parts: list[str], *, seed: int, out: Path | None, json_file: str | None) -> None:
+def _scoreboard(
+    environment: str | None, parts: list[str], *, seed: int, out: Path | None, json_file: str | None
+) -> None:
     """The tables; with a folder also the page of results, and what is needed to go on there."""
     from gradus.api.measuring import scoreboard
 
+    if environment:
+        raise typer.BadParameter(f"--scoreboard audits graders of its own; leave out {environment}, or --scoreboard")
+    _refuse_all_but("seed", "part", "out", why="with --scoreboard")
     result = scoreboard(parts, seed=seed, folder=out)
     show(result, json_file)
     if out is not None:

@@ -48,4 +48,4 @@ def command(
     if result.status == "fail":
         raise typer.Exit(1)
     again = same("recipe", "model", "preset", "reward", "changes", "quick", "seed", "out")
-    next_command("run", *([data] if data else []), *again)
+    next_command("run", *([environment] if environment else []), *again)

@@ -12,6 +12,7 @@ def command(
     import difflib
     import re
     import sysconfig
+    from contextlib import nullcontext
     from pathlib import Path
 
     from rich.console import Console
@@ -45,11 +46,5 @@ def command(
         close = difflib.get_close_matches(wanted, pages, n=1)
         hint = f"did you mean {close[0]}?" if close else "`gradus docs` lists them"
         raise ConfigError(f"no page {topic!r}: {hint}")
-    with console.pager(styles=True) if console.is_terminal else _as_it_is():
+    with console.pager(styles=True) if console.is_terminal else nullcontext():
         console.print(Markdown(pages[wanted].read_text(encoding="utf-8")))
-
-
-def _as_it_is():
-    from contextlib import nullcontext
-
-    return nullcontext()

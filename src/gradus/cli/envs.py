@@ -18,6 +18,7 @@ def command(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from gradus import api
 
@@ -27,7 +28,7 @@ def command(
     table.add_column("name", style="bold")
     table.add_column("what it is")
     for row in rows:
-        table.add_row(row["name"], row["summary"])
+        table.add_row(Text(row["name"]), Text(row["summary"]))
     Console().print(table)
     note("Your own: rows.jsonl, rows.csv, FILE.py:NAME, or module:attribute of an installed package")
     next_command("envs", "rhythm")
@@ -35,6 +36,7 @@ def command(
 
 def _one(name: str, json_file: str | None) -> None:
     from rich.console import Console
+    from rich.text import Text
 
     from gradus import api
 
@@ -42,10 +44,9 @@ def _one(name: str, json_file: str | None) -> None:
     if not print_json(about, json_file):
         return
     console = Console()
-    console.print(f"[bold]{about['name']}[/bold]  {about['summary']}", highlight=False)
-    console.print(
-        f"true reward: {about['true_reward']}; at most {about['turns']} turns; teacher: {about['teacher'] or 'none'}"
-    )
+    console.print(Text.assemble((about["name"], "bold"), f"  {about['summary']}"))
+    teacher = about["teacher"] or "none"
+    console.print(Text(f"true reward: {about['true_reward']}; at most {about['turns']} turns; teacher: {teacher}"))
     for title in ("graders", "conditions"):
         console.print(f"[bold]{title}[/bold]")
         for key, text in about[title].items():

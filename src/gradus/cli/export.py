@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import MAX_NEW_TOKENS, TEMPERATURE
+from gradus.cli.output import refuse
 from gradus.core.verbosity import quiet
 
 
@@ -30,6 +31,7 @@ def command(
     if kind not in ("model", "inspect"):
         raise ConfigError(f"--format is model or inspect, got {kind!r}")
     if kind == "inspect":
+        refuse("merge", "dtype", "temperature", "max_new_tokens", "overwrite", why="on logs")
         for path in api.export_logs(run, out):
             typer.echo(str(path))
         return

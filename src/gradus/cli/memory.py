@@ -272,8 +272,9 @@ def banks(schema: str = typer.Option("nine-banks", "--schema", help="nine-banks 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*columns, box=None, header_style="bold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))  # brackets in what was kept are no markup
     Console().print(table)

@@ -99,11 +99,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         after = args.index("--json") + 1
         bare = [*args[:after], "-", *args[after:]]
-        if (
-            after == len(args)
-            or args[after].startswith("--")
-            or (args[after].startswith("-") and len(args[after]) == 2)
-        ):
+        if after == len(args) or (args[after].startswith("-") and args[after] != "-"):
             return super().parse_args(ctx, bare)
         try:
             rest = super().parse_args(ctx, list(args))

@@ -71,6 +71,13 @@ def same(*names: str) -> list[str]:
     return [word for name in names for word in typed.get(name, ())]
 
 
+def refuse(*names: str, why: str) -> None:
+    """Refuse options that were typed and have no effect, by the names of their parameters."""
+    typed = GIVEN.get() or {}
+    if others := [typed[name][0] for name in names if typed.get(name)]:
+        raise typer.BadParameter(f"no effect {why}: {', '.join(others)}; leave it out")
+
+
 def next_command(*words: object, why: str = "") -> None:
     """The next sensible command, quoted for a shell, with what it is for as a comment; nothing after JSON or with --quiet."""
     if not FOR_MACHINES.get() and not quiet():

@@ -30,4 +30,4 @@ def command(
         raise ConfigError(result.problem)
     fitted = [word for each in result.changes for word in ("--set", each)]
     again = same("recipe", "model", "preset", "quick", "changes")
-    next_command("check", *([data] if data else []), *again, *fitted)
+    next_command("check", *([environment] if environment else []), *again, *fitted)

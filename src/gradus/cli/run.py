@@ -61,4 +61,4 @@ def command(
     if api.can_chat(result.folder):
         next_command("chat", result.folder)
     else:
-        next_command("show", next(iter(result.seeds.values()), result).folder, "--last")
+        next_command("show", result.folder, "--last")

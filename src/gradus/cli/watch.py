@@ -11,11 +11,6 @@ def command(
     port: int = typer.Option(8765, "--port", min=0, max=65535, help="Port; 0 takes a free one."),
 ) -> None:
     """Follow runs on a local page: curves, alerts, newest episodes, time left. It only reads; stop it with Ctrl-C."""
-    from pathlib import Path
-
     from gradus import api
 
-    for folder in (Path(each.rpartition("=")[2]) for each in runs):
-        if folder.is_dir() and not any(folder.iterdir()):
-            typer.echo(f"{folder} is empty; the page waits for a run to begin in it")
     api.watch(runs, host=host, port=port, tell=typer.echo)

@@ -61,6 +61,7 @@ class PolicyFigures(TypedDict, extra_items=Mean):
     episodes: int
     failed: int
     failures: dict[str, int]
+    first_failure: NotRequired[str]  # what went wrong first, if anything did
     ungraded: int
     truncated: int
     invalid_actions: float | None

@@ -57,19 +57,10 @@ def evaluate(
     All randomness of a policy is keyed by (seed, "evaluate", condition, seed's index, sample), the same for every policy.
     Raises ConfigError for unknown names, GradusError if an environment breaks its contract.
     """
-    if not policies:
-        raise ConfigError("expected at least one policy to evaluate, got none; name some with --policy a,b")
-    if samples < 1:
-        raise ConfigError(f"samples must be at least 1, got {samples}")
-    if power is not None and not power > 0:
-        raise ConfigError(f"--power takes a difference above 0, got {power:g}")
-    if any(not 1 <= k <= samples for k in pass_k):
-        raise ConfigError(
-            f"pass_k must lie between 1 and samples, got pass_k = {list(pass_k)} with samples = {samples}; ask for more samples"
-        )
+    _check(policies, power, samples, pass_k)
     names = list(conditions) if conditions is not None else list(spec.conditions)
     tasks = condition_tasks(spec, names, episodes)
-    chosen = chosen_graders(spec, graders)
+    grader = chosen_graders(spec, graders)[0]
     rollouts: dict[str, dict[str, list[Episode]]] = {condition: {} for condition in names}
     for name, policy in policies.items():  # one after another: each may hold a model
         for condition in names:
@@ -84,7 +75,7 @@ def evaluate(
                 tasks[condition],
                 samples=samples,
                 seed=seed,
-                grader=chosen[0],
+                grader=grader,
                 max_concurrent=max_concurrent,
                 progress=_labeled(progress, f"{condition} · {name}"),
             )
@@ -102,6 +93,20 @@ def evaluate(
     if samples > 1:
         document["samples"] = samples
     return Evaluation(document=document, episodes=rollouts)
+
+
+def _check(policies: Mapping[str, Policy | None], power: float | None, samples: int, pass_k: Sequence[int]) -> None:
+    """Raise ConfigError for what cannot be meant."""
+    if not policies:
+        raise ConfigError("expected at least one policy to evaluate, got none; name some with --policy a,b")
+    if samples < 1:
+        raise ConfigError(f"samples must be at least 1, got {samples}")
+    if power is not None and not power > 0:
+        raise ConfigError(f"--power takes a difference above 0, got {power:g}")
+    if any(not 1 <= k <= samples for k in pass_k):
+        raise ConfigError(
+            f"pass_k must lie between 1 and samples, got pass_k = {list(pass_k)} with samples = {samples}; ask for more samples"
+        )
 
 
 def roll_out_condition(

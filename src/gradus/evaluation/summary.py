@@ -18,8 +18,20 @@ from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_di
 _DIGITS = 6
 _MOST_ACTIONS = 20  # different ones; beyond, answers are texts and no choice among actions
 _RESERVED = frozenset(
-    {"reward", "actions", "components", "curves", "episodes", "failed", "ungraded", "truncated", "failures"}
+    {
+        "reward",
+        "actions",
+        "components",
+        "curves",
+        "episodes",
+        "failed",
+        "first_failure",
+        "ungraded",
+        "truncated",
+        "failures",
+    }
 )
+_LONG = 300  # characters of a failure's message
 
 T = TypeVar("T")
 Values = list[float | None]
@@ -180,6 +192,8 @@ def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
         "truncated": len(cut),
         "invalid_actions": rounded(invalid),
     }
+    if first := first_failure(episodes):
+        record["first_failure"] = first
     actions = Counter(name for turn in turns for name in _actions(turn))
     if 0 < len(actions) <= _MOST_ACTIONS:
         record["actions"] = dict(sorted(actions.items(), key=lambda each: (-each[1], each[0])))
@@ -193,6 +207,14 @@ def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
             "cost": rounded(sum(known)) if known and len(known) == len(costs) else None,
         }
     return record
+
+
+def first_failure(episodes: Sequence[Episode]) -> str:
+    """What went wrong in the first episode that failed, or else in the first that could not be graded; an empty text if nothing did."""
+    told = [f"{e.failure.stage}: {e.failure.type}: {e.failure.message}" for e in episodes if e.failure]
+    told += [e.reward.error for e in episodes if e.reward is not None and e.reward.error]
+    text = " ".join(told[0].split()) if told else ""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def _actions(turn: Turn) -> list[str]:

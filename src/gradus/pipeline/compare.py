@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,33 @@ from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.pipeline.state import CHECKPOINTS
 from gradus.pipeline.stepping import LIMITS
 from gradus.reports import render_report
-from gradus.reports.run_files import RunRecord, read_run, seed_folders
+from gradus.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
 from gradus.rollouts import read_episodes
 
 STUDENTS = ("grpo", "sft", "base")
 
 
-def named_runs(given: Sequence[str]) -> dict[str, Path]:
-    """``name=path`` or a path, whose last part is then the name; names must differ."""
+def by_name(given: Iterable[str]) -> dict[str, Path]:
+    """``name=path`` or a path, whose last part is then the name; names must differ. A folder that is there may hold ``=`` in its path."""
     named: dict[str, Path] = {}
     for text in given:
         name, separator, path = text.partition("=")
-        folder = Path(path if separator else text)
-        name = name if separator else folder.resolve().name
+        folder = Path(path if separator and not Path(text).exists() else text)
+        name = folder.resolve().name if folder == Path(text) else name
         if name in named:
             raise ConfigError(f"two runs are called {name!r}; give each a name of its own, as name=path")
+        named[name] = folder
+    return named
+
+
+def named_runs(given: Sequence[str]) -> dict[str, Path]:
+    """Finished runs :func:`by_name`, two at least."""
+    named = by_name(given)
+    for name in named:
         if not name or " - " in name:
             raise ConfigError(
                 f"a run's name is not empty and holds no ' - ', got {name!r}; give short names as name=path"
             )
-        named[name] = folder
     if len(named) < 2:
         raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
     for folder in named.values():
@@ -56,6 +63,8 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     from gradus.evaluation import compare_seeds
 
     if any(is_log(path) for path in runs.values()):
+        if policy is not None:
+            raise ConfigError(f"a log of inspect_ai holds one policy, so {policy!r} chooses nothing; leave it out")
         return _compare_logs(runs)
     from gradus.pipeline.recipe_files import load_recipe  # it brings torch
 
@@ -69,7 +78,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         raise ConfigError(
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
-    files = {name: _episodes(folder, chosen) for name, folder in runs.items()}
+    files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
     rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
     recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
     spec = load_recipe(None, path=recipe).spec() if recipe.is_file() else environments.load_registered(environment)
@@ -243,9 +252,9 @@ def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str
     return render_report(record)
 
 
-def _episodes(folder: Path, policy: str) -> dict[int, Sequence[Episode]]:
+def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence[Episode]]:
     """A policy's episodes of the evaluation by training seed; a run of one seed has them under 0."""
-    if seeds := seed_folders(folder):
+    if seeds := evaluated_seeds(seed_folders(folder), results):
         return {int(name.removeprefix("seed ")): _stored(each, policy) for name, each in seeds.items()}
     return {0: _stored(folder, policy)}
 

@@ -41,9 +41,10 @@ def diagnosis_of(run: Path) -> Diagnoses:
         records = [*read_metrics(run), *evaluation_records(run)]
         return report(diagnose(records), records)
     diagnoses = diagnose(evaluation_records(run))
-    for name, folder in seeds.items():
-        diagnoses += [replace(each, evidence=f"{name}, {each.evidence}") for each in diagnose(read_metrics(folder))]
-    return report(worst_first(diagnoses))
+    metrics = {name: read_metrics(folder) for name, folder in seeds.items()}
+    for name, records in metrics.items():
+        diagnoses += [replace(each, evidence=f"{name}, {each.evidence}") for each in diagnose(records)]
+    return report(worst_first(diagnoses), min(metrics.values(), key=len))
 
 
 def evaluation_records(run: Path) -> list[dict[str, Any]]:
@@ -73,7 +74,7 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
     for column in ("diagnosis", "severity", "evidence", "remedy"):
         table.add_column(column, overflow="fold")
     for each in document["diagnoses"]:
-        table.add_row(each["rule"], each["severity"], each["evidence"], each["remedy"])
+        table.add_row(*(Text(each[column]) for column in ("rule", "severity", "evidence", "remedy")))
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
     line = Text.assemble((document["status"], f"bold {style}"), f"  {document['summary']}")
     return [table, line] if document["diagnoses"] else [line]

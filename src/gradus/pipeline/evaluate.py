@@ -14,13 +14,9 @@ from gradus.pipeline.progress import progress_bar
 def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
     """:func:`gradus.evaluation.evaluate` with a progress bar."""
     with progress_bar("evaluate", 0, "episodes") as advance:
-        label = ""
 
         def tell(name: str, done: int, total: int) -> None:
-            nonlocal label
-            if name != label:
-                label = name
-            advance(done, total, label)
+            advance(done, total, name)
 
         return evaluate(spec, policies, progress=tell, **options)
 

@@ -34,15 +34,11 @@ _COMMENTS = {
 }
 
 
-class Columns(dict[str, str]):
-    """``question``, ``answer`` and perhaps ``worked`` to the names of the columns that hold them."""
-
-
-def find_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Which columns ask, answer and explain, by their usual names. Raises ConfigError if nothing asks or answers."""
+def find_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """``question``, ``answer`` and perhaps ``worked`` -> the column, by its usual names. Raises ConfigError if nothing asks or answers."""
     names = [str(name) for name in rows[0]]
     lower = {name.lower(): name for name in reversed(names)}
-    columns = Columns()
+    columns: dict[str, str] = {}
     for role, usual in (("question", _QUESTIONS), ("answer", _ANSWERS), ("worked", _WORKED)):
         free = [lower[name] for name in usual if name in lower and lower[name] not in columns.values()]
         if free:

@@ -221,6 +221,12 @@ class Recipe(_Section):
         own = own_grader(spec, self.rewards, steps=self.grpo.max_steps, messages=self.reward_messages)
         return replace(spec, graders={**spec.graders, OWN_GRADER: own}, default_grader=OWN_GRADER)
 
+    def evaluated(self, spec: EnvironmentSpec) -> tuple[str, ...]:
+        """The policies of the evaluation in ``spec``, in the order of its tables."""
+        random = ("random",) if "random" in spec.policies else ()
+        names = self.eval.policies or (*random, *(("sft",) if self.teach.enabled else ()), "grpo", "grpo-greedy")
+        return names if "base" in names else ("base", *names)  # what training began with is in every table
+
     @property
     def grader_name(self) -> str | None:
         """The grader to train with, in :meth:`spec`; None is its default one."""

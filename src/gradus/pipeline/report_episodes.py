@@ -11,6 +11,7 @@ from gradus.reports import prepare_report
 from gradus.rollouts import roll_out
 
 if TYPE_CHECKING:
+    from gradus.pipeline.recipe import Recipe
     from gradus.training.config import GrpoConfig
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
@@ -30,33 +31,31 @@ def write_report_episodes(
     folder: Path,
     spec: EnvironmentSpec,
     grader: Grader,
-    config: GrpoConfig,
+    recipe: Recipe,
     episodes: Mapping[str, Mapping[str, Sequence[Episode]]],
     policies: Mapping[str, Policy],
-    *,
-    each: int,
-    seed: int,
 ) -> None:
-    """Write what the report browses. ``config`` is the GrpoConfig, whose credit the shown advantages follow."""
+    """Write what the report browses. The shown advantages follow the credit of the recipe's GRPO."""
     from gradus.policies.local.shelf import ShelvedPolicy
 
-    groups = shown_groups(episodes, each)
+    config = recipe.grpo
+    groups = shown_groups(episodes, recipe.eval.shown)
     trained = policies.get("grpo")
     advantages = None
     if isinstance(trained, ShelvedPolicy):
         advantages = _advantages(config, grader, trained.loaded.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
         rolled_out = roll_out(
-            spec, trained, tasks, group_size=config.group_size, seed=seed, key=("report",), grader=grader
+            spec, trained, tasks, group_size=config.group_size, seed=recipe.seed, key=("report",), grader=grader
         )
         groups = [*rolled_out.groups, *groups]
     pieces = {name: _pieces(policy.tokenizer) for name, policy in policies.items() if isinstance(policy, ShelvedPolicy)}
-    facts = _facts(trained, seed)
+    facts = _facts(trained, recipe)
     evaluated = [each for by_policy in episodes.values() for several in by_policy.values() for each in several]
     prepare_report(folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=evaluated)
 
 
-def _facts(trained: Policy | None, seed: int) -> dict[str, Any]:
+def _facts(trained: Policy | None, recipe: Recipe) -> dict[str, Any]:
     """What stands under the headline: which model, how large, and where and when it was evaluated."""
     import os
     import platform
@@ -66,15 +65,13 @@ def _facts(trained: Policy | None, seed: int) -> dict[str, Any]:
 
     from gradus.policies.local.shelf import ShelvedPolicy
 
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {"model": recipe.model.path or "nano"}
     if isinstance(trained, ShelvedPolicy):
-        model = trained.loaded.model
-        facts["model"] = str(getattr(model.config, "model_type", type(model).__name__))
-        facts["parameters"] = f"{sum(each.numel() for each in model.parameters()):,}"
+        facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
     hardware = (
         torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
     )
-    return {**facts, "seed": seed, "date": datetime.now(UTC).date().isoformat(), "hardware": hardware}
+    return {**facts, "seed": recipe.seed, "date": datetime.now(UTC).date().isoformat(), "hardware": hardware}
 
 
 def _pieces(tokenizer: Any) -> Any:

@@ -16,9 +16,9 @@ from gradus.core.files import read_json, write_json
 _MARKS = {"r": "right", "w": "wrong", "s": None}
 
 
-def read_marks(path: Path | None) -> dict[str, str]:
+def read_marks(path: Path) -> dict[str, str]:
     """The marks in a file, key -> right or wrong; empty without one."""
-    if path is None or not path.is_file():
+    if not path.is_file():
         return {}
     stored = read_json(path)
     marks = stored.get("marks") if isinstance(stored, dict) else None
@@ -32,7 +32,8 @@ def ask_person(review: Sequence[Mapping[str, Any]], path: Path) -> int:
 
     Returns how many were marked. Ctrl-D, or the end of the input, ends the asking.
     """
-    console, marks, before = Console(), read_marks(path), len(read_marks(path))
+    console, marks = Console(), read_marks(path)
+    before = len(marks)
     for row in review:
         if row["key"] in marks:
             continue

@@ -32,7 +32,7 @@ def run_recipe(
 
     A failed audit stops the run, unless ``anyway``.
     """
-    folder = run_folder(recipe, out)
+    folder = out or recipe.default_folder()
     if (folder / SEEDS).is_file():
         raise ConfigError(
             f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"
@@ -49,15 +49,11 @@ def run_recipe(
         lock.release()
 
 
-def run_folder(recipe: Recipe, out: Path | None) -> Path:
-    """Where a run is stored: ``out``, or a folder in runs/."""
-    return out or recipe.default_folder()
-
-
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
     recipe, folder = run.recipe, run.folder
     settings = {name: select(run) for name, (_, select) in stages.items()}
+    run.state.leave_out(stages)
     for name, (do, _) in stages.items():
         sources = run.sources(settings[name])
         if _is_done(run, name, settings[name], sources):
@@ -107,7 +103,7 @@ def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console
         console.print(tables)
     show_promises(console, results.get("promises", []), run.folder, quick=run.recipe.quick)
     show_costs(console, costs)
-    console.print(f"report: [bold]{report}[/bold]", highlight=False)
+    console.print(Text.assemble("report: ", (str(report), "bold")))
     if run.recipe.quick:
         console.print(Text(), tables, sep="\n")  # it ends with the verdict
     return run.folder

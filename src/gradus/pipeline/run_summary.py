@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gradus.stats import format_number
 
@@ -24,18 +26,16 @@ def show_promises(
         console.print("what the recipe promises: not checked at toy size", highlight=False)
         return
     table = Table(title="what the recipe promises", box=None, pad_edge=False, title_justify="left")
-    table.add_column("promise")
+    table.add_column("promise")  # with its figure under it: in a column of its own long names would be cut
     table.add_column("condition", no_wrap=True)
-    table.add_column("figure", style="dim")  # folded, names would break in the middle
     table.add_column("measured", justify="right")
     table.add_column("required", justify="right")
     table.add_column("")
     for promise in promises:
         wanted = f"{promise['direction']} {promise['threshold']:g}"
         table.add_row(
-            promise["text"],
-            promise["condition"],
-            promise["figure"],
+            Text.assemble(promise["text"], "\n", (promise["figure"], "dim")),
+            Text(promise["condition"]),
             format_number(promise["value"]),
             wanted,
             _MET[promise["met"]],
@@ -50,8 +50,7 @@ def show_promises(
 
 def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
     """What to try, by the figure that was missed."""
-    seeds = sorted(folder.glob("seed-*"))
-    advice = [f"gradus doctor {seeds[0] if seeds else folder}: what went wrong in training, with a remedy"]
+    advice = [f"gradus doctor {shlex.quote(str(folder))}: what went wrong in training, with a remedy"]
     value, bound = promise["value"], promise["figure"].rpartition(" ")[2]
     if bound in ("low", "high") and promise["threshold"] == 0:
         advice.append(
@@ -65,7 +64,7 @@ def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
     else:
         advice.append(
             f"{promise['text']}: look at the curve in {folder / 'report.html'}; if it still rises train longer (grpo.max_steps), if "
-            "groups have no variance see docs/when_not.md"
+            "groups have no variance see gradus docs when_not"
         )
     return advice
 

@@ -23,13 +23,12 @@ from gradus.pipeline.evaluate import evaluate_policies, parse_pair
 from gradus.pipeline.evaluation_processes import known_elsewhere
 from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.run import SEEDS, do_stages, finish, run_folder
+from gradus.pipeline.run import SEEDS, do_stages, finish
 from gradus.pipeline.seed_processes import free_cores, train_beside, train_here
 from gradus.pipeline.stages import (
     GRADED,
     STAGES,
     RunContext,
-    evaluated_names,
     read_rollouts,
     run_policies,
     section_of,
@@ -89,7 +88,7 @@ def _checked_folder(recipe: Recipe, seeds: int, parallel: int | None, out: Path 
         raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
     if parallel is not None and parallel < 1:
         raise ConfigError(f"parallel must be at least 1, got {parallel}")
-    folder = run_folder(recipe, out)
+    folder = out or recipe.default_folder()
     if (folder / "grpo").exists():
         raise ConfigError(f"{folder} holds a run of one seed; choose another folder with --out")
     return folder
@@ -125,7 +124,7 @@ def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
     section = run.recipe.eval
     trained = {name for name, (stage, _) in CHECKPOINTS.items() if stage != "model" or run.recipe.model.path is None}
-    policies = run_policies(run, [name for name in evaluated_names(run) if name not in trained])
+    policies = run_policies(run, [name for name in run.recipe.evaluated(run.spec) if name not in trained])
     episodes: list[Episode] = []
     if policies:
         evaluation = evaluate_policies(
@@ -146,7 +145,7 @@ def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
 def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     """One results.json over all seeds, from the episodes that each of them stored."""
     section = run.recipe.eval
-    names = evaluated_names(run)
+    names = run.recipe.evaluated(run.spec)
     shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
     rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
     for seed in seeds:

@@ -92,7 +92,7 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
         grpo = run.recipe.grpo
         options = {"attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
         loaded = load_model(run.base, **options, **run.recipe.template())
-        run.console.print(check_model(loaded).sentence, highlight=False)
+        run.console.print(check_model(loaded).sentence, highlight=False, markup=False)
         return
     if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
         make_nano_model(run.recipe, run.folder / "model")
@@ -137,7 +137,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             reserved=reserved_ids(run.spec, run.recipe.grpo),
             progress=lambda done, total: advance(done, total, note=spent(policy)),
         )
-    run.console.print(summary.sentence(path), highlight=False)
+    run.console.print(summary.sentence(path), highlight=False, markup=False)
     left_out = {"seconds", "grader", "policy", "stored", *(() if summary.spent else ("spent",))}
     cost.update({key: value for key, value in asdict(summary).items() if key not in left_out})
 
@@ -165,7 +165,7 @@ def _do_doctor(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     section = run.recipe.eval
-    names = evaluated_names(run)
+    names = run.recipe.evaluated(run.spec)
     graders = list(dict.fromkeys([run.grader.name, *section.graders]))
     stored = read_rollouts(run.stored) if run.stored else {}
     there = {name for policies in stored.values() for name in policies}
@@ -197,16 +197,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     flat = [each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several]
     write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
     (run.folder / "eval" / "episodes.jsonl").unlink(missing_ok=True)  # of an earlier version
-    write_report_episodes(
-        run.folder,
-        run.spec,
-        run.grader,
-        run.recipe.grpo,
-        evaluation.episodes,
-        policies,
-        each=section.shown,
-        seed=run.recipe.seed,
-    )
+    write_report_episodes(run.folder, run.spec, run.grader, run.recipe, evaluation.episodes, policies)
     cost.update(episodes=len(flat))
 
 
@@ -216,17 +207,6 @@ def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
     for episode in read_episodes(path).episodes:
         rollouts.setdefault(episode.task.condition or "", {}).setdefault(episode.policy, []).append(episode)
     return rollouts
-
-
-def evaluated_names(run: RunContext) -> tuple[str, ...]:
-    """The policies of the evaluation, in the order of its tables."""
-    names = run.recipe.eval.policies or _default_policies(run)
-    return names if "base" in names else ("base", *names)  # what training began with is in every table
-
-
-def _default_policies(run: RunContext) -> tuple[str, ...]:
-    first = ("random",) if "random" in run.spec.policies else ()
-    return (*first, *(("sft",) if run.recipe.teach.enabled else ()), "grpo", "grpo-greedy")
 
 
 def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,12 @@ class RunState:
             )
         self._forget(stage)
         return False
+
+    def leave_out(self, stages: Collection[str]) -> None:
+        """With redo, forget the stages that are not among ``stages``, which an earlier recipe wanted: reports and costs would show them."""
+        for name in [name for name in self._stages if name not in stages and self.redo]:
+            if name in self._stages:  # what builds on a stage is forgotten with it
+                self._forget(name)
 
     @contextmanager
     def doing(

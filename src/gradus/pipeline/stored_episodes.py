@@ -10,16 +10,19 @@ from typing import Any
 from gradus.core import ConfigError, Episode, StorageError
 from gradus.core.members import lines_of, stored_file
 from gradus.core.seeds import child_rng
+from gradus.reports.run_files import shown_folder
 
 PLACES = ("grpo/episodes", "episodes", "eval", "teach", ".")
 
 
 def newest_file(run: Path) -> Path:
-    """The file of the newest step whose episodes a run stored; before GRPO, those of the teacher. A file is itself."""
+    """The file of the newest step whose episodes a run stored, its first seed if it has several; before GRPO, those of the teacher. A file
+    is itself.
+    """
     if run.is_file():
         return run
     for place in PLACES:
-        folder = run / place
+        folder = shown_folder(run) / place
         files = [
             file for file in folder.glob("*.jsonl*") if "metrics" not in file.name and not file.name.startswith(".")
         ]

@@ -1,4 +1,4 @@
-"""The first stage: a teacher answers training tasks; what it did is kept, as it happens."""
+"""A teacher answers training tasks; what it did is kept, as it happens."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def live_record(runs: Mapping[str, Path]) -> RunRecord:
     if record.doctor is None and (record.sft or record.grpo):
         record = replace(record, doctor=dict(report(diagnose([*record.sft, *record.grpo]))))
     if record.episodes is None:
-        record = replace(record, episodes=_newest_episodes(shown_folder(folder)))
+        record = replace(record, episodes=_newest_episodes(folder))
     return record
 
 

@@ -128,7 +128,13 @@ def _way_out(plan: Plan, config: GrpoConfig) -> str:
     budget = int(config.token_budget * room / sum(passing.values())) // 256 * 256
     if budget >= 256:
         return f"set token_budget to {budget} (now {config.token_budget})"
-    return "set lora" if config.gradient_checkpointing and config.lora is None else "set gradient_checkpointing"
+    if not config.gradient_checkpointing:
+        return "set gradient_checkpointing"
+    return (
+        "set lora"
+        if config.lora is None
+        else "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
+    )
 
 
 def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> dict[str, float]:

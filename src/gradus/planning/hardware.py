@@ -10,13 +10,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
     """``memory`` bytes that a run may use; ``peak`` FLOP/s of a large matrix product; ``share`` of it that training reaches;
-    ``bandwidth`` bytes/s; ``overhead`` seconds a layer costs in calls; ``price`` US dollars an hour. ``measured`` here or assumed."""
+    ``bandwidth`` bytes/s; ``overhead`` seconds a layer costs in calls; ``price`` US dollars an hour."""
 
     name: str
     kind: str
@@ -26,7 +28,6 @@ class Hardware:
     bandwidth: float
     overhead: float
     price: float | None = None
-    measured: bool = False
 
     @property
     def reached(self) -> float:
@@ -38,7 +39,6 @@ class Hardware:
 class Preset:
     """A machine and the settings of GrpoConfig that suit it. ``hardware`` None: this machine."""
 
-    summary: str
     settings: Mapping[str, Any]
     hardware: Hardware | None = None
 
@@ -66,12 +66,10 @@ _H100 = Hardware(
 )
 
 PRESETS: dict[str, Preset] = {
-    "cpu": Preset(
-        summary="the processor of this machine: small models, float32, no adapters",
+    "cpu": Preset(  # small models, float32, no adapters
         settings={"groups": 16, "group_size": 8, "token_budget": 4096, "lr": 1e-3},
     ),
-    "small-gpu": Preset(
-        summary="one GPU of 24 GB: up to 3 B parameters by LoRA",
+    "small-gpu": Preset(  # up to 3 B parameters by LoRA
         settings={
             "groups": 8,
             "group_size": 8,
@@ -84,8 +82,7 @@ PRESETS: dict[str, Preset] = {
         },
         hardware=_L4,
     ),
-    "large-gpu": Preset(
-        summary="one GPU of 80 GB: up to 7 B parameters by LoRA, in larger groups",
+    "large-gpu": Preset(  # up to 7 B parameters by LoRA, in larger groups
         settings={
             "groups": 32,
             "group_size": 16,
@@ -118,7 +115,6 @@ def this_machine() -> Hardware:
             share=0.35,
             bandwidth=_copying("cuda"),
             overhead=_calls("cuda"),
-            measured=True,
         )
     return Hardware(
         name="this processor",
@@ -128,7 +124,6 @@ def this_machine() -> Hardware:
         share=0.35,
         bandwidth=_copying("cpu"),
         overhead=_calls("cpu"),
-        measured=True,
     )
 
 
@@ -138,9 +133,8 @@ def usable_cores() -> int:
 
 
 def _available_memory() -> float:
-    """Bytes that new programs may use, from the kernel; a control group's limit if it is lower."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = float(lines["MemAvailable"].split()[0]) * 1024
+    """Bytes that new programs may use; a control group's limit if it is lower."""
+    free = float(psutil.virtual_memory().available)
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists() and (text := limit.read_text().strip()).isdigit():
         used = float(Path("/sys/fs/cgroup/memory.current").read_text())

@@ -19,7 +19,6 @@ class ModelShape:
     matrices: int
     hidden: int
     layers: int
-    heads: int
     kv_heads: int
     head_dim: int
     intermediate: int
@@ -83,7 +82,6 @@ def read_shape(
         matrices=sum(module.weight.numel() for module in linear.values()),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
-        heads=heads,
         kv_heads=kept["num_key_value_heads"] or heads,
         head_dim=kept["head_dim"] or (text.hidden_size // heads if heads else 0),
         intermediate=kept["intermediate_size"] or 4 * text.hidden_size,

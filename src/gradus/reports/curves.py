@@ -8,6 +8,7 @@ from math import fsum, isfinite
 from typing import Any
 
 Json = Mapping[str, Any]
+_DOTS = "; dots are validation"
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
 
 
@@ -90,7 +91,7 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
     steps = [record for record in records if record.get("kind") == "step"]
     validation = [record for record in records if record.get("kind") == "validation"]
     curves = [
-        _with_validation("Reward", "mean reward; dots are validation", steps, "reward_mean", validation, "reward_mean"),
+        _with_validation("Reward", "mean reward", steps, "reward_mean", validation, "reward_mean"),
         _with_validation(
             true_reward or "True reward",
             "the true aim, which no grader may lower",
@@ -151,7 +152,7 @@ def reward_by_minutes(sft: Sequence[Json], grpo: Sequence[Json]) -> list[Curve]:
         return []
     steps = [record for record in records if record.get("kind") == "step"]
     validation = [record for record in records if record.get("kind") == "validation"]
-    note = "minutes of SFT and GRPO on the machine that trained; dots are validation"
+    note = "minutes of SFT and GRPO on the machine that trained"
     curve = _with_validation("Reward against time", note, steps, "reward_mean", validation, "reward_mean")
     return [replace(each, x="minute") for each in _drawn([curve])]
 
@@ -164,7 +165,8 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
         if all(title in each for each in titles):
             chosen = {name: next(curve for curve in curves if curve.title == title) for name, curves in runs.items()}
             series = [replace(curve.series[0], name=name) for name, curve in chosen.items()]
-            charts.append(replace(next(iter(chosen.values())), series=series, marks=()))
+            first = next(iter(chosen.values()))
+            charts.append(replace(first, note=first.note.removesuffix(_DOTS), series=series, marks=()))
     return [replace(each, top=_top(each)) if each.top is not None else each for each in charts]
 
 
@@ -217,9 +219,8 @@ def _with_validation(
     title: str, note: str, steps: Sequence[Json], key: str, validation: Sequence[Json], validation_key: str
 ) -> Curve:
     training = _series("training", steps, lambda record: record.get(key))
-    return Curve(
-        title=title, note=note, series=[training, *_decodings(validation, lambda record: record.get(validation_key))]
-    )
+    dots = _decodings(validation, lambda record: record.get(validation_key))
+    return Curve(title=title, note=f"{note}{_DOTS}" if dots else note, series=[training, *dots])
 
 
 def _decodings(validation: Sequence[Json], value: Callable[[Json], Any]) -> list[Series]:

@@ -28,6 +28,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     recipe = _recipe(record.recipe)
     quick = bool(recipe.get("quick") or (results or {}).get("quick"))
     grpo, sft = training_curves(record)
+    tables, condition = score_tables(results), main_condition(results) if results else None
     data = {
         "scores": score_charts(results),
         "curves": {
@@ -48,9 +49,9 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "states": STATES,
         "promises": [] if quick else _promises(record),  # at toy size all of them are missed
         "kept": _kept(record.promises),
-        "actions": actions_used(results, main_condition(results) if results else None),
-        "scores": score_tables(results),
-        "main_condition": main_condition(results) if results else None,
+        "actions": actions_used(results, condition),
+        "scores": tables,
+        "main_condition": condition,
         "reference": reference_table(about.get("reference"), results),
         "grader": (results or {}).get("grader") or "the grader",
         "aim": _aim(record),
@@ -74,7 +75,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
                 record.missing,
             )
         ),
-        "has_own": any(is_own(row.name) for table in score_tables(results)[:1] for row in table.rows),
+        "has_own": any(is_own(row.name) for table in tables[:1] for row in table.rows),
         "has_grpo": bool(data["curves"]["grpo"]),
         "has_sft": bool(data["curves"]["sft"]),
         "has_training": bool(data["curves"]["grpo"] or data["curves"]["sft"]),

@@ -16,7 +16,7 @@ _SPELLED = {"sft": "SFT", "grpo": "GRPO", "llm": "LLM", "3b": "3B", "mae": "erro
 
 
 def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, Any] | None) -> Json | None:
-    """Two rows a condition, the original's and ours under the same grader; columns are the original's policies.
+    """Two rows a condition, the original's and ours under the same grader; columns are the original's policies. None if we have no such figure.
 
     ``reference`` holds ``conditions`` (condition -> policy -> figures), and may hold ``source``, ``grader``, ``note`` (why it is
     not the same environment) and ``ours``: the original's column -> the run's ``policy`` or ``policy/figure``.
@@ -37,6 +37,8 @@ def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, A
             names = reference.get("ours") or {}
             cells = [_ours(policies, names.get(name, name)) for name in header]
             rows.append(Row(name=f"{condition}, here", cells=cells, own=True))
+    if not any(row.own for row in rows):
+        return None
     under = f"grader {grader}; " if grader else ""
     source = f" Original: {reference['source']}" if reference.get("source") else ""
     return {

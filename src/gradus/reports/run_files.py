@@ -109,6 +109,13 @@ def seed_folders(folder: Path) -> dict[str, Path]:
     return {f"seed {each.name[5:]}": each for each in sorted(paths, key=lambda each: int(each.name[5:]))}
 
 
+def evaluated_seeds(seeds: Mapping[str, Path], results: Mapping[str, Any] | None) -> Mapping[str, Path]:
+    """Those of ``seed_folders`` that the evaluation is over: an earlier call may have trained more, perhaps with other settings."""
+    if results is None:
+        return seeds
+    return {name: each for name, each in seeds.items() if int(each.name[5:]) in results["seeds"]} or seeds
+
+
 def shown_folder(folder: Path) -> Path:
     """The folder whose episodes the page of a run shows: that of the first seed, if there are several."""
     return next(iter(seed_folders(folder).values()), folder)
@@ -118,6 +125,8 @@ def _of_seeds(
     folder: Path, seeds: Mapping[str, Path], part: Callable[..., Json | None], missing: list[str]
 ) -> RunRecord:
     """A run of several training seeds: what was evaluated over all of them, and the curves of each."""
+    results = part("results.json", "the evaluation", Results)
+    seeds = evaluated_seeds(seeds, results)
     runs = {name: read_run(each) for name, each in seeds.items()}
     first = next(iter(runs.values()))
     rows = [("doctor", [(run.doctor or {}).get("status", "–") for run in runs.values()])]
@@ -125,7 +134,7 @@ def _of_seeds(
     rows += [("report", [f"{each.name}/report.html" for each in seeds.values()])]
     return RunRecord(
         name=_name(folder),
-        results=part("results.json", "the evaluation", Results),
+        results=results,
         about=first.about,
         episodes=first.episodes,
         audit=part("audit.json", "the audit of the grader", AuditRecord),

@@ -158,13 +158,21 @@ def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, 
     caption = f"{conditions[condition].get('episodes', '?')} episodes, grader {grader}; the components of the reward unweighted"
     caption += f"; {results['samples']} samples of each task" if results.get("samples", 1) > 1 else ""
     caption += "; clustered on the hidden unit that episodes share" if conditions[condition].get("clustered") else ""
-    failures = [
-        f"{name} {kind} x {count}"
-        for name, stored in policies.items()
-        for kind, count in (stored.get("failures") or {}).items()
-    ]
-    caption += f"; failed: {', '.join(failures)}" if failures else ""
+    caption = "; ".join([caption, *missing_episodes(conditions[condition])])
     return ScoreTable(title=f"All figures, {condition}", caption=caption, header=[*header, "episodes"], rows=rows)
+
+
+def missing_episodes(stored: Mapping[str, Any]) -> list[str]:
+    """A line for every policy of a condition that has episodes without a reward, which no figure counts, and what went wrong first."""
+    lines: list[str] = []
+    for name, figures in (stored.get("policies") or {}).items():
+        count, failed, ungraded = (figures.get(each) or 0 for each in ("episodes", "failed", "ungraded"))
+        kinds = ", ".join(f"{kind} ({times})" for kind, times in (figures.get("failures") or {}).items())
+        told = [f"{failed} of {count} episodes failed{f': {kinds}' if kinds else ''}"] if failed else []
+        told += [f"{ungraded} of {count} episodes could not be graded"] if ungraded else []
+        told += [f"the first said {first}"] if told and (first := figures.get("first_failure")) else []
+        lines += [f"{name}: {'; '.join(told)}"] if told else []
+    return lines
 
 
 def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.reports.results import figure, graders_of, headline_condition, measures_of, ranked
-from gradus.reports.score_tables import Cell, Row, ScoreTable, is_own, score_tables, seed_tables
+from gradus.reports.score_tables import Cell, Row, ScoreTable, is_own, missing_episodes, score_tables, seed_tables
 from gradus.reports.terms import actions_used
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 _NARROW = 60
 MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
@@ -86,19 +88,6 @@ def _episodes(results: Mapping[str, Any], condition: str) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts["runs"].items())
 
 
-def missing_episodes(stored: Mapping[str, Any]) -> list[str]:
-    """A line for every policy of a condition that has episodes without a reward, which no figure above it counts."""
-    lines: list[str] = []
-    for name, figures in (stored.get("policies") or {}).items():
-        count, failed, ungraded = (figures.get(each) or 0 for each in ("episodes", "failed", "ungraded"))
-        kinds = ", ".join(f"{kind} ({times})" for kind, times in (figures.get("failures") or {}).items())
-        if failed:
-            lines.append(f"{name}: {failed} of {count} episodes failed{f': {kinds}' if kinds else ''}")
-        if ungraded:
-            lines.append(f"{name}: {ungraded} of {count} episodes could not be graded")
-    return lines
-
-
 def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:
     """The differences that the verdict speaks of, as lines: the student against the others, or each against the next."""
     from rich.text import Text
@@ -124,16 +113,22 @@ def show_results(results: Mapping[str, Any], *, quick: bool = False) -> Renderab
     first, *others = graders_of(results)
     if quick and (condition := headline_condition(results)) is not None:
         where = Text("One table of several: the report has all conditions, graders and differences.", style="dim")
-        return Group(condition_table(results, condition, first), where, Text(), *parts)
+        return Group(condition_table(results, condition, first), *_missing(results, condition), where, Text(), *parts)
     for condition in results.get("conditions") or {}:
         parts += [Text(), condition_table(results, condition, first)]
         parts += [condition_table(results, condition, grader) for grader in others]
-        parts += [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
+        parts += _missing(results, condition)
         if condition == headline_condition(results):
             parts += [terminal_table(each) for each in seed_tables(results, condition)]
         if (pairs := pair_table(results, condition)) is not None:
             parts.append(pairs)
     return Group(*parts)
+
+
+def _missing(results: Mapping[str, Any], condition: str) -> list[RenderableType]:
+    from rich.text import Text
+
+    return [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
 
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
@@ -150,15 +145,45 @@ def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
 
 def terminal_table(each: ScoreTable) -> RenderableType:
     """A table of the page for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
+    return _InParts(each)
 
-    table = Table(title=each.title, caption=each.caption, box=None, pad_edge=False)
-    table.title_justify = table.caption_justify = "left"
-    for place, name in enumerate(each.header):
-        table.add_column(name, justify="right" if place else "left", style=None if place else "bold")
-    for row in each.rows:
-        table.add_row(
-            Text(row.name), *(Text(f"{cell.text} [{cell.note}]" if cell.note else cell.text) for cell in row.cells)
-        )
-    return table
+
+@dataclass(frozen=True)
+class _InParts:
+    """A table in as many parts, one under another, as its columns need: in one part of 80 columns no figure could be read."""
+
+    table: ScoreTable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = [
+            [row.name, *(f"{cell.text} [{cell.note}]" if cell.note else cell.text for cell in row.cells)]
+            for row in self.table.rows
+        ]
+        columns = list(zip_longest(self.table.header, *rows, fillvalue=""))
+        widths = [max(map(len, column)) for column in columns]
+        yield Text(self.table.title, style="italic")
+        for part in _fitting(widths, options.max_width):
+            shown = Table(box=None, pad_edge=False)
+            shown.add_column(columns[0][0], style="bold")
+            for number in part:
+                shown.add_column(columns[number][0], justify="right")
+            for row in range(1, len(rows) + 1):
+                shown.add_row(*(Text(columns[number][row]) for number in (0, *part)))
+            yield shown
+        yield Text(self.table.caption, style="dim italic")
+
+
+def _fitting(widths: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers of the columns after the first, in parts that stand beside the first within ``most`` characters."""
+    parts: list[list[int]] = [[]]
+    room = most - widths[0]
+    for number, width in enumerate(widths[1:], 1):
+        if parts[-1] and width + 2 > room:
+            parts.append([])
+            room = most - widths[0]
+        parts[-1].append(number)
+        room -= width + 2
+    return parts

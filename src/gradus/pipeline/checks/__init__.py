@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gradus import environments
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import SCHEMA
 from gradus.pipeline.checks.model import context, disk, memory, model, probe, spelling, too_long
@@ -22,15 +21,11 @@ from gradus.pipeline.checks.settings import audited, batches, knobs, names, sche
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
 from gradus.pipeline.checks.tasks import data, environment, gold
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.recipe_files import load_recipe
-from gradus.pipeline.recipe_tables import own_recipes
 
 __all__ = [
     "CHECKS",
-    "check_made_recipe",
     "check_recipe",
     "from_error",
-    "load_named",
     "require_names",
     "status_of",
     "to_json",
@@ -61,28 +56,8 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
 }
 
 
-def load_named(named: str, **options: Any) -> Recipe:
-    """The recipe that a command's first word means: a TOML file, a recipe that comes with Gradus, or an environment's."""
-    own = named in own_recipes() and named not in environments.names()
-    file = Path(named) if named.endswith(".toml") or own else None
-    return load_recipe(None if file else named, path=file, **options)
-
-
-def check_recipe(named: str, *, out: Path | None = None, online: bool = False, **options: Any) -> tuple[Finding, ...]:
-    """All findings about a recipe: ``named`` is a TOML file, a recipe that comes with Gradus, or an environment.
-
-    ``options`` are those of :func:`~gradus.pipeline.recipe_files.load_recipe` (model, changes, quick, seed). Servers and hubs are
-    asked only with ``online``.
-    """
-    try:
-        recipe = load_named(named, **options)
-    except GradusError as error:
-        return (from_error(error, "recipe", "correct the recipe"),)
-    return check_made_recipe(recipe, out=out, online=online)
-
-
-def check_made_recipe(recipe: Recipe, *, out: Path | None = None, online: bool = False) -> tuple[Finding, ...]:
-    """:func:`check_recipe` for a recipe that is there already."""
+def check_recipe(recipe: Recipe, *, out: Path | None = None, online: bool = False) -> tuple[Finding, ...]:
+    """All findings about a recipe. Servers and hubs are asked only with ``online``."""
     findings = [passed(f"the recipe for {recipe.environment} is understood", check="recipe")]
     with TemporaryDirectory(prefix="gradus-check-") as scratch:
         subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online)

@@ -132,12 +132,12 @@ def probe(subject: Subject) -> list[Finding]:
 
 
 def disk(subject: Subject) -> list[Finding]:
-    """Room for the checkpoints, best and final models of both training stages."""
+    """Room for the checkpoints, best and final models of the training stages."""
     from gradus.planning.shapes import read_shape
 
-    shape = read_shape(subject.model)
+    shape, recipe = read_shape(subject.model), subject.recipe
     needed = 0.0
-    for config in (subject.recipe.sft, subject.recipe.grpo):
+    for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
         trained = shape.parameters if config.lora is None else shape.adapter_width * config.lora.rank
         # One checkpoint more while the newest is written; best and final keep only what was trained.
         needed += 4.0 * trained * (_OPTIMIZER * (config.keep_checkpoints + 1) + 2)

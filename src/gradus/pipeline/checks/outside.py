@@ -12,7 +12,8 @@ from gradus.training.run.trackers import check_trackers
 def remote(subject: Subject) -> list[Finding]:
     """If a remote model teaches, acts or reads, there is a key, or the address of a server that needs none."""
     recipe = subject.recipe
-    asked = [name for name in (recipe.teach.policy, *recipe.eval.policies) if name and name.startswith("remote:")]
+    teacher = (recipe.teach.policy or "") if recipe.teach.enabled else ""
+    asked = [name for name in (teacher, *recipe.eval.policies) if name.startswith("remote:")]
     if "remote:" in recipe.environment:
         asked.append(recipe.environment)
     if not asked:

@@ -8,6 +8,7 @@ from typing import Any
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, read_document
 from gradus.core.naming import did_you_mean
+from gradus.evaluation.evaluate import chosen_pairs
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
 from gradus.pipeline.evaluate import parse_pair
 from gradus.pipeline.policies import installed_policies, teacher_name
@@ -34,7 +35,8 @@ def names(subject: Subject) -> list[Finding]:
     if findings:
         return findings
     section = subject.recipe.eval
-    count = len(section.policies), len(section.conditions or subject.spec.conditions), len(subject.recipe.promises)
+    evaluated = subject.recipe.evaluated(subject.spec)
+    count = len(evaluated), len(section.conditions or subject.spec.conditions), len(subject.recipe.promises)
     return [passed(", ".join(f"{n} {what if n != 1 else one}" for n, (what, one) in zip(count, _COUNTED, strict=True)))]
 
 
@@ -47,7 +49,7 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     for name in section.policies:
         yield lambda name=name: _policy(subject, name)
     for text in section.pairs:
-        yield lambda text=text: parse_pair(text, section.policies)
+        yield lambda text=text: parse_pair(text, recipe.evaluated(spec))
     for name in (*section.graders, *(promise.grader for promise in recipe.promises if promise.grader)):
         yield lambda name=name: spec.grader(name)
     for name in section.conditions or spec.conditions:
@@ -90,16 +92,15 @@ def _policy(subject: Subject, name: str) -> None:
 
 def _promise(subject: Subject, promise: Any) -> None:
     """A promise about what is not measured could never be met."""
-    section = subject.recipe.eval
-    compared = section.policies
-    pairs = [" - ".join(parse_pair(text, compared)) for text in section.pairs]
-    if promise.policy is not None and compared and promise.policy not in compared:
+    section, compared = subject.recipe.eval, subject.recipe.evaluated(subject.spec)
+    pairs = chosen_pairs(compared, [parse_pair(text, compared) for text in section.pairs] or None)
+    if promise.policy is not None and promise.policy not in compared:
         raise ConfigError(
-            f"the promise {promise.text!r} is about {promise.policy!r}, which eval.policies does not name"
+            f"the promise {promise.text!r} is about {promise.policy!r}, which is not evaluated; name it in eval.policies"
         )
-    if promise.pair is not None and promise.pair not in pairs:
+    if promise.pair is not None and promise.pair not in [f"{a} - {b}" for a, b in pairs]:
         raise ConfigError(
-            f"the promise {promise.text!r} is about the pair {promise.pair!r}, which eval.pairs does not name"
+            f"the promise {promise.text!r} is about the pair {promise.pair!r}, which is not compared; name it in eval.pairs"
         )
     if promise.condition not in (section.conditions or subject.spec.conditions):
         raise ConfigError(f"the promise {promise.text!r} is about {promise.condition!r}, which is not evaluated")
@@ -172,11 +173,11 @@ def _for_nano(recipe: Recipe, rate: float, limit: float) -> list[Finding]:
     if rate > limit:
         what = "all weights" if recipe.grpo.lora is None else "adapters"
         findings.append(failed(f"a rate of {rate:g} spoils {what} of a trained model", f"stay below {limit:g}"))
-    if recipe.sft.lr > _SFT_RATE:
+    if recipe.teach.enabled and recipe.sft.lr > _SFT_RATE:
         way = "set sft.lr to 1e-5, or to 1e-4 with lora"
         findings.append(failed(f"sft.lr {recipe.sft.lr:g} spoils a trained model", way))
-    for stage, optimizer in (("sft", recipe.sft.optimizer), ("grpo", recipe.grpo.optimizer)):
-        if optimizer == "muon":
+    for stage in ("sft", "grpo") if recipe.teach.enabled else ("grpo",):
+        if getattr(recipe, stage).optimizer == "muon":
             way = f"set {stage}.optimizer to adamw and {stage}.lr to 1e-5"
             findings.append(failed(f"{stage}.optimizer muon is for models that are trained from nothing", way))
     return findings
