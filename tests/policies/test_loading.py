@@ -13,7 +13,7 @@ from tiny_models import starts
 
 from gradus.core import ConfigError, Observation, Request
 from gradus.policies.local.folders import find_model
-from gradus.policies.local.loading import load_model
+from gradus.policies.local.loading import _dtype, load_model
 from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
@@ -95,6 +95,12 @@ def test_dtype(model_folder: Folder):
     )
     with pytest.raises(ConfigError, match="dtype must be"):
         load_model(model_folder("llama"), dtype="int8")
+
+
+def test_a_card_without_bfloat16_gets_float16(monkeypatch):
+    """A T4 was given bfloat16, which it emulates many times more slowly."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert _dtype("auto", torch.device("cuda")) == torch.float16
 
 
 def test_a_device_that_is_not_there_is_said(model_folder: Folder):

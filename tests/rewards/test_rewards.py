@@ -247,6 +247,8 @@ def test_rewards_by_name(tmp_path: Path) -> None:
         ("corectness", {}, "known are correctness"),
         ("format", {"limit": 3}, "takes no settings"),
         ("length", {"limt": 3}, "unexpected keyword"),
+        ("json_schema", {}, "its settings in a recipe are schema, name"),
+        ("json:loads", {"text": 3}, "its settings in a recipe are s, cls"),
         ("no_such_module:f", {}, "no module"),
         ("json:no_such", {}, "no attribute 'no_such'"),
         ("nowhere.py:f", {}, "no file"),

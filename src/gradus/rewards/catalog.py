@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -106,10 +107,7 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
             if settings:
                 raise ConfigError(f"reward {name!r} takes no settings, got {', '.join(settings)}")
             return BUILT_IN[name]
-        try:
-            return BUILT_IN[name](**settings)
-        except TypeError as error:
-            raise ConfigError(f"reward {name!r}: {error}") from error
+        return _made(name, BUILT_IN[name], settings)
     if (given := _GIVEN.get(name)) is not None:
         return given
     if ":" not in name:
@@ -120,8 +118,15 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
     own: Any = import_object(name, "reward")
     if not callable(own):
         raise ConfigError(f"reward {name!r} is a {type(own).__name__}, expected a function")
-    function: Any = own(**settings) if settings else own
-    return function
+    return _made(name, own, settings) if settings else own
+
+
+def _made(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> RewardFunction:
+    try:
+        return make(**settings)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(make).parameters)
+        raise ConfigError(f"reward {name!r}: {error}; its settings in a recipe are {known}") from error
 
 
 def register_reward(function: RewardFunction) -> str:

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from threading import get_native_id
@@ -27,6 +28,9 @@ from gradus.core import ConfigError
 T = TypeVar("T")
 
 _LONGEST_WAIT = 10.0  # seconds
+_SLOWEST = timedelta(
+    hours=6
+)  # that the others wait for a process: torch's ten minutes are less than some rollouts take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ def world() -> World:
 
     _check_launch()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true" or not torch.cuda.is_available()
-    state = PartialState(cpu=use_cpu)
+    state = PartialState(cpu=use_cpu, timeout=_SLOWEST)
     if state.distributed_type == DistributedType.NO:
         return World()
     atexit.register(_leave, state)
