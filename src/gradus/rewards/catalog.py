@@ -118,7 +118,8 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
     own: Any = import_object(name, "reward")
     if not callable(own):
         raise ConfigError(f"reward {name!r} is a {type(own).__name__}, expected a function")
-    return _made(name, own, settings) if settings else own
+    function: Any = _made(name, own, settings) if settings else own
+    return function
 
 
 def _made(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> RewardFunction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 from gradus.core import Environment, EnvironmentSpec, Observation
@@ -23,20 +24,24 @@ class SessionSlots:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.taken = 0
+        self._lock = Lock()  # connections may be handled in threads
 
     def take(self) -> None:
         """Take a place, or say that there is none; the client may ask again on the same connection."""
-        if self.taken >= self.capacity:
-            raise WireError(
-                "CAPACITY_REACHED",
-                f"all {self.capacity} sessions are in use; close one, try again, or start the server with more (--sessions)",
-                {"active_sessions": self.taken, "max_sessions": self.capacity},
-            )
-        self.taken += 1
+        with self._lock:
+            if self.taken < self.capacity:
+                self.taken += 1
+                return
+        raise WireError(
+            "CAPACITY_REACHED",
+            f"all {self.capacity} sessions are in use; close one, try again, or start the server with more (--sessions)",
+            {"active_sessions": self.capacity, "max_sessions": self.capacity},
+        )
 
     def leave(self) -> None:
         """Give a place back."""
-        self.taken -= 1
+        with self._lock:
+            self.taken -= 1
 
 
 class Session:
