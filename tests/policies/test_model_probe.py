@@ -110,7 +110,7 @@ def test_positions_that_change_with_the_length_end_at_the_original_length(tmp_pa
 
 def test_the_shape_of_a_model_without_attention_is_read(tmp_path: Path):
     shape = read_shape(make_model("mamba", tmp_path / "mamba"))
-    assert (shape.heads, shape.kv) == (0, 0)
+    assert (shape.kv_heads, shape.kv) == (0, 0)
     assert shape.parameters > 0
 
 
