@@ -163,6 +163,14 @@ def test_a_grader_that_ends_its_process_at_its_first_call_leaves_nothing_open():
     scorer.close()
 
 
+@pytest.mark.usefixtures("many_open_files")
+def test_a_grader_is_asked_by_a_process_with_many_open_files():
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_sound))
+    (score,) = scorer.score([(scorer.subject.tasks[0], "none")])
+    scorer.close()
+    assert (score.value, score.error) == (0.0, None)
+
+
 def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):
     scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(2), judge=lambda task, answer: eval(answer) and 1.0))
     if not scorer.can_confine():

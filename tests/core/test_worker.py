@@ -1,7 +1,6 @@
 """Calls in another process: results, errors, limits of time and memory."""
 
 import os
-import resource
 import signal
 from pathlib import Path
 
@@ -50,18 +49,9 @@ def test_what_takes_too_much_is_cut_off_and_the_next_call_works(worker: Worker, 
     assert worker.call("add", a=1, b=1) == 2
 
 
+@pytest.mark.usefixtures("many_open_files")
 def test_a_worker_answers_a_process_with_many_open_files(worker: Worker) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= hard < 2048:
-        pytest.skip("this machine allows fewer open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-    try:
-        assert worker.call("add", a=2, b=3) == 5
-    finally:
-        for number in opened:
-            os.close(number)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert worker.call("add", a=2, b=3) == 5
 
 
 def test_hashes_are_the_same_in_every_process(tmp_path: Path) -> None:

@@ -235,8 +235,10 @@ def _read(pipe: int, patience: float) -> Any:
 
 def _read_bytes(pipe: int, size: int, deadline: float) -> bytes:
     data = b""
+    waiting = select.poll()  # select() takes no file beyond the 1,024th
+    waiting.register(pipe, select.POLLIN)
     while len(data) < size:
-        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise TimeoutError
         chunk = os.read(pipe, size - len(data))
         if not chunk:
