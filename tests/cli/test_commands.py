@@ -267,6 +267,16 @@ def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, sa
     assert f"next: gradus {says}" in gradus("run", "shop")
 
 
+def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch):
+    """The audit and the table of regraded episodes were about jsonl:rows.jsonl."""
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"question": f"{number} + 1?", "answer": str(number + 1)}) for number in range(40)]
+    Path("rows[x].jsonl").write_text("\n".join(rows), encoding="utf-8")
+    gradus("teach", "rows[x].jsonl", "--policy", "gold", "-n", "6", "--out", "t.jsonl")
+    assert "jsonl:rows[x].jsonl" in gradus("regrade", "t.jsonl", "--grader", "format-only")
+    assert "jsonl:rows[x].jsonl" in gradus("audit", "rows[x].jsonl", "-n", 4, "--budget", 1152, expect=None)
+
+
 @pytest.mark.parametrize("command", ["teach", "eval"])
 def test_help_cuts_no_name_at_80_columns(command):
     """`--max-new-toke…` stood there, beside a column of `<list[str]>`."""

@@ -221,7 +221,7 @@ class Forecast(Shown):
 
         from gradus.planning.forecast import as_rows
 
-        title = f"{self.plan.model.name} on {self.plan.hardware.name}"
+        title = Text(f"{self.plan.model.name} on {self.plan.hardware.name}")
         table = Table(title=title, box=None, show_header=False, title_justify="left")
         for row in as_rows(self.plan):
             table.add_row(*row)

@@ -156,12 +156,13 @@ class Regraded(Shown):
     def tables(self) -> Sequence[Any]:
         """The means, and the pairs."""
         from rich.table import Table
+        from rich.text import Text
 
         from gradus.stats import format_number
 
         summary, weights = self.to_json(), self.spec.grader(self.grader).weights
         names = sorted({each.reward.grader for each in self.before if each.reward})
-        table = Table(title=f"{len(self.episodes)} episodes of {self.spec.name}", box=None)
+        table = Table(title=Text(f"{len(self.episodes)} episodes of {self.spec.name}"), box=None)
         table.add_column("reward under")
         table.add_column("mean", justify="right")
         stored = ", ".join(f"{name} (as stored)" if name == self.grader else name for name in names)
@@ -193,6 +194,7 @@ class Regraded(Shown):
 def _compared_table(condition: str, stored: Mapping[str, Any]) -> Any:
     """Each policy's figures and each difference, a line for a figure, so that it fits 80 columns."""
     from rich.table import Table
+    from rich.text import Text
 
     from gradus.stats import format_interval
 
@@ -202,7 +204,7 @@ def _compared_table(condition: str, stored: Mapping[str, Any]) -> Any:
             for figure, each in figures.items():
                 if isinstance(each, Mapping) and isinstance(each.get("mean"), float):
                     wins = f"{each['wins']} of {each['episodes']}" if kind == "pairs" else ""
-                    table.add_row(name, figure, format_interval(each, signed=kind == "pairs"), wins)
+                    table.add_row(Text(name), figure, format_interval(each, signed=kind == "pairs"), wins)
     return table
 
 
@@ -282,7 +284,8 @@ def play(
     if (true_reward := episode.metrics.get("true_reward")) is not None:
         console.print(f"{spec.true_reward_name}: [bold]{true_reward:+.2f}[/bold]")
     given = environment if isinstance(environment, str) else spec.name
-    console.print(f"compare: gradus eval {shlex.quote(given)} --policy {','.join(list(spec.policies)[:3])}")
+    compare = f"compare: gradus eval {shlex.quote(given)} --policy {','.join(list(spec.policies)[:3])}"
+    console.print(compare, markup=False)  # brackets in a file's name are no markup
     return episode
 
 

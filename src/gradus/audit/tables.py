@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from gradus.audit.result import AuditResult
 from gradus.stats import format_interval
@@ -28,21 +29,15 @@ def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
 
 
 def tables(result: AuditResult) -> list[Any]:
-    """The policies, then the checks, as rich renderables."""
-    title = f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes"
+    """The policies, then the checks, as rich renderables. Brackets in names, answers and intervals are no markup."""
+    title = Text(f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes")
     policies = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
     for row in point_rows(result):
-        policies.add_row(*row)
+        policies.add_row(*map(Text, row))
     checks = Table(title="checks", box=None, title_justify="left", padding=(0, 2, 1, 0))
     checks.add_column("check", no_wrap=True)
     checks.add_column("", no_wrap=True)
     checks.add_column("evidence", overflow="fold")
     for check, row in zip(result.checks, check_rows(result), strict=True):
-        style = STYLES[check.status]
-        checks.add_row(row[0], f"[{style}]{row[1]}[/]", _escaped(row[2]))
+        checks.add_row(row[0], Text(row[1], style=STYLES[check.status]), Text(row[2]))
     return [policies, checks]
-
-
-def _escaped(text: str) -> str:
-    """Brackets of intervals are not markup."""
-    return text.replace("[", r"\[")
