@@ -17,6 +17,7 @@ from gradus.core import Action, ConfigError, Observation, child_rng
 from gradus.evaluation import compare, compare_seeds, evaluate
 from gradus.reports import all_tables
 from gradus.reports.score_tables import score_tables
+from gradus.rollouts import roll_out
 from gradus.stats import mean_interval, paired_difference, pass_at_k
 
 
@@ -198,10 +199,12 @@ def test_progress_is_told_to_the_end():
     assert ("main · random", 4, 4) in told
 
 
-def test_a_metric_may_not_take_a_reserved_name():
-    spec = replace(SPEC, metrics=lambda episode: {"failed": 1.0})
-    with pytest.raises(ConfigError, match="metrics called failed"):
-        evaluate(spec, _policies("random"), conditions=["main"], episodes=2)
+@pytest.mark.parametrize("name", ["failed", "usage", "invalid_actions"])
+def test_a_metric_may_not_take_a_reserved_name(name):
+    """The first was refused after the training, the others were lost."""
+    spec = replace(SPEC, metrics=lambda episode: {name: 1.0})
+    with pytest.raises(ConfigError, match=f"metrics called {name}"):
+        roll_out(spec, _policies("random")["random"], spec.tasks("main", 2), grader=spec.grader())
 
 
 def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass():

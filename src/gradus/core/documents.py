@@ -5,13 +5,14 @@ An undefined figure is None. What is read is checked as the record that it shoul
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeVar, cast
 
 from typing_extensions import TypedDict
 
-from gradus.core.errors import StorageError
+from gradus.core.errors import ConfigError, StorageError
 from gradus.core.files import read_json
 
 if TYPE_CHECKING:
@@ -19,6 +20,30 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 T = TypeVar("T")
+_FIGURES = frozenset(  # of a policy in results.json, beside its metrics
+    {
+        "reward",
+        "actions",
+        "components",
+        "curves",
+        "episodes",
+        "failed",
+        "failures",
+        "first_failure",
+        "invalid_actions",
+        "truncated",
+        "ungraded",
+        "usage",
+    }
+)
+
+
+def check_metrics(environment: str, names: Iterable[str]) -> None:
+    """Raise ConfigError for metrics whose names are other figures of the results."""
+    if clash := _FIGURES.intersection(names):
+        raise ConfigError(
+            f"{environment} has metrics called {', '.join(sorted(clash))}; these names are taken, rename them"
+        )
 
 
 class Mean(TypedDict):

@@ -11,26 +11,12 @@ from dataclasses import dataclass, replace
 from math import fsum, isfinite
 from typing import Any, TypeVar
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
-from gradus.core.documents import Mean, PairedMean
+from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Turn
+from gradus.core.documents import Mean, PairedMean, check_metrics
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
 
 _DIGITS = 6
 _MOST_ACTIONS = 20  # different ones; beyond, answers are texts and no choice among actions
-_RESERVED = frozenset(
-    {
-        "reward",
-        "actions",
-        "components",
-        "curves",
-        "episodes",
-        "failed",
-        "first_failure",
-        "ungraded",
-        "truncated",
-        "failures",
-    }
-)
 _LONG = 300  # characters of a failure's message
 
 T = TypeVar("T")
@@ -62,10 +48,7 @@ class Figures:
         ``pass_k``: for each k a figure ``pass@k``.
         """
         names = dict.fromkeys(name for episode in episodes for name in episode.metrics if name != "true_reward")
-        if clash := _RESERVED & set(names):
-            raise ConfigError(
-                f"{spec.name} has metrics called {', '.join(sorted(clash))}; these names are taken, rename them"
-            )
+        check_metrics(spec.name, names)
         plain: dict[str, Values] = {
             "reward": [episode.reward.value if episode.reward else None for episode in episodes],
             "true_reward": [_number(episode.metrics.get("true_reward")) for episode in episodes],

@@ -8,6 +8,7 @@ from math import fsum, isclose
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
+from gradus.core.documents import check_metrics
 from gradus.core.files import storable, whole_characters
 from gradus.rollouts.received import LARGEST_REWARD
 
@@ -99,6 +100,7 @@ def _metrics(spec: EnvironmentSpec, episode: Episode) -> dict[str, float | None]
     metrics: dict[str, float | None] = dict(episode.reward.metrics) if episode.reward else {}
     metrics.update(_call_counts(episode) if episode.tools else {})
     metrics.update(spec.metrics(episode) if spec.metrics else {})
+    check_metrics(spec.name, metrics)  # an evaluation would say so after the training
     metrics["true_reward"] = spec.true_reward(episode)
     return storable(metrics)
 
