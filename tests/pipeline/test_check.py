@@ -334,6 +334,17 @@ def test_a_run_asks_the_hub_for_the_size_of_its_model_and_a_check_does_not(
     assert first == second
 
 
+def test_a_hub_that_cannot_be_reached_ends_a_run_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on with the settings for an unknown size, and asked the hub once more for each stage."""
+
+    def read(name: str, *, local_files_only: bool) -> Any:
+        raise OSError("not in the cache" if local_files_only else "We couldn't connect")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", read)
+    with pytest.raises(ConfigError, match="We couldn't connect"):
+        make_recipe("arithmetic", model="somebody/some-model")
+
+
 def test_a_plan_reads_the_config_of_a_model_that_is_named(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a fresh machine it asked for --online, which `gradus plan` and `gradus run --memory` do not have."""
     asked: list[bool] = []

@@ -16,7 +16,6 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -147,11 +146,15 @@ def _for_given_model(table: dict[str, Any], model: str | None, *, online: bool) 
 def _parameters(model: str, *, online: bool) -> int | None:
     """How many parameters a model has, by its config; None if that is not at hand.
 
-    A run asks the hub: it would else have other settings when it is resumed, for its model is on this disk by then.
+    A run asks the hub: it would else have other settings when it is resumed, for its model is on this disk by then. Raises ConfigError
+    if the hub does not have the model, or cannot be reached.
     """
     for asked in (False, True) if online and is_hub_name(model) else (False,):
-        with suppress(ConfigError):
+        try:
             return read_shape(find_model(model) or model, online=asked).parameters
+        except ConfigError as error:
+            if asked and isinstance(error.__cause__, OSError):
+                raise
     return None
 
 

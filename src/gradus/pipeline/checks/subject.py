@@ -145,9 +145,10 @@ class Subject:
             return kind.from_pretrained(source, local_files_only=not self.online)
         except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
             first = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+            lookup = "" if self.online else "; a name on the hub is looked up with --online"
             raise ConfigError(
                 f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "
-                "config.json, weights and tokenizer files; a name on the hub is looked up with --online"
+                f"config.json, weights and tokenizer files{lookup}"
             ) from error
 
 
