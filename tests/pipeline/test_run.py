@@ -94,6 +94,16 @@ def test_base_is_the_model_that_the_run_began_with(run):
         gradus.evaluate(["heuristic", "base"], env="rhythm", episodes=3)
 
 
+def test_what_reads_a_run_ends_with_the_next_command(run):
+    attach(app)
+    again = f"other={run}"
+    for words, following in (
+        (["report", str(run)], f"next: gradus show {run} --last"),
+        (["compare", str(run), again], f"next: gradus compare {run} {again} --report compare.html"),
+    ):
+        assert CliRunner().invoke(app, words).stderr.splitlines()[-1] == following
+
+
 def test_the_recipe_that_was_stored_makes_the_same_run(run):
     again = load_recipe(None, path=run / "recipe.toml")
     assert again.model_dump() == recipe().model_dump()
