@@ -88,7 +88,8 @@ def evaluate(
     """Roll out policies on the same seeds and compare them, with intervals.
 
     ``policies`` and ``against``: names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy
-    objects, several of them, a mapping from the name to show, or ``all`` scripted ones; names must differ. ``pairs``: as ``(a, b)`` or ``"a-b"``. ``env`` may be left out if a run is among them.
+    objects, several of them, a mapping from the name to show, or ``all`` scripted ones; names must differ. ``base`` is the model that the run
+    among them began with. ``pairs``: as ``(a, b)`` or ``"a-b"``. ``env`` may be left out if a run is among them.
     ``samples``: episodes of each task. ``pass_k``: for each k the chance that one of k samples passes, as the figure ``pass@k``.
     ``sampling``: ``temperature`` (0 is greedy), ``max_new_tokens`` and ``keep_history`` of models, if not as they were trained.
 
@@ -134,7 +135,7 @@ def evaluate(
 def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
     from gradus.pipeline.evaluate import scripted_names
-    from gradus.pipeline.policies import make_policy
+    from gradus.pipeline.policies import base_policy, make_policy
     from gradus.policies.local.shelf import ModelShelf
 
     named = _named(
@@ -144,12 +145,24 @@ def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str
         )
     )
     shelf = ModelShelf()
-    return {
-        name: make_policy(spec, path_text("policy", each), shelf=shelf, **options)
-        if isinstance(each, str | Path | Run)
-        else each
-        for name, each in named.items()
-    }
+    made: dict[str, Policy] = {}
+    for name, each in named.items():
+        if not isinstance(each, str | Path | Run):
+            made[name] = each
+        elif each == "base" and "base" not in spec.policies and (run := _begun(named.values())) is not None:
+            made[name] = base_policy(spec, run, shelf=shelf, **options)
+        else:
+            made[name] = make_policy(spec, path_text("policy", each), shelf=shelf, **options)
+    return made
+
+
+def _begun(policies: Iterable[Any]) -> Path | None:
+    """The folder of the one run among the policies, that of its first seed if it has several; None if there is no such run."""
+    folders = [Path(each) for each in policies if isinstance(each, str | Path | Run)]
+    runs = [folder for folder in folders if (folder / "recipe.toml").is_file()]
+    if len(runs) != 1:
+        return None
+    return next((run.folder for run in Run(runs[0]).seeds.values()), runs[0])
 
 
 def _pair(given: Any, names: list[str]) -> tuple[str, str]:

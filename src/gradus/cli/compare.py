@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import JSON
-from gradus.cli.output import note, show
+from gradus.cli.output import next_command, note, same, show
 
 
 def command(
@@ -28,3 +28,5 @@ def command(
     show(result, json_file)
     if report is not None:
         note(f"report: {result.report(report)}")
+    else:
+        next_command("compare", *runs, *same("policy"), "--report", "compare.html")

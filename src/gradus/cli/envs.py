@@ -46,7 +46,8 @@ def _one(name: str, json_file: str | None) -> None:
     console = Console()
     console.print(Text.assemble((about["name"], "bold"), f"  {about['summary']}"))
     teacher = about["teacher"] or "none"
-    console.print(Text(f"true reward: {about['true_reward']}; at most {about['turns']} turns; teacher: {teacher}"))
+    turns = "one turn" if about["turns"] == 1 else f"at most {about['turns']} turns"
+    console.print(Text(f"true reward: {about['true_reward']}; {turns}; teacher: {teacher}"))
     for title in ("graders", "conditions"):
         console.print(f"[bold]{title}[/bold]")
         for key, text in about[title].items():

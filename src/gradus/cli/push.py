@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gradus.cli.output import next_command, same
+
 
 def command(
     source: Path = typer.Argument(..., help="A model folder, a run folder, or a .jsonl file of episodes."),
@@ -29,3 +31,4 @@ def command(
         if file.text is not None:
             typer.echo(f"\n--- {file.path} ---\n{file.text}")
     typer.echo("dry run: nothing was uploaded")
+    next_command("push", source, repository, *same("public", "endpoint"))

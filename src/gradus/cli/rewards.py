@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import Command
-from gradus.cli.output import json_text
+from gradus.cli.output import json_text, next_command, same
 
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
@@ -18,6 +18,7 @@ def list_rewards() -> None:
     from gradus import api
 
     api.list_rewards().show()
+    next_command("rewards", "try", "-c", "<reasoning> 2 + 2 </reasoning> <answer> 4 </answer>", "--answer", 4)
 
 
 @app.command("try", cls=Command)
@@ -56,3 +57,5 @@ def try_(
             typer.echo("give it with --answer", err=True)
     if tried.tryout.errors:
         raise typer.Exit(1)
+    if not as_json:
+        next_command("audit", "arithmetic", *same("reward"), why="or your own rows.jsonl")

@@ -22,6 +22,7 @@ class PersonPolicy:
         for episode in episodes:
             self.console.rule("the rules")
             self.console.print(episode.system_prompt, markup=False)
+            self.console.print("Ctrl-C ends it.", style="dim")
             self.console.rule()
         return self
 

@@ -87,6 +87,34 @@ def make_policy(
     return ShelvedPolicy(shelf, path, load, policy, name=label or name)
 
 
+def base_policy(
+    spec: EnvironmentSpec,
+    folder: Path,
+    *,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
+    keep_history: bool | None = None,
+    shelf: ModelShelf,
+) -> Policy:
+    """The model that the run in ``folder`` began with, with the template and the sampling of the run."""
+    from gradus.pipeline.recipe_files import load_recipe
+    from gradus.pipeline.training_stages import base_model
+    from gradus.policies.local.loading import check_source, load_model
+    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ShelvedPolicy
+
+    recipe = load_recipe(None, path=folder / "recipe.toml")
+    path, template, grpo = base_model(recipe, folder), recipe.template(), recipe.grpo
+    if keep_history is not None:
+        template["keep_history"] = keep_history
+    check_source(path)
+    options = {"attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
+    load = partial(load_model, path, **options, **template)
+    sampling = grpo.sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+    make = partial(LocalPolicy, sampling=sampling, name="base", grammar=spec.language.grammar)
+    return ShelvedPolicy(shelf, path, load, make, name="base")
+
+
 def _remote(model: str, settings: Mapping[str, Any]) -> Policy:
     from gradus.policies.remote.client import Price
     from gradus.policies.remote.policy import RemotePolicy

@@ -157,7 +157,9 @@ def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     if winners:
         if (best.unearned["low"] or 0.0) <= LEAST:
-            told = f"{best.operator} earns {_between(best.above_silence)} of the range more than silence"
+            told = (
+                f"{best.operator} earns {_between(best.above_silence)} of the range more than silence and lucky guesses"
+            )
         evidence = f"{told}, e.g. {best.example['answer']!r}; {len(winners)} of {tried} answers without the task pay"
         return Check(name=name, status="fail", evidence=evidence, measured=measured)
     if open_rates:

@@ -101,7 +101,7 @@ def split_items(
     if not kept or not held_out:
         raise ConfigError(
             f"{name} has {len(kept)} rows to train on and {len(held_out)} held out; expected some of both, "
-            "give more rows, or a second file with test="
+            f"give more rows, or a second file, as in {name.partition('?')[0]}?test=FILE"
         )
     splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out, "harder": _longest(held_out)}
     return TableTasks(name, splits, system_prompt=system_prompt)
@@ -189,6 +189,9 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
     reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
     try:
+        names = reader.fieldnames or ()
+        if twice := next((name for name in names if name and names.count(name) > 1), None):
+            raise StorageError(f"{path} has two columns called {twice!r}; give each a name of its own")
         for row in reader:
             if None in row:
                 raise StorageError(f"{path} line {reader.line_num} has more cells than the header has columns")

@@ -26,7 +26,7 @@ def make_graders() -> dict[str, Grader]:
         "format-only": grader_of(
             Rewards([(strict_format, 1.0), (incremental_format, 1.0)]),
             name="format-only",
-            summary="rewards tags and not for answers: an example of what an audit must refuse",
+            summary="rewards tags and not answers: an example of what an audit must refuse",
             range=(-0.5, 2.0),
         ),
     }

@@ -161,7 +161,7 @@ def knobs(subject: Subject) -> list[Finding]:
         way = (
             more
             if most > episodes
-            else f"there are no more than {most} tasks: bring more rows, or hold out a file (test=FILE)"
+            else f"there are no more than {most} tasks: bring more rows, or hold out a file (PATH?test=FILE)"
         )
         findings.append(warned(f"{episodes} episodes a condition prove little", way))
     return findings or [passed("nothing unusual")]
