@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,14 @@ def test_the_seed_decides_the_weights_and_leaves_torch_alone(tmp_path: Path):
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_threads_do_not_draw_from_each_others_seeds(tmp_path: Path):
+    """A run beside another one in the same process began with other weights, and ended with other figures."""
+    with ThreadPoolExecutor(8) as pool:
+        made = pool.map(lambda n: make_nano(tmp_path / str(n), VOCABULARY, SMALL, seed=n % 2), range(16))
+    weights = [(folder / "model.safetensors").read_bytes() for folder in made]
+    assert len(set(weights[0::2])) == len(set(weights[1::2])) == 1
 
 
 def test_where_a_model_looks_first_is_kept_with_it(tmp_path: Path):
