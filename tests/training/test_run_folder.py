@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from gradus.training.run.checkpoints import (
     save_weights,
 )
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information, has_zero_variance
 from gradus.training.sft_config import SftConfig
@@ -145,6 +147,12 @@ def test_best_weights_that_cannot_be_written_or_read_are_named(tmp_path: Path, m
     with pytest.raises(StorageError, match=r"could not write .*No space left"):
         save_weights(path, model)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_ctrl_c_in_the_last_step_is_not_lost() -> None:
+    """A run went on with its evaluation as if nobody had pressed it."""
+    with pytest.raises(KeyboardInterrupt), Interrupt():
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_the_newest_checkpoint_is_that_of_the_latest_step(tmp_path: Path) -> None:
