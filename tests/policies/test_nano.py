@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from transformers import PreTrainedModel
 
 from gradus.core import ConfigError, StorageError, Vocabulary
 from gradus.policies.local.loading import load_model
@@ -100,6 +102,25 @@ def test_the_seed_decides_the_weights_and_leaves_torch_alone(tmp_path: Path):
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_threads_do_not_draw_from_each_others_seeds(tmp_path: Path):
+    """A run beside another one in the same process began with other weights, and ended with other figures."""
+    with ThreadPoolExecutor(8) as pool:
+        made = pool.map(lambda n: make_nano(tmp_path / str(n), VOCABULARY, SMALL, seed=n % 2), range(16))
+    weights = [(folder / "model.safetensors").read_bytes() for folder in made]
+    assert len(set(weights[0::2])) == len(set(weights[1::2])) == 1
+
+
+def test_threads_that_load_leave_heads_tied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They said that weights were missing, or left transformers unable to tie heads as long as the process lived."""
+    tie = PreTrainedModel.tie_weights
+    monkeypatch.setattr(PreTrainedModel, "tie_weights", tie)  # put back what a failure would leave
+    folder = make_nano(tmp_path / "model", VOCABULARY, SMALL)
+    with ThreadPoolExecutor(8) as pool:
+        models = [loaded.model for loaded in pool.map(load_model, [folder] * 16)]
+    assert all(model.lm_head.weight is model.model.embed_tokens.weight for model in models)
+    assert PreTrainedModel.tie_weights is tie
 
 
 def test_where_a_model_looks_first_is_kept_with_it(tmp_path: Path):

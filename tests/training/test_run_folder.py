@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from safetensors import SafetensorError
 
 from gradus.core import ConfigError, Episode, Group, Reward, StopReason, StorageError, Task
 from gradus.core.files import write_folder, write_text
@@ -23,10 +25,12 @@ from gradus.training.run.checkpoints import (
     Checkpoint,
     latest_checkpoint,
     load_checkpoint,
+    load_weights,
     save_checkpoint,
     save_weights,
 )
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen, spark
 from gradus.training.run.step_metrics import answer_information, has_zero_variance
 from gradus.training.sft_config import SftConfig
@@ -122,6 +126,33 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     (newest / "state.json").write_text("[]")
     with pytest.raises(StorageError, match=r"not a checkpoint's"):
         load_checkpoint(newest, model, optimizer)
+
+
+def test_best_weights_that_cannot_be_written_or_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ended in a traceback of safetensors."""
+    model = torch.nn.Linear(3, 2)
+    path = tmp_path / "best-000002.safetensors"
+    with pytest.raises(StorageError, match=r"could not read the best weights in .*best-000002"):
+        load_weights(path, model)
+    save_weights(path, model)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StorageError, match=r"could not read the best weights in .*best-000002"):
+        load_weights(path, model)
+
+    def full(*_: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("gradus.training.run.checkpoints.save_file", full)
+    with pytest.raises(StorageError, match=r"could not write .*No space left"):
+        save_weights(path, model)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_ctrl_c_in_the_last_step_is_not_lost() -> None:
+    """A run went on with its evaluation as if nobody had pressed it."""
+    with pytest.raises(KeyboardInterrupt), Interrupt():
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_the_newest_checkpoint_is_that_of_the_latest_step(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
+from weakref import WeakSet
 
 from gradus.core.errors import StorageError
 from gradus.core.files import clear_half_written
@@ -20,6 +21,8 @@ class FolderLock:
 
     Raises StorageError if another holds it; the message says who.
     """
+
+    _mine: ClassVar[WeakSet[FolderLock]] = WeakSet()
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,11 +43,14 @@ class FolderLock:
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]})")
         self._file.flush()
+        self._mine.add(self)
         clear_half_written(folder)
 
     @staticmethod
     def held_here(folder: Path) -> bool:
-        """Whether this process holds a folder that could not be locked."""
+        """Whether this process holds a folder that could not be locked. The number alone does not say so: each container counts its own."""
+        if not any(lock.folder.resolve() == folder.resolve() for lock in FolderLock._mine):
+            return False
         try:
             return (folder / _NAME).read_text(encoding="utf-8").startswith(f"process {os.getpid()} ")
         except OSError:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from gradus.core import ConfigError
+from gradus.policies.local.draws import ONE_AT_A_TIME
 from gradus.policies.local.folders import adapter_base, check_model_source
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
@@ -149,17 +150,21 @@ def context_length(config: Any) -> int | None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without transformers' progress bars, which would break the screen of whoever calls, and what bitsandbytes recommends."""
+    """Without transformers' progress bars, which would break the screen of whoever calls, and what bitsandbytes recommends.
+
+    One thread at a time: transformers changes what all of them share.
+    """
     from transformers.utils import logging
 
-    getLogger("bitsandbytes").setLevel(ERROR)
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+    with ONE_AT_A_TIME:
+        getLogger("bitsandbytes").setLevel(ERROR)
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            if shown:
+                logging.enable_progress_bar()
 
 
 def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -232,7 +237,7 @@ def _with_adapter(model: Any, adapter: str) -> Any:
 
     if not (Path(adapter) / "adapter_config.json").is_file():
         raise ConfigError(f"there is no adapter_config.json in {adapter}, so it is no LoRA folder; check the path")
-    with warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
+    with quiet_transformers(), warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         return PeftModel.from_pretrained(model, adapter)
 

@@ -210,6 +210,8 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    from gradus.policies.local.draws import torch_seeded
+
     shape = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
@@ -226,8 +228,7 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         pad_token_id=tokenizer.backend_tokenizer.token_to_id(PAD),
         bos_token_id=None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(child_seed(seed, "nano") % 2**63)
+    with torch_seeded(child_seed(seed, "nano")):
         model: Any = LlamaForCausalLM(shape)
         with torch.no_grad():
             model.model.embed_tokens.weight.mul_(config.embedding_std / shape.initializer_range)

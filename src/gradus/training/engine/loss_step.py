@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
+from gradus.policies.local.draws import torch_seeded
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.training.data.microbatches import MicroBatch
@@ -128,9 +129,8 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
     wanted = PeftConfig(
         r=config.rank, lora_alpha=config.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch_seeded(child_seed(seed, "lora")), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers in words that are being renamed
-        torch.manual_seed(child_seed(seed, "lora") % 2**63)
         try:
             return get_peft_model(model, wanted)
         except ValueError as error:

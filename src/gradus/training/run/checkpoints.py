@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -126,13 +127,22 @@ def save_weights(path: Path, model: nn.Module) -> None:
     weights = _gather_weights(model)
     if world().main:
         with replacing(path) as aside:
-            save_file(weights, aside)
+            try:
+                save_file(weights, aside)
+            except SafetensorError as error:  # its only word for a full disk
+                raise OSError(str(error)) from error
     barrier()
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Put the weights of :func:`save_weights` back. Raises StorageError if they do not fit."""
-    _put_weights(load_file(path), model, path)
+    """Put the weights of :func:`save_weights` back. Raises StorageError if they are gone or damaged, or do not fit."""
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"could not read the best weights in {path}: {error}; restore the file, or begin again in another folder"
+        ) from error
+    _put_weights(weights, model, path)
 
 
 def _gather_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -29,6 +29,10 @@ class Interrupt:
     ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+        if (
+            kind is None and self.asked
+        ):  # it came in the last step: what follows the loop should not go on as if nothing was asked
+            raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
