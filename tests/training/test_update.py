@@ -52,10 +52,10 @@ def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[Trainin
     return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
 
 
-def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig) -> torch.Tensor:
+def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig, **options: Any) -> torch.Tensor:
     """Plain descent with lr 1 moves the weights by the gradient."""
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
-    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
+    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0, **options)
     moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]
     with torch.no_grad():
         for parameter, old in zip(loaded.model.parameters(), before, strict=True):
@@ -74,8 +74,9 @@ def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm:
         assert (cut - whole).abs().max() < 1e-5 * whole.abs().max()
 
 
-def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel) -> None:
-    settings = config(credit="episode", grad_clip=0)
+@pytest.mark.parametrize("algorithm", ["gradus", "grpo"])  # divided by tokens, by sequences
+def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel, algorithm: str) -> None:
+    settings = config(algorithm=algorithm, credit="episode", grad_clip=0)
     credited = played(loaded, settings)
     silent = [replace(one, advantages=torch.zeros(one.actions)) for one in credited[:5]]
     some_silent = [*silent, *credited[5:]]
@@ -248,6 +249,30 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
         reference=partial(nullcontext, reference),
     )
     assert far.figures["kl"] > 1e-4
+
+
+def test_entropy_and_divergence_are_means_over_all_tokens_of_the_step(loaded: LoadedModel, lamps_model: Path) -> None:
+    """Against the plain logits; tokens without an advantage count too."""
+    settings = config(grad_clip=0, sampling=SamplingConfig(max_new_tokens=4))
+    credited = played(loaded, settings)
+    credited[:5] = [replace(one, advantages=torch.zeros(one.actions)) for one in credited[:5]]
+    reference = load_model(lamps_model, device="cpu").model
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.1)
+    loss = torch.zeros(())
+    for one in credited:
+        own, other = (
+            model(one.ids[None]).logits[0][one.positions - 1].log_softmax(-1) for model in (loaded.model, reference)
+        )
+        entropy = -(own.exp() * own).sum()
+        distance = (own - other.detach()).gather(1, one.ids[one.positions][:, None]) ** 2 / 2
+        loss = loss + (0.2 * distance.sum() - 0.3 * entropy) / sum(each.actions for each in credited)
+    alone = torch.autograd.grad(loss, list(loaded.model.parameters()))
+    expected = gradient(loaded, credited, settings) + torch.cat([part.flatten() for part in alone])
+    both = settings.model_copy(update={"entropy_coef": 0.3, "kl_coef": 0.2})
+    got = gradient(loaded, credited, both, reference=partial(nullcontext, reference))
+    assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 def with_memory_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
