@@ -307,6 +307,10 @@ def test_immediate_terms_and_acts_keep_their_weights_in_the_reward():
     assert torch.isclose((scaled.sum(-1) ** 2).mean().sqrt(), torch.tensor(1.0, dtype=torch.float64))
 
 
+def test_rewards_that_differ_by_a_thousandth_are_told_apart():
+    assert (group_advantages(torch.tensor([1.0, 1.001]), torch.zeros(2, dtype=torch.int64), scale="none") != 0).all()
+
+
 def test_rewards_of_sixteen_bits_that_differ_are_told_apart():
     rewards = torch.tensor([1.0, 0.6, 0.9, 0.95], dtype=torch.bfloat16)
     assert group_advantages(rewards, torch.zeros(4, dtype=torch.int64), scale="none").abs().min() > 0.01

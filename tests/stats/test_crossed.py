@@ -76,6 +76,14 @@ def test_a_missing_value_is_missing_for_its_seed_alone():
         assert paired.p < 0.05
 
 
+def test_tasks_that_are_dealt_to_two_seeds_are_as_sure_as_one_seed_that_has_them_all():
+    dealt, whole = (
+        crossed_interval([[1.0, 5.0, None, None], [None, None, 2.0, 4.0]]),
+        mean_interval([1.0, 5.0, 2.0, 4.0]),
+    )
+    assert (dealt.low, dealt.high) == pytest.approx((whole.low, whole.high))
+
+
 def test_what_a_task_lacks_on_one_side_does_not_make_the_other_better():
     tasks = np.arange(20.0)
     hard_ones_failed = [[None if task > 9 + seed else task for task in tasks] for seed in range(3)]
