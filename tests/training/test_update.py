@@ -275,6 +275,35 @@ def test_entropy_and_divergence_are_means_over_all_tokens_of_the_step(loaded: Lo
     assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
+def test_the_divergence_is_weighted_by_how_far_the_policy_moved_from_the_sampler(
+    loaded: LoadedModel, lamps_model: Path
+) -> None:
+    settings = config(grad_clip=0, epochs=2, kl_coef=5.0, sampling=SamplingConfig(max_new_tokens=4))
+    silent = [replace(one, advantages=torch.zeros(one.actions)) for one in played(loaded, settings)]
+    own, reference = (load_model(lamps_model, device="cpu").model for _ in range(2))
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.1)
+    before = torch.cat([parameter.detach().flatten() for parameter in own.parameters()])
+    tokens = sum(one.actions for one in silent)
+    for _ in range(2):
+        loss = torch.zeros(())
+        for one in silent:
+            at = one.ids[one.positions][:, None]
+            p, r = (
+                m(one.ids[None]).logits[0][one.positions - 1].log_softmax(-1).gather(1, at)[:, 0]
+                for m in (own, reference)
+            )
+            ratio = (p.detach() - one.logprobs.float()).exp()
+            loss = loss + 5.0 * (ratio * (p - r.detach()) ** 2 / 2).sum() / tokens
+        torch.optim.SGD(own.parameters(), lr=1.0).zero_grad()
+        loss.backward()
+        torch.optim.SGD(own.parameters(), lr=1.0).step()
+    expected = before - torch.cat([parameter.detach().flatten() for parameter in own.parameters()])
+    got = gradient(loaded, silent, settings, reference=partial(nullcontext, reference))
+    assert (got - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
 def with_memory_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes of more tokens fail as they do on a GPU."""
     score = update.score_tokens
