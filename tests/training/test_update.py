@@ -100,6 +100,18 @@ def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedMod
     assert moved.logp_diff_max == once.logp_diff_max  # measured before the weights moved
 
 
+@pytest.mark.parametrize("several", [{"minibatches": 2}, {"epochs": 2}])
+def test_with_a_correction_the_ratio_is_to_the_weights_before_the_step(
+    loaded: LoadedModel, several: dict[str, int]
+) -> None:
+    """Here sampler and trainer agree, so what the correction measures is 1, also after an update; the ratio is not."""
+    settings = config(lr=1e-2, scale="none", correction="truncate", **several)
+    credited = played(loaded, settings)
+    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-2)
+    assert result.figures["ratio_max"] > 1.01
+    assert result.figures["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
