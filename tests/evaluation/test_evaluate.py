@@ -283,10 +283,15 @@ def test_seeds_that_agree_come_to_what_one_of_them_comes_to(small):
 
 
 def test_correcting_over_pairs_counts_all_of_them(small):
-    document = compare(SPEC, small.episodes, correct_pairs=True)["conditions"]
-    figures = [pair["reward"] for condition in document.values() for pair in condition["pairs"].values()]
-    assert len(figures) == 6
-    assert [each["p_holm"] for each in figures] == pytest.approx(holm([each["p"] for each in figures]), abs=1e-5)
+    seeds = {c: {name: {0: each, 1: each} for name, each in of.items()} for c, of in small.episodes.items()}
+    for document in (
+        compare(SPEC, small.episodes, correct_pairs=True),
+        compare_seeds(SPEC, seeds, seeds=[0, 1], correct_pairs=True),
+    ):
+        conditions = document["conditions"].values()
+        figures = [pair["reward"] for condition in conditions for pair in condition["pairs"].values()]
+        assert len(figures) == 6
+        assert [each["p_holm"] for each in figures] == pytest.approx(holm([each["p"] for each in figures]), abs=1e-5)
 
 
 def test_policies_of_other_seeds_are_not_paired_over_them(small):
