@@ -113,11 +113,14 @@ def test_span_credit_stays_in_its_span(loaded: LoadedModel) -> None:
     both = [[[("number", 3.0), (None, 2.0)]], [[(None, 0.0)]], [[(None, 0.0)]]]
     samples = credited([with_rewards(groups(loaded)[0], both)], rule("span"), loaded)
     assert values(samples[0]) == pytest.approx([5.0, 2.0, 2.0])
+    absent = [[[("tempo", 3.0)]], [[(None, 0.0)]], [[(None, 0.0)]]]  # a span that the turn does not have
+    samples = credited([with_rewards(groups(loaded)[0], absent)], rule("span"), loaded)
+    assert values(samples[0]) == pytest.approx([3.0, 3.0, 3.0])
 
 
 def test_an_immediate_term_is_for_its_span_and_what_was_done_for_the_rest(loaded: LoadedModel) -> None:
     group = with_rewards(
-        groups(loaded)[0], [[[("color", 2.0)], [("color", 4.0)]], *[[[(None, 0.0)], [(None, 0.0)]]] * 2]
+        groups(loaded)[0], [[[("color", 2.0)], [("number", 4.0)]], *[[[(None, 0.0)], [(None, 0.0)]]] * 2]
     )
     said = RewardTerm(component="c", value=3.0, span="number", immediate=True)
     first, *others = group.episodes
