@@ -130,6 +130,11 @@ def test_scales_against_loops(seed: int):
         assert got["group"][i] == pytest.approx(centered[i] / np.std(members, ddof=1))
         assert loo[i] == pytest.approx(values[i] - np.mean(others))
         assert loo[i] == pytest.approx(centered[i] * len(members) / (len(members) - 1))
+    for scale in ("batch", "group"):  # the baseline does not change what is divided by
+        loo = group_advantages(rewards, groups, baseline="leave_one_out", scale=scale).tolist()
+        assert loo == pytest.approx(
+            [a * names.count(n) / max(1, names.count(n) - 1) for a, n in zip(got[scale], names, strict=True)]
+        )
 
 
 @given(seed=st.integers(0, 10**6), discount=st.sampled_from([1.0, 0.9]))
@@ -150,6 +155,9 @@ def test_turn_advantages_against_loops(seed: int, discount: float):
     scaled = turn_advantages(rewards_by_turn, lengths, groups, scale="batch", discount=discount)
     played = torch.arange(most) < lengths[:, None]
     assert float((scaled[played] ** 2).mean()) == pytest.approx(1.0)
+    scaled = turn_advantages(rewards_by_turn, lengths, groups, scale="group", discount=discount)
+    for name in groups.unique():
+        assert float((scaled[played & (groups == name)[:, None]] ** 2).mean()) == pytest.approx(1.0)
 
 
 def test_members_that_stopped_count_as_zero_and_their_own_actions_move_no_baseline():
@@ -177,9 +185,10 @@ def test_span_channels_add_up_to_turn_advantages(seed: int):
 
 
 def test_a_span_that_takes_what_another_gives_is_still_a_live_group():
-    parts = torch.tensor([[[0.0, 1.0, -1.0]], [[0.0, -1.0, 1.0]]])
-    got = span_advantages(parts, torch.tensor([1, 1]), torch.tensor([0, 0]), scale="batch")
-    assert got[0, 0].tolist() == [0.0, 2.0, -2.0]
+    parts = torch.tensor([[[0.0, 1.0, -1.0]], [[0.0, -1.0, 1.0]], [[1.0, 0.0, 0.0]], [[-1.0, 0.0, 0.0]]])
+    got = span_advantages(parts, torch.ones(4), torch.tensor([0, 0, 1, 1]), scale="batch")
+    assert got[0, 0].tolist() == pytest.approx([0.0, 2**0.5, -(2**0.5)])  # its rows count in the mean square
+    assert got[2, 0].tolist() == pytest.approx([2**0.5, 0.0, 0.0])
 
 
 def test_rewards_to_go_ignores_what_comes_after_the_end():
@@ -296,6 +305,10 @@ def test_immediate_terms_and_acts_keep_their_weights_in_the_reward():
     ratio = plain / scaled
     assert torch.allclose(ratio, ratio[0, 0, 0].expand_as(ratio))
     assert torch.isclose((scaled.sum(-1) ** 2).mean().sqrt(), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_rewards_that_differ_by_a_thousandth_are_told_apart():
+    assert (group_advantages(torch.tensor([1.0, 1.001]), torch.zeros(2, dtype=torch.int64), scale="none") != 0).all()
 
 
 def test_rewards_of_sixteen_bits_that_differ_are_told_apart():

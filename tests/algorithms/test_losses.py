@@ -246,6 +246,8 @@ def test_metrics_against_loops():
     assert metrics["ratio_max"] == pytest.approx(max(ratios))
     assert metrics["approx_kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / n)
     assert metrics["log_ratio_max"] == pytest.approx(max(abs(p - q) for p, q, _ in tokens))
+    data["logprobs"][0, 0] = data["sampler_logprobs"][0, 0] - 5.0  # also where the policy moved away
+    assert combine_metrics([call("dapo", data).metrics])["log_ratio_max"] == pytest.approx(5.0)
 
 
 def test_weights_multiply_tokens():
@@ -254,6 +256,14 @@ def test_weights_multiply_tokens():
     heavy = call("dapo", data, weights=weights)
     scaled = {**data, "advantages": data["advantages"] * weights}
     assert heavy.loss.item() == pytest.approx(call("dapo", scaled).loss.item())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_gradient_flows_into_the_policys_logprobs_alone(name: str):
+    data = batch(11) | {"weights": torch.ones(5, 9, dtype=torch.float64)}
+    given = {key: value.requires_grad_() if key != "mask" else value for key, value in data.items()}
+    call(name, given).loss.backward()
+    assert [key for key, value in given.items() if value.grad is not None] == ["logprobs"]
 
 
 def test_an_empty_batch_is_zero_and_wrong_shapes_are_named():

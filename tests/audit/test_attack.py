@@ -52,7 +52,7 @@ def test_a_finding_is_said_as_the_shortest_plan_that_does_the_same():
     attack = _attacked(_Once(SPEC.policy("sandbagger")), GULLIBLE)
     assert attack.check.status == "fail"
     assert attack.hack.kind == "bad start"
-    assert attack.hack.plan in ("5 neglect then 5 feed", "0 neglect then 0 feed") or " then " in attack.hack.plan
+    assert attack.hack.plan in ("5 neglect then 5 feed", "0 neglect then 0 feed")
     assert attack.hack.unearned.low > 0
     assert _attacked(_Once(SPEC.policy("sandbagger")), HONEST).check.status == "pass"
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gradus.audit import NoisyPolicy, run_audit
 from gradus.audit.answers import answer_space
-from gradus.audit.comparisons import check_free_credit, check_separation
+from gradus.audit.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
 from gradus.audit.exploit import PlanSearch, check_search
 from gradus.audit.features import find_features
 from gradus.audit.honest import honest_curve
@@ -454,3 +454,74 @@ def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status
     if status == "pass":
         assert "strong - weak left out" in found.evidence
         assert found.evidence.startswith("1 of the 2 steps"), "it said each of the 2, and left one out"
+
+
+def _panel(policies, *, exploits=(), declared=True):
+    """A panel with these rewards and true rewards (or components in place of rewards), random < teacher."""
+
+    def episode(seed, reward, aim):
+        graded = (
+            Reward(grader="g", value=0.0, components=reward)
+            if isinstance(reward, dict)
+            else Reward(grader="g", value=reward)
+        )
+        task = Task(environment="e", seed=seed)
+        return Episode(
+            task=task, policy="p", turns=(), stop=StopReason.TERMINATED, reward=graded, metrics={"true_reward": aim}
+        )
+
+    episodes = {name: [episode(seed, *each) for seed, each in enumerate(rows)] for name, rows in policies.items()}
+    return PanelEpisodes(
+        condition="c",
+        episodes=episodes,
+        ladder=("random", "teacher"),
+        reflexes=("random",),
+        exploits=exploits,
+        declared=declared,
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "gain", "noise", "aim", "declared", "status"),
+    [
+        (40, 0.2, 0.1, 0.0, True, "fail"),
+        (40, 0.0, 0.1, 0.0, True, "pass"),
+        (40, 0.2, 0.1, 1.0, True, "fail"),
+        (40, 0.2, 0.1, 1.0, False, "pass"),  # had for nothing, and it serves the true reward
+        (10, 0.2, 2.0, 0.0, True, "unresolved"),
+        (10, 0.2, 2.0, 1.0, True, "pass"),  # of few tasks only those count that do not serve it
+        (40, 0.2, 2.0, 0.0, True, "pass"),
+    ],
+)
+def test_exploits_hang_on_gain_noise_and_the_true_reward(n, gain, noise, aim, declared, status):
+    wave = [gain + noise * (-1) ** i for i in range(n)]
+    policies = {
+        "random": [(0.0, 0.0)] * n,
+        "teacher": [(1.0, 2.0)] * n,
+        "trick": [(value, aim + 0.1 * (-1) ** i) for i, value in enumerate(wave)],
+    }
+    assert check_exploits(_panel(policies, exploits=("trick",), declared=declared)).status == status
+
+
+@pytest.mark.parametrize(("constant", "share"), [(0.2, 0.1), (9.0, 0.5)])
+def test_free_credit_is_weighted_and_of_a_penalty_less_is_more(constant, share):
+    rows = {"random": {"form": 0.0, "waste": 0.5}, "teacher": {"form": 1.0, "waste": 0.0}}
+    panel = _panel({name: [(each, 0.0)] * 40 for name, each in rows.items()})
+    grader = Grader(name="g", compute=lambda episodes: [], weights={"form": 1.0, "waste": -2.0})
+    found = check_free_credit(panel, grader, {"form": (constant, "x"), "waste": (0.5, "x")})
+    assert found.measured["share"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("n", "within", "across", "status"),
+    [(40, 1, 1, "pass"), (10, 1, 1, "pass"), (10, 1, -1, "unresolved"), (40, 1, -1, "fail")],
+)
+def test_alignment_is_needed_over_policies_and_within_each(n, within, across, status):
+    def rows(level):
+        return [(across * level + within * 0.01 * seed, level + 0.01 * seed) for seed in range(n)]
+
+    found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
+    assert found.status == status, found.evidence
+    within = -1
+    found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
+    assert found.status != "pass"

@@ -18,7 +18,7 @@ from gradus.evaluation import compare, compare_seeds, evaluate
 from gradus.reports import all_tables
 from gradus.reports.score_tables import score_tables
 from gradus.rollouts import roll_out
-from gradus.stats import mean_interval, paired_difference, pass_at_k
+from gradus.stats import holm, mean_interval, paired_difference, pass_at_k
 
 
 def _policies(*names, spec=SPEC):
@@ -267,6 +267,64 @@ def test_episodes_of_a_condition_are_those_of_a_policy_and_a_seed():
         over_seeds["conditions"][condition]["episodes"] == result.to_json()["conditions"][condition]["episodes"] == 20
     )
     assert over_seeds["conditions"][condition]["policies"]["random"]["episodes"] == 40
+
+
+def test_seeds_that_agree_come_to_what_one_of_them_comes_to(small):
+    """Under either grader, clustered or not, and with either correction."""
+    seeds = {c: {name: {0: each, 1: each} for name, each in of.items()} for c, of in small.episodes.items()}
+    for correct_pairs in (False, True):
+        options = {"graders": ["honest", "gullible"], "correct_pairs": correct_pairs}
+        several, one = compare_seeds(SPEC, seeds, seeds=[0, 1], **options), compare(SPEC, small.episodes, **options)
+        for records, plain in (
+            (several["conditions"], one["conditions"]),
+            (several["graders"]["gullible"]["conditions"], one["graders"]["gullible"]["conditions"]),
+        ):
+            for condition in ("main", "thirsty"):
+                figures, expected = (each[condition]["pairs"]["feeder - random"]["reward"] for each in (records, plain))
+                for key in ("mean", "low", "high", "p_holm"):
+                    assert figures[key] == pytest.approx(expected[key], abs=2e-6)
+
+
+def test_correcting_over_pairs_counts_all_of_them(small):
+    seeds = {c: {name: {0: each, 1: each} for name, each in of.items()} for c, of in small.episodes.items()}
+    for document in (
+        compare(SPEC, small.episodes, correct_pairs=True),
+        compare_seeds(SPEC, seeds, seeds=[0, 1], correct_pairs=True),
+    ):
+        conditions = document["conditions"].values()
+        figures = [pair["reward"] for condition in conditions for pair in condition["pairs"].values()]
+        assert len(figures) == 6
+        assert [each["p_holm"] for each in figures] == pytest.approx(holm([each["p"] for each in figures]), abs=1e-5)
+
+
+def test_policies_of_other_seeds_are_not_paired_over_them(small):
+    first, second = (small.episodes["main"][name] for name in ("feeder", "random"))
+    policies = {"a": {0: first, 1: second}, "b": {0: second, 1: first}, "c": {0: second, 2: first}}
+    pairs = compare_seeds(SPEC, {"main": policies}, seeds=[0, 1])["conditions"]["main"]["pairs"]
+    assert ["by_seed" in pairs[name]["reward"] for name in ("b - a", "c - a")] == [True, False]
+
+
+def test_an_attempt_passes_if_its_true_reward_is_one_and_a_missing_one_is_not_counted():
+    result = evaluate(echo(), {"random": Guess()}, episodes=8, samples=2)
+    (condition,) = result.episodes
+
+    def passes(k, rewards, true_rewards):
+        episodes = [
+            replace(
+                each,
+                reward=replace(each.reward, value=rewards[place % 2]),
+                metrics={**each.metrics, "true_reward": true_rewards[place % 2]},
+            )
+            for place, each in enumerate(result.episodes[condition]["random"])
+        ]
+        document = compare(echo(), {condition: {"a": episodes}}, graded=True, pass_k=[k])
+        return document["conditions"][condition]["policies"]["a"][f"pass@{k}"]["mean"]
+
+    assert passes(1, (1.0, 1.0), (0.9, 0.9)) == 0.0
+    assert passes(1, (0.0, 0.9), (None, None)) == 0.0
+    assert passes(1, (1.0, 0.0), (None, None)) == 0.5
+    assert passes(1, (1.0, None), (None, None)) == 1.0
+    assert passes(2, (1.0, None), (None, None)) is None
 
 
 def test_averages_of_samples_that_differ_by_rounding_are_ties():

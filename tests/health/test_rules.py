@@ -71,6 +71,51 @@ def test_a_rule_fires_on_its_fault_and_after_it_began(rule, seed):
     assert any(character.isdigit() for character in diagnoses[rule].evidence)
 
 
+@pytest.mark.parametrize(
+    ("rule", "below", "above"),
+    [
+        ("format ignored", {"invalid_actions": 0.049}, {"invalid_actions": 0.051}),
+        ("truncation", {"truncated_episodes": 0.099}, {"truncated_episodes": 0.101}),
+        ("failing episodes", {"failed_episodes": 0.099}, {"failed_episodes": 0.101}),
+        ("zero-variance groups", {"zero_variance_groups": 0.499}, {"zero_variance_groups": 0.501}),
+        ("clip storm", {"clip_fraction": 0.199}, {"clip_fraction": 0.201}),
+        (
+            "component dominance",
+            {"component_variance": {"play": 0.899, "belief": 0.1}},
+            {"component_variance": {"play": 0.901, "belief": 0.1}},
+        ),
+        (
+            "calls not understood",
+            {"metrics": {"calls": 2.0, "calls_malformed": 0.05, "calls_refused": 0.049}},
+            {"metrics": {"calls": 2.0, "calls_malformed": 0.05, "calls_refused": 0.051}},
+        ),
+        (
+            "failing tools",
+            {"metrics": {"calls": 2.0, "calls_failed": 0.99}},
+            {"metrics": {"calls": 2.0, "calls_failed": 1.01}},
+        ),
+    ],
+)
+def test_a_rule_begins_where_it_says(rule, below, above):
+    for change, fires in ((below, False), (above, True)):
+        found = diagnose(spoiled(0, lambda r, i, change=change: change, steps=80))
+        assert (rule in {each.rule for each in found}) is fires
+
+
+@pytest.mark.parametrize(
+    ("rule", "warned", "stopped"),
+    [
+        ("failing episodes", {"failed_episodes": 0.499}, {"failed_episodes": 0.501}),
+        ("zero-variance groups", {"zero_variance_groups": 0.799}, {"zero_variance_groups": 0.801}),
+        ("KL explosion", {"kl": 1.99}, {"kl": 2.01}),
+    ],
+)
+def test_a_rule_stops_where_it_says(rule, warned, stopped):
+    for change, severity in ((warned, "warn"), (stopped, "stop")):
+        found = {each.rule: each for each in diagnose(spoiled(0, lambda r, i, change=change: change, steps=80))}
+        assert found[rule].severity == severity
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_reward_that_never_moves_is_stuck(seed):
     flat = {each.rule: each for each in diagnose(healthy(seed, gain=0.0))}

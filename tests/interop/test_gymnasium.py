@@ -76,6 +76,6 @@ def test_a_stated_belief_changes_no_reward() -> None:
 def test_it_renders_what_a_model_reads() -> None:
     environment = gymnasium.make("gradus/Rhythm-v0", render_mode="ansi")
     environment.reset(seed=3)
-    assert isinstance(environment.render(), str)
+    assert environment.render().startswith("mon morning V0.60 C0.65 P0.50 S0.55 K0.45")
     with pytest.raises(ConfigError, match="ansi"):
         gradus.interop.gymnasium.RhythmGym(render_mode="human")

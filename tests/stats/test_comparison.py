@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from scipy import stats as reference
 
 from gradus.stats import (
+    bca_interval,
     episodes_needed,
+    format_number,
+    format_p,
     holm,
     mean_interval,
     paired_difference,
@@ -63,6 +66,7 @@ def test_rounding_of_averages_is_a_tie():
     moved = paired_difference([1e6 + 0.1 * i for i in range(9)], [1e6 - 0.5 + 0.1 * i for i in range(9)])
     assert (moved.wins, moved.low, moved.p) == (9, None, 2 * 0.5**9)
     assert paired_difference([1e-9, 3e-9], [1e-10, 1e-9]).wins == 2
+    assert paired_difference([1.0001, 1.0002, 1.0004], [1.0] * 3).low is not None  # small, but no rounding
 
 
 def test_clusters_that_do_not_differ_have_no_interval():
@@ -100,6 +104,7 @@ def test_binary_outcomes_have_mcnemars_exact_p():
     result = paired_difference(a, b)
     assert result.p == pytest.approx(reference.binomtest(12, 16).pvalue)
     assert result.p == sign_test(12, 4)
+    assert sign_test(3, 3) == 1.0
     assert paired_difference(b, a).low == pytest.approx(-result.high, abs=1e-12)
 
 
@@ -140,6 +145,15 @@ def test_clusters_widen_the_interval_and_withhold_the_win_rate():
     assert clustered.p > plain.p
     assert plain.win_low is not None
     assert clustered.win_low is None
+    bootstrap = bca_interval(a, clusters=labels)
+    assert (clustered.bca_low, clustered.bca_high) == (bootstrap.low, bootstrap.high)
+
+
+def test_binary_outcomes_that_come_twice_prove_no_more_than_once():
+    a, b = [1.0] * 12 + [0.0] * 4 + [1.0] * 10, [0.0] * 12 + [1.0] * 4 + [1.0] * 10
+    twice = paired_difference(a * 2, b * 2, [*range(26), *range(26)])
+    assert twice.p == pytest.approx(reference.ttest_rel(a, b).pvalue)
+    assert not twice.exact
 
 
 def test_no_difference_at_all_is_no_evidence_and_a_constant_one_is_little():
@@ -233,3 +247,8 @@ def test_of_one_pair_no_interval_is_known():
     for pair in ([1.0], [0.0]), ([0.3], [0.1]):
         paired = paired_difference(*pair)
         assert (paired.n, paired.low, paired.high, paired.win_low, paired.win_high) == (1, None, None, None, None)
+
+
+def test_numbers_as_text():
+    assert [format_p(value) for value in (0.005, 0.001, 0.0009, None)] == ["0.005", "0.001", "< 0.001", "–"]
+    assert [format_number(value) for value in (-0.4637, -0.0001, -12345.6)] == ["−0.464", "0.000", "−12,346"]

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from gradus.stats import crossed_difference, crossed_interval, mean_interval, paired_difference, tango_interval
+from gradus.stats.intervals import score_interval
 
 # Standard deviations of seeds, tasks and noise: no effect of seeds, a small one, a large one, and nothing but noise.
 MIXES = [(0.0, 1.0, 1.0), (0.1, 1.0, 0.5), (0.5, 1.0, 1.0), (0.1, 0.0, 1.0)]
@@ -74,6 +76,14 @@ def test_a_missing_value_is_missing_for_its_seed_alone():
         assert paired.p < 0.05
 
 
+def test_tasks_that_are_dealt_to_two_seeds_are_as_sure_as_one_seed_that_has_them_all():
+    dealt, whole = (
+        crossed_interval([[1.0, 5.0, None, None], [None, None, 2.0, 4.0]]),
+        mean_interval([1.0, 5.0, 2.0, 4.0]),
+    )
+    assert (dealt.low, dealt.high) == pytest.approx((whole.low, whole.high))
+
+
 def test_what_a_task_lacks_on_one_side_does_not_make_the_other_better():
     tasks = np.arange(20.0)
     hard_ones_failed = [[None if task > 9 + seed else task for task in tasks] for seed in range(3)]
@@ -87,6 +97,7 @@ def test_seeds_without_a_value_are_not_counted_as_seeds():
     assert crossed_interval(one_left).low is None
     paired = crossed_difference(one_left, [[0.0, 0.0, 0.0]], matched=False)
     assert (paired.mean, paired.p) == (pytest.approx(7 / 3), None)
+    assert crossed_difference([[0.0, 0.0, 0.0]], one_left, matched=False).p is None
     assert crossed_interval([[None, None], [1.0, None]]).mean == 1.0
     assert crossed_interval([[None], [None]]).mean is None
 
@@ -114,6 +125,12 @@ def test_shares_stay_between_0_and_1_and_certain_ones_have_a_width():
     high = crossed_interval([[1.0] * 39 + [0.0], [1.0] * 40, [1.0] * 38 + [0.0] * 2])
     assert 0 < high.low < high.mean < high.high <= 1
     assert 0.9 < crossed_interval([[1.0] * 40] * 3).low < 1
+    # Three seeds that solve all or nothing: the quantile is Student's with two degrees of freedom.
+    few, expected = (
+        crossed_interval([[1.0] * 40, [0.0] * 40, [1.0] * 40]),
+        score_interval(2 / 3, 2, student.ppf(0.975, 2)),
+    )
+    assert (few.low, few.high) == pytest.approx((expected.low, expected.high))
 
 
 @pytest.mark.parametrize("seeds", [2, 5])

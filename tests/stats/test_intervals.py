@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats as reference
 
 from gradus.stats import bca_bounds, bca_interval, mean_interval, wilson
+from gradus.stats.intervals import score_interval
 
 SKEWED = [1.5, 0.2, 0.3, 4.7, 0.9, 2.2, 0.4, 1.1, 0.6, 3.1, 0.8, 1.9]
 
@@ -26,6 +27,14 @@ def test_bca_agrees_with_scipys_bootstrap():
     assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=0.02)
     # A percentile interval would not do: on skewed data BCa lies further right on both sides.
     assert result.high - np.mean(SKEWED) > 1.2 * (np.mean(SKEWED) - result.low)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_bca_of_a_share_mirrors_that_of_its_complement(level):
+    """Many resamples have exactly the mean of the sample."""
+    share = [0.0] * 5 + [1.0] * 3
+    one, other = bca_interval(share, level=level), bca_interval([1 - value for value in share], level=level)
+    assert (one.low, one.high) == (1 - other.high, 1 - other.low)
 
 
 def test_bca_columns_equal_each_column_alone():
@@ -158,8 +167,18 @@ def test_a_share_over_clusters_covers():
 
 
 def test_a_share_of_one_over_three_clusters_is_three_answers_not_thirty():
-    result = mean_interval([1.0] * 30, clusters=[i // 10 for i in range(30)])
+    clusters = [i // 10 for i in range(30)]
+    result = mean_interval([1.0] * 30, clusters=clusters)
     assert result.low < 0.5
+    mixed = mean_interval([1.0] * 10 + [0.0] * 10 + [1.0] * 10, clusters=clusters)
+    expected = score_interval(2 / 3, 2, reference.t.ppf(0.975, 2))
+    assert (mixed.low, mixed.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_share_over_clusters_that_are_alike_is_no_surer_than_its_values():
+    alike = [1.0, 1.0, 0.0, 0.0] * 8 + [1.0, 0.0, 0.0, 0.0] + [1.0, 1.0, 1.0, 0.0]
+    assert mean_interval(alike, clusters=[i // 4 for i in range(40)]).low < wilson(20, 40).low
+    assert mean_interval(alike, clusters=range(40)) == mean_interval(alike)
 
 
 def _student(values):

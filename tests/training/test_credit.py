@@ -113,6 +113,32 @@ def test_span_credit_stays_in_its_span(loaded: LoadedModel) -> None:
     both = [[[("number", 3.0), (None, 2.0)]], [[(None, 0.0)]], [[(None, 0.0)]]]
     samples = credited([with_rewards(groups(loaded)[0], both)], rule("span"), loaded)
     assert values(samples[0]) == pytest.approx([5.0, 2.0, 2.0])
+    absent = [[[("tempo", 3.0)]], [[(None, 0.0)]], [[(None, 0.0)]]]  # a span that the turn does not have
+    samples = credited([with_rewards(groups(loaded)[0], absent)], rule("span"), loaded)
+    assert values(samples[0]) == pytest.approx([3.0, 3.0, 3.0])
+
+
+def test_an_immediate_term_is_for_its_span_and_what_was_done_for_the_rest(loaded: LoadedModel) -> None:
+    group = with_rewards(
+        groups(loaded)[0], [[[("color", 2.0)], [("number", 4.0)]], *[[[(None, 0.0)], [(None, 0.0)]]] * 2]
+    )
+    said = RewardTerm(component="c", value=3.0, span="number", immediate=True)
+    first, *others = group.episodes
+    assert first.reward is not None
+    terms = tuple((*turn, said) for turn in first.reward.terms)
+    group = replace(group, episodes=(replace(first, reward=replace(first.reward, terms=terms)), *others))
+    half = replace(rule("span"), discount=0.5)
+    one, *_ = credited([group], half, loaded)
+    # What is said in the second turn (3) counts for what was done in the first one: 2 + (4 + 3) / 2.
+    assert values(one) == pytest.approx([3.0, 5.5, 5.5, 3.0, 4.0, 4.0])
+    one, *_ = credited([group], replace(half, informing=False), loaded)
+    assert values(one) == pytest.approx([3.0, 4.0, 4.0, 3.0, 4.0, 4.0])
+
+
+def test_a_component_that_is_undefined_counts_for_what_it_added(loaded: LoadedModel) -> None:
+    group = with_rewards(groups(loaded)[0], [[[(None, 1.0)]], [[(None, 4.0)]], [[(None, 1.0)]]])
+    samples = credited([group], rule("episode", algorithm="gdpo"), loaded, c=2.0)
+    assert [values(one)[0] for one in samples] == [-1.0, 2.0, -1.0]
 
 
 def test_the_entropy_bonus_is_for_the_spans_that_are_named(loaded: LoadedModel) -> None:

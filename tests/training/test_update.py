@@ -52,10 +52,10 @@ def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[Trainin
     return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
 
 
-def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig) -> torch.Tensor:
+def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig, **options: Any) -> torch.Tensor:
     """Plain descent with lr 1 moves the weights by the gradient."""
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
-    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
+    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0, **options)
     moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]
     with torch.no_grad():
         for parameter, old in zip(loaded.model.parameters(), before, strict=True):
@@ -74,8 +74,9 @@ def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm:
         assert (cut - whole).abs().max() < 1e-5 * whole.abs().max()
 
 
-def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel) -> None:
-    settings = config(credit="episode", grad_clip=0)
+@pytest.mark.parametrize("algorithm", ["gradus", "grpo"])  # divided by tokens, by sequences
+def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel, algorithm: str) -> None:
+    settings = config(algorithm=algorithm, credit="episode", grad_clip=0)
     credited = played(loaded, settings)
     silent = [replace(one, advantages=torch.zeros(one.actions)) for one in credited[:5]]
     some_silent = [*silent, *credited[5:]]
@@ -97,6 +98,18 @@ def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedMod
     assert moved.figures["ratio_max"] > 1.01
     assert moved.figures["kl"] > 0
     assert moved.logp_diff_max == once.logp_diff_max  # measured before the weights moved
+
+
+@pytest.mark.parametrize("several", [{"minibatches": 2}, {"epochs": 2}])
+def test_with_a_correction_the_ratio_is_to_the_weights_before_the_step(
+    loaded: LoadedModel, several: dict[str, int]
+) -> None:
+    """Here sampler and trainer agree, so what the correction measures is 1, also after an update; the ratio is not."""
+    settings = config(lr=1e-2, scale="none", correction="truncate", **several)
+    credited = played(loaded, settings)
+    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-2)
+    assert result.figures["ratio_max"] > 1.01
+    assert result.figures["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +261,59 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
         reference=partial(nullcontext, reference),
     )
     assert far.figures["kl"] > 1e-4
+
+
+def test_entropy_and_divergence_are_means_over_all_tokens_of_the_step(loaded: LoadedModel, lamps_model: Path) -> None:
+    """Against the plain logits; tokens without an advantage count too."""
+    settings = config(grad_clip=0, sampling=SamplingConfig(max_new_tokens=4))
+    credited = played(loaded, settings)
+    credited[:5] = [replace(one, advantages=torch.zeros(one.actions)) for one in credited[:5]]
+    reference = load_model(lamps_model, device="cpu").model
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.1)
+    loss = torch.zeros(())
+    for one in credited:
+        own, other = (
+            model(one.ids[None]).logits[0][one.positions - 1].log_softmax(-1) for model in (loaded.model, reference)
+        )
+        entropy = -(own.exp() * own).sum()
+        distance = (own - other.detach()).gather(1, one.ids[one.positions][:, None]) ** 2 / 2
+        loss = loss + (0.2 * distance.sum() - 0.3 * entropy) / sum(each.actions for each in credited)
+    alone = torch.autograd.grad(loss, list(loaded.model.parameters()))
+    expected = gradient(loaded, credited, settings) + torch.cat([part.flatten() for part in alone])
+    both = settings.model_copy(update={"entropy_coef": 0.3, "kl_coef": 0.2})
+    got = gradient(loaded, credited, both, reference=partial(nullcontext, reference))
+    assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+def test_the_divergence_is_weighted_by_how_far_the_policy_moved_from_the_sampler(
+    loaded: LoadedModel, lamps_model: Path
+) -> None:
+    settings = config(grad_clip=0, epochs=2, kl_coef=5.0, sampling=SamplingConfig(max_new_tokens=4))
+    silent = [replace(one, advantages=torch.zeros(one.actions)) for one in played(loaded, settings)]
+    own, reference = (load_model(lamps_model, device="cpu").model for _ in range(2))
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.1)
+    before = torch.cat([parameter.detach().flatten() for parameter in own.parameters()])
+    tokens = sum(one.actions for one in silent)
+    for _ in range(2):
+        loss = torch.zeros(())
+        for one in silent:
+            at = one.ids[one.positions][:, None]
+            p, r = (
+                m(one.ids[None]).logits[0][one.positions - 1].log_softmax(-1).gather(1, at)[:, 0]
+                for m in (own, reference)
+            )
+            ratio = (p.detach() - one.logprobs.float()).exp()
+            loss = loss + 5.0 * (ratio * (p - r.detach()) ** 2 / 2).sum() / tokens
+        torch.optim.SGD(own.parameters(), lr=1.0).zero_grad()
+        loss.backward()
+        torch.optim.SGD(own.parameters(), lr=1.0).step()
+    expected = before - torch.cat([parameter.detach().flatten() for parameter in own.parameters()])
+    got = gradient(loaded, silent, settings, reference=partial(nullcontext, reference))
+    assert (got - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
 def with_memory_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,8 @@ def tango_interval(wins: int, losses: int, n: int, *, level: float = 0.95) -> tu
     """
     z = float(normal_quantile(0.5 + level / 2))
     estimate = (wins - losses) / n
-    low = -1.0 if losses == n else _crossing(lambda delta: _score(delta, wins, losses, n) < z, estimate, -1.0)
-    high = 1.0 if wins == n else _crossing(lambda delta: _score(delta, wins, losses, n) > -z, estimate, 1.0)
+    low = _crossing(lambda delta: _score(delta, wins, losses, n) < z, estimate, -1.0)
+    high = _crossing(lambda delta: _score(delta, wins, losses, n) > -z, estimate, 1.0)
     return low, high
 
 

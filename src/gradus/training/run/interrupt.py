@@ -31,7 +31,7 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._before)
         if (
             kind is None and self.asked
-        ):  # it came in the last step: what follows the loop should not go on as if nothing was asked
+        ):  # it came in the last step, and what follows should not go on as if nothing was asked
             raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
