@@ -29,9 +29,8 @@ class Interrupt:
     ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
-        if (
-            kind is None and self.asked
-        ):  # it came in the last step, and what follows should not go on as if nothing was asked
+        # In the last step nobody asks again, and what follows would go on as if Ctrl-C had not come.
+        if kind is None and self.asked:
             raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
