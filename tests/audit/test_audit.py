@@ -524,4 +524,4 @@ def test_alignment_is_needed_over_policies_and_within_each(n, within, across, st
     assert found.status == status, found.evidence
     within = -1
     found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
-    assert found.status != "pass"
+    assert found.status == ("fail" if n == 40 else "unresolved"), "40 tasks were too few, however clear it was"

@@ -210,7 +210,8 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     )
     against = [name for name, rank in within.items() if rank is not None and rank < _NEGATIVE]
     aligned = across is not None and across >= ALIGNMENT and (pooled is None or pooled > 0)
-    unsure = not aligned and (highest >= ALIGNMENT or rewards.shape[1] < _FEW) and across is not None
+    doubtful = highest >= ALIGNMENT and (pooled is None or pooled > _NEGATIVE)
+    unsure = not aligned and across is not None and (doubtful or rewards.shape[1] < _FEW)
     evidence = (
         f"the reward is the same for all policies while {true_reward} differs"
         if across is None
