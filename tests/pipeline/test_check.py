@@ -18,7 +18,7 @@ from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
-from gradus.pipeline.checks import CHECKS, status_of, to_json
+from gradus.pipeline.checks import CHECKS, require_names, status_of, to_json
 from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.recipe_tables import own_recipes
@@ -400,6 +400,14 @@ def test_gold_that_earns_nothing_is_no_full_reward(tmp_path: Path) -> None:
 
 
 AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}
+
+
+def test_promises_hinder_no_quick_run_that_compares_less() -> None:
+    """At toy size they are not looked at, and yet each was a reason to refuse the run."""
+    changes = ['eval.pairs=["grpo-sft"]', 'eval.conditions=["held-out"]']
+    require_names(load_recipe("rhythm", quick=True, changes=changes))
+    with pytest.raises(ConfigError, match="is about the pair 'grpo - heuristic'"):
+        require_names(load_recipe("rhythm", changes=changes))
 
 
 def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:

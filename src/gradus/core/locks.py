@@ -49,12 +49,13 @@ class FolderLock:
     @staticmethod
     def held_here(folder: Path) -> bool:
         """Whether this process holds a folder that could not be locked. The number alone does not say so: each container counts its own."""
-        if not any(lock.folder.resolve() == folder.resolve() for lock in FolderLock._mine):
-            return False
         try:
-            return (folder / _NAME).read_text(encoding="utf-8").startswith(f"process {os.getpid()} ")
+            there, holder = os.stat(folder / _NAME), (folder / _NAME).read_text(encoding="utf-8")
         except OSError:
             return False
+        held = (lock._file for lock in list(FolderLock._mine) if not lock._file.closed)
+        mine = any(os.path.samestat(os.fstat(file.fileno()), there) for file in held)  # also if the folder was moved
+        return mine and holder.startswith(f"process {os.getpid()} ")
 
     def release(self) -> None:
         """Let others write. A folder in which nothing else was left goes, so that what failed to begin leaves no trace."""
