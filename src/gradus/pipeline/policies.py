@@ -104,13 +104,12 @@ def base_policy(
     from gradus.policies.local.shelf import ShelvedPolicy
 
     recipe = load_recipe(None, path=folder / "recipe.toml")
-    path, template, grpo = base_model(recipe, folder), recipe.template(), recipe.grpo
+    path, options = base_model(recipe, folder), recipe.loading()
     if keep_history is not None:
-        template["keep_history"] = keep_history
+        options["keep_history"] = keep_history
     check_source(path)
-    options = {"attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
-    load = partial(load_model, path, **options, **template)
-    sampling = grpo.sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+    load = partial(load_model, path, **options)
+    sampling = recipe.grpo.sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
     make = partial(LocalPolicy, sampling=sampling, name="base", grammar=spec.language.grammar)
     return ShelvedPolicy(shelf, path, load, make, name="base")
 

@@ -242,6 +242,11 @@ class Recipe(_Section):
             "tool_calls": written,
         }
 
+    def loading(self) -> dict[str, Any]:
+        """How ``load_model`` loads the model that the run begins with."""
+        grpo = self.grpo
+        return {**self.template(), "attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
+
     def schedule(self, grader: Grader) -> RewardSchedule | None:
         """What changes from step to step in the weights; None if nothing does. Raises ConfigError.
 

@@ -89,9 +89,7 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
     """Make the nano model, unless a model was given."""
     if run.recipe.model.path is not None:
         # Fail now rather than after the teacher has worked.
-        grpo = run.recipe.grpo
-        options = {"attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
-        loaded = load_model(run.base, **options, **run.recipe.template())
+        loaded = load_model(run.base, **run.recipe.loading())
         run.console.print(check_model(loaded).sentence, highlight=False, markup=False)
         return
     if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
@@ -225,8 +223,8 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     stage, greedy = CHECKPOINTS[name]
     grpo = run.recipe.grpo
     sampling = grpo.sampling.as_greedy() if greedy else grpo.sampling
-    options = {**run.recipe.template(), "quantize": grpo.quantize} if stage == "model" else {}
-    load = partial(load_model, run.checkpoint(stage), attention=grpo.attention, device=grpo.device, **options)
+    options = run.recipe.loading() if stage == "model" else {"attention": grpo.attention, "device": grpo.device}
+    load = partial(load_model, run.checkpoint(stage), **options)
     make = partial(
         LocalPolicy,
         sampling=sampling,

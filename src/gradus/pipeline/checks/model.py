@@ -125,9 +125,7 @@ def probe(subject: Subject) -> list[Finding]:
     from gradus.planning.model_probe import check_model
     from gradus.policies.local.loading import load_model
 
-    grpo = subject.recipe.grpo
-    options = {"attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
-    loaded = load_model(subject.model, **options, **subject.recipe.template())
+    loaded = load_model(subject.model, **subject.recipe.loading())
     return [passed(check_model(loaded).sentence)]
 
 

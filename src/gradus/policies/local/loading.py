@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 
 from gradus.core import ConfigError
-from gradus.policies.local.draws import ONE_AT_A_TIME
 from gradus.policies.local.folders import adapter_base, check_model_source
+from gradus.policies.local.one_thread import ONE_AT_A_TIME
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
 

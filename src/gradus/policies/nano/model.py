@@ -210,7 +210,7 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from gradus.policies.local.draws import torch_seeded
+    from gradus.policies.local.one_thread import torch_seeded
 
     shape = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
-from gradus.policies.local.draws import torch_seeded
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
+from gradus.policies.local.one_thread import torch_seeded
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded

@@ -1,4 +1,4 @@
-"""What all threads of a process share while a model is made or loaded: torch's random state, and methods that transformers replaces meanwhile."""
+"""One thread at a time makes or loads a model: all share torch's random state, and methods that transformers replaces meanwhile."""
 
 from __future__ import annotations
 
