@@ -406,6 +406,9 @@ def test_promises_hinder_no_quick_run_that_compares_less() -> None:
     """At toy size they are not looked at, and yet each was a reason to refuse the run."""
     changes = ['eval.pairs=["grpo-sft"]', 'eval.conditions=["held-out"]']
     require_names(load_recipe("rhythm", quick=True, changes=changes))
+    for wrong in ("condition=moon", "policy=brillant"):
+        with pytest.raises(ConfigError, match=wrong.split()[-1].split("=")[-1]):
+            require_names(load_recipe("rhythm", quick=True, changes=[*changes, f"promises.0.{wrong}"]))
     with pytest.raises(ConfigError, match="is about the pair 'grpo - heuristic'"):
         require_names(load_recipe("rhythm", changes=changes))
 

@@ -63,7 +63,7 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda: _enough_tasks(max(sizes, key=lambda name: sizes[name]), max(sizes.values()), section.episodes)
     if recipe.grpo.validation_condition is not None:
         yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
-    for promise in () if recipe.quick else recipe.promises:  # at toy size they are not looked at
+    for promise in recipe.promises:
         yield lambda promise=promise: _promise(subject, promise)
 
 
@@ -91,8 +91,18 @@ def _policy(subject: Subject, name: str) -> None:
 
 
 def _promise(subject: Subject, promise: Any) -> None:
-    """A promise about what is not measured could never be met."""
+    """A promise about what is not measured could never be met. Nothing is held to it at toy size, where only its names must be right."""
     section, compared = subject.recipe.eval, subject.recipe.evaluated(subject.spec)
+    for name in (promise.policy, *(promise.pair or "").split(" - ")):
+        if name and name not in CHECKPOINTS:
+            _policy(subject, name)
+    if promise.condition not in subject.spec.conditions:
+        hint = did_you_mean(promise.condition, subject.spec.conditions)
+        raise ConfigError(
+            f"the promise {promise.text!r} is about {promise.condition!r}, which is no condition of {subject.spec.name}{hint}"
+        )
+    if subject.recipe.quick:
+        return
     pairs = chosen_pairs(compared, [parse_pair(text, compared) for text in section.pairs] or None)
     if promise.policy is not None and promise.policy not in compared:
         raise ConfigError(
