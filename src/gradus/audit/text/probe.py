@@ -136,30 +136,16 @@ def _ask_each(
     asked: Probes, scorer: Scorer, operators: Mapping[str, Operator], tasks: Sequence[TextTask], seed: int
 ) -> dict[str, list[Probe]]:
     """Every operator on every task, task by task, so that each has had its turn if the time is over."""
-    _prefetch(asked, scorer, operators, tasks, seed)
-    return {name: _ask(asked, scorer, name, make, tasks, seed) for name, make in operators.items()}
-
-
-def _ask(asked: Probes, scorer: Scorer, name: str, make: Operator, tasks: Sequence[TextTask], seed: int) -> list[Probe]:
-    rows: list[tuple[TextTask, str]] = []
-    for task in tasks:
-        answer = make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))
-        if answer is not None:
-            rows.append((task, answer))
-    return _scored(asked, scorer, name, rows)
-
-
-def _prefetch(
-    asked: Probes, scorer: Scorer, operators: Mapping[str, Operator], tasks: Sequence[TextTask], seed: int
-) -> None:
-    """Score what these operators will ask, task by task."""
-    rows: list[tuple[TextTask, str]] = []
+    rows: dict[str, list[tuple[TextTask, str]]] = {name: [] for name in operators}
+    in_turn: list[tuple[TextTask, str]] = []
     for task in tasks:
         for name, make in operators.items():
             answer = make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))
             if answer is not None:
-                rows.append((task, task.whole(answer)))
-    scorer.score(rows)
+                rows[name].append((task, answer))
+                in_turn.append((task, task.whole(answer)))
+    scorer.score(in_turn)
+    return {name: _scored(asked, scorer, name, each) for name, each in rows.items()}
 
 
 def _scored(asked: Probes, scorer: Scorer, name: str, rows: Sequence[tuple[TextTask, str]]) -> list[Probe]:
@@ -210,7 +196,7 @@ def _ask_bases(asked: Probes, scorer: Scorer, seed: int) -> None:
     silence = _scored(asked, scorer, "silence", [(task, "") for task in asked.tasks])
     wrong: dict[str, list[float]] = {}
     for draw in range(2):
-        for each in _ask(asked, scorer, f"wrong {draw}", _another, asked.tasks, seed):
+        for each in _ask_each(asked, scorer, {f"wrong {draw}": _another}, asked.tasks, seed)[f"wrong {draw}"]:
             if each.value is not None:
                 wrong.setdefault(each.task.key, []).append(each.value)
     for right, nothing in zip(gold, silence, strict=True):

@@ -6,7 +6,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 
 from gradus.audit.text.tasks import TextTask
@@ -68,8 +69,9 @@ class Others:
     """Golds of all tasks, to draw wrong answers of the right form from."""
 
     golds: Sequence[str]
+    _drawn_from: dict[str, list[str]] = field(default_factory=dict[str, list[str]], init=False, repr=False, compare=False)
 
-    @property
+    @cached_property
     def counts(self) -> Counter[str]:
         return Counter(self.golds)
 
@@ -82,11 +84,11 @@ class Others:
     def another(self, task: TextTask, rng: Random) -> str | None:
         """A gold of another task that is not this one's, of like length if there is one."""
         own = task.gold or ""
-        different = sorted({gold for gold in self.golds if not states(gold, own)})
-        if not different:
-            return None
-        near = [gold for gold in different if gold.count("\n") == own.count("\n") and _like(gold, own)]
-        return rng.choice(near or different)
+        if own not in self._drawn_from:
+            different = sorted(gold for gold in self.counts if not states(gold, own))
+            near = [gold for gold in different if gold.count("\n") == own.count("\n") and _like(gold, own)]
+            self._drawn_from[own] = near or different
+        return rng.choice(self._drawn_from[own]) if self._drawn_from[own] else None
 
     def of_form(self, gold: str) -> list[str]:
         """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
