@@ -42,9 +42,9 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if isinstance(source, LoadedModel):
         loaded = source
     else:
-        dtype = "float32" if config.autocast else config.dtype
         device = world().device or config.device if config.device == "auto" else config.device
-        loaded = load_model(source, dtype=dtype, device=device, attention=config.attention, quantize=config.quantize)
+        options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
+        loaded = load_model(source, device=device, **options)
     slow = slow_setting(loaded.device, loaded.dtype, config.autocast, config.backward)
     if slow and world().main:
         print(f"warning: {slow}", file=sys.stderr)
