@@ -122,7 +122,7 @@ def test_a_run_that_is_not_there_is_named(tmp_path):
     for run in ("runs/nope", gradus.Run(tmp_path / "nope")):
         with pytest.raises(ConfigError, match=r"there is no folder .*nope; check the path, or name the environment"):
             gradus.evaluate([run, "remote:me/model"], against="base")
-    with pytest.raises(ConfigError, match="^name the environment"):
+    with pytest.raises(ConfigError, match=r"^name the environment"):
         gradus.evaluate(["gold", "remote:me/model"])
 
 
