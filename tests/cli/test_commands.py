@@ -16,7 +16,7 @@ from gradus import api, environments
 from gradus.cli.app import _ordered, app, main
 from gradus.cli.commands import attach
 from gradus.cli.output import json_text
-from gradus.core import Failure, GradusError, StopReason
+from gradus.core import ConfigError, Failure, GradusError, StopReason
 from gradus.pipeline.policies import make_policy
 from gradus.rollouts import roll_out, write_episodes
 
@@ -111,6 +111,15 @@ def ends_with(monkeypatch, *words):
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code
+
+
+def test_every_environment_says_what_it_is_and_what_it_needs():
+    """Those that want a word after the colon showed the error of leaving it out."""
+    for row in api.list_environments():
+        try:
+            assert row["summary"] == environments.load(row["name"]).summary
+        except ConfigError:
+            assert f"; {row['name']}:" in row["summary"]
 
 
 @pytest.mark.parametrize("words", [["envs"], ["envs", "--json"], ["--help"]])

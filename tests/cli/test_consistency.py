@@ -272,6 +272,23 @@ def test_a_panel_without_reflexes_compares_with_its_lowest_rung():
         Panel(ladder=())
 
 
+def test_lines_of_json_are_printed_or_written_as_one_document(tmp_path):
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.json"
+    rows.write_text('{"prompt": "1", "completion": "1", "answer": "1"}\n')
+    gradus("memory", "insert", tmp_path / "kept", "values", "likes tea")
+    for words in (("rewards", "try", rows), ("memory", "log", tmp_path / "kept")):
+        printed = [json.loads(line) for line in gradus(*words, "--json").stdout.splitlines()]
+        # what the command is about is no file to write
+        assert printed == [json.loads(line) for line in gradus(*words[:2], "--json", words[2]).stdout.splitlines()]
+        gradus(*words, "--json", out)
+        assert json.loads(out.read_text()) == printed
+    for words in (("show", tmp_path / "kept"), ("search", tmp_path / "kept", "tea")):
+        printed = gradus("memory", *words, "--json").stdout
+        assert "likes tea" in gradus("memory", *words, "--json", out).stdout
+        assert json.loads(out.read_text()) == json.loads(printed)
+    assert rows.read_text().startswith('{"prompt"')
+
+
 def test_commands_end_with_the_next_one(tmp_path):
     lessons = tmp_path / "my lessons.jsonl"
     said = gradus("teach", "arithmetic", "-n", 2, "-o", lessons).stderr

@@ -118,6 +118,14 @@ def test_a_run_is_a_path(tmp_path):
             call()
 
 
+def test_a_run_that_is_not_there_is_named(tmp_path):
+    for run in ("runs/nope", gradus.Run(tmp_path / "nope")):
+        with pytest.raises(ConfigError, match=r"there is no folder .*nope; check the path, or name the environment"):
+            gradus.evaluate([run, "remote:me/model"], against="base")
+    with pytest.raises(ConfigError, match=r"^name the environment"):
+        gradus.evaluate(["gold", "remote:me/model"])
+
+
 def test_endings_of_files_may_be_capitals(tmp_path):
     (tmp_path / "ROWS.CSV").write_text("question,answer\n" + "".join(f"{n}?,{n}\n" for n in range(60)))
     assert gradus.load_environment(tmp_path / "ROWS.CSV").name == f"csv:{tmp_path}/ROWS.CSV"

@@ -170,6 +170,16 @@ def test_parts_go_with_adapters_checkpointed_activations_validation_muon_and_a_s
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+def test_processes_add_up_gradients_of_bfloat16_in_float32(train: Train) -> None:
+    """Each pass rounds its own gradient, in parts once more; the sum over passes and processes rounds nothing."""
+    kind = "sft+bfloat16"
+    alone, parallel, parts = (train(way, kind)[kind]["gradient"] for way in ("alone", "data parallel", "fsdp"))
+    assert float((alone - parallel).norm() / alone.norm()) < 1e-6
+    assert float((alone - parts).norm() / alone.norm()) < 3e-3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_goes_on_with_another_number_of_processes(train: Train, tmp_path: Path) -> None:
     """A checkpoint is the same whoever wrote it."""
     unbroken = {way: train(way, *PLAIN) for way in ("alone", "fsdp")}

@@ -23,6 +23,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.processes import barrier, full_tensor, total, world
+from gradus.training.engine.master_weights import master_of
 from gradus.training.grpo import train_grpo
 from gradus.training.run.checkpoints import save_model
 from gradus.training.sft import train_sft
@@ -43,6 +44,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "validated": {"validation_every": 2, "validation_tasks": 6},
     "served": {},
     "autocast": {"autocast": True},
+    "bfloat16": {"dtype": "bfloat16"},
 }
 BOTH: dict[str, Any] = {"checkpoint_every": 2, "keep_checkpoints": 9, "lr": 3e-3, "threads": 1}
 
@@ -109,7 +111,7 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
 
     def watch(module: torch.nn.Module, limit: float) -> torch.Tensor:
         if not seen:
-            trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
+            trained = {name: master_of(one) for name, one in module.named_parameters() if one.requires_grad}
             seen["gradient"] = torch.cat(
                 [full_tensor(one.grad).reshape(-1) for one in trained.values() if one.grad is not None]
             )

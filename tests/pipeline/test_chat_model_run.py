@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
@@ -101,6 +102,23 @@ def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
     assert isinstance(base, ShelvedPolicy)
     assert base.loaded.path == str(qwen)
     assert seen == [("4bit", "cuda:1")] * 3
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_a_run_is_evaluated_in_the_dtype_of_its_weights(qwen: Path, tmp_path: Path, dtype: str) -> None:
+    """A run of 16 bits on a CPU, or of float32 on a card, was evaluated in what the device prefers."""
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=[f"grpo.dtype={dtype}", "grpo.device=cpu"])
+    folder = tmp_path / "run"
+    run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
+    shutil.copytree(qwen, folder / "grpo" / "best")
+    (folder / "grpo" / "config.json").write_text(recipe.grpo.model_dump_json())
+    wanted = torch.float32 if dtype == "auto" else torch.bfloat16
+    for policy in run_policies(run, ["base", "grpo"]).values():
+        assert isinstance(policy, ShelvedPolicy)
+        assert policy.loaded.dtype == wanted
+    again = make_policy(recipe.spec(), str(folder))
+    assert isinstance(again, LocalPolicy)
+    assert again.loaded.dtype == wanted
 
 
 def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwen: Path, tmp_path: Path) -> None:

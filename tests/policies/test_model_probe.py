@@ -114,6 +114,15 @@ def test_the_shape_of_a_model_without_attention_is_read(tmp_path: Path):
     assert shape.parameters > 0
 
 
+def test_what_a_token_is_multiplied_with_is_counted(tmp_path: Path):
+    """A model of experts was forecast as fast as its attention alone, and GPT-2, whose layers are no Linear, as free."""
+    experts = read_shape(make_model("qwen3-moe", tmp_path / "moe"))
+    assert experts.products - experts.matrices == 2 * 2 * (32 * 32 + 32 * 16)  # two layers, two experts of four
+    gpt2 = read_shape(make_model("gpt2", tmp_path / "gpt2"))
+    assert gpt2.products == gpt2.matrices == 2 * 12 * 32**2
+    assert gpt2.adapter_width == 2 * (4 + 2 + 5 + 5) * 32
+
+
 def test_half_precision_is_judged_by_its_own_limits(tmp_path: Path):
     loaded = load_model(make_model("qwen3", tmp_path / "qwen3"), dtype="bfloat16")
     probe = check_model(loaded)

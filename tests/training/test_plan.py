@@ -36,6 +36,7 @@ THREE_B = ModelShape(
     name="3b",
     parameters=3_085_938_688,
     matrices=2_774_532_096,
+    products=2_774_532_096,
     hidden=2048,
     layers=36,
     kv_heads=2,
@@ -82,11 +83,12 @@ def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:
     from gradus.training.trainer_config import LoraConfig
 
     folder = make_tiny_qwen2(tmp_path / "model")
-    for targets in ("all-linear", ("q_proj", "v_proj")):
-        loaded = prepare_model(folder, SftConfig(lora=LoraConfig(rank=4, targets=targets)))
+    for targets in ("all-linear", ("q_proj", "v_proj"), ("mlp.up_proj",)):
+        lora = LoraConfig(rank=4, targets=targets)
+        loaded = prepare_model(folder, SftConfig(lora=lora))
         trained = sum(each.numel() for each in loaded.model.parameters() if each.requires_grad)
         assert any(isinstance(module, Linear) for module in loaded.model.modules())
-        assert trained == 4 * read_shape(folder, targets=targets).adapter_width
+        assert trained == 4 * read_shape(folder, lora=lora).adapter_width
 
 
 def test_every_preset_of_a_gpu_fits_what_its_summary_says() -> None:
@@ -248,6 +250,16 @@ def test_a_run_is_fitted_to_a_card(tmp_path: Path, capsys: pytest.CaptureFixture
     assert fitted.grpo.groups == free.grpo.groups
     with pytest.raises(ConfigError, match="would need"):
         make_recipe("arithmetic", model=model, settings=settings, memory="0.0001GB")
+
+
+def test_adapters_on_some_layers_are_forecast_as_such(tmp_path: Path) -> None:
+    model = make_tiny_qwen2(tmp_path / "model", context=2048)
+
+    def optimizer(targets: list[str] | str) -> float:
+        settings = {"grpo.lora.rank": 4, "grpo.lora.targets": targets}
+        return gradus.plan("arithmetic", model=model, settings=settings, memory="24GB").plan.memory["optimizer"]
+
+    assert optimizer(["q_proj"]) < optimizer("all-linear") / 4
 
 
 def test_this_machine_is_measured() -> None:

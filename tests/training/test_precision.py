@@ -21,11 +21,15 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
-from gradus.training.data.microbatches import microbatches
+from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.distributed import processes
+from gradus.training.distributed.processes import World
+from gradus.training.engine import loss_step
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.logp_diff import logp_diff_limits, uses_trainer_logprobs
-from gradus.training.engine.loss_step import TrainingError, precision, prepare_model
+from gradus.training.engine.loss_step import TrainingError, precision, prepare_model, run_update
+from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo
@@ -230,6 +234,43 @@ def test_a_fresh_optimizer_goes_on_from_the_masters(lamps_model: Path) -> None:
             parameter.mul_(2.0)  # set from outside, as when the best weights are restored
     masters = make_optimizer(loaded.model, config).state_dict()["masters"]
     assert all(torch.equal(masters[name], value) for name, value in loaded.model.named_parameters() if name in masters)
+
+
+def test_processes_add_up_bfloat16_gradients_in_float32(lamps_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes give the gradient of one to float32's rounding; added up in bfloat16 it is off by a third of a per cent."""
+    loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
+    config = lamps_config(dtype="bfloat16", grad_clip=0, token_budget=32)
+    samples = sampled(loaded, config)
+    batches = microbatches(samples, budget=32, share=False, vocabulary=vocabulary_size(loaded.model))
+    assert len(batches) > 2
+    gradients: list[torch.Tensor] = []
+    sent: list[torch.Tensor] = []
+
+    def loss(batch: MicroBatch) -> torch.Tensor:
+        return -score_tokens(loaded.model, batch, config.sampling).logprobs.sum()
+
+    def watch(model: torch.nn.Module, limit: float) -> torch.Tensor:
+        moved = [master_of(parameter) for parameter in model.parameters()]
+        gradients.append(torch.cat([one.grad.float().reshape(-1) for one in moved if one.grad is not None]))
+        return gradients[-1].norm()
+
+    def reduce(flat: torch.Tensor) -> None:
+        """The second process's sum is that of both; the first one's is looked at no more."""
+        sent.append(flat.clone())
+        if len(sent) == 2:
+            flat += sent[0]
+
+    monkeypatch.setattr(loss_step, "clip_gradients", watch)
+    optimizer = make_optimizer(loaded.model, config)
+    run_update(loaded, optimizer, batches, loss, config, 0.0)
+    monkeypatch.setattr(processes, "world", lambda: World(rank=0, size=2))
+    monkeypatch.setattr(torch.distributed, "all_reduce", reduce)
+    loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
+    optimizer = make_optimizer(loaded.model, config)
+    for own in (batches[::2], batches[1::2]):
+        run_update(loaded, optimizer, own, loss, config, 0.0)
+    alone, _, together = gradients
+    assert float((alone - together).norm() / alone.norm()) < 1e-6
 
 
 def test_float16_gradients_are_those_of_float32(lamps_model: Path) -> None:

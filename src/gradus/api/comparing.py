@@ -205,12 +205,15 @@ def _label(policy: Any) -> str:
 
 def _environment_of(policies: Any) -> EnvironmentSpec:
     """The environment that a run among the policies was evaluated in; a registered one, because its name comes out of a file."""
-    for each in policies:
-        folder = each.folder if isinstance(each, Run) else Path(each) if isinstance(each, str | Path) else None
-        if folder is not None and (folder / "results.json").is_file():
+    folders = [Path(each) for each in policies if isinstance(each, str | Path | Run)]
+    for folder in folders:
+        if (folder / "results.json").is_file():
             return _environment_of_run(folder)
+    paths = [each for each in folders if len(each.parts) > 1 and ":" not in each.parts[0]]  # not remote:owner/model
+    lost = [str(each) for each in paths if not each.exists()]
     raise ConfigError(
-        "name the environment, as in evaluate(..., env='rhythm'); none of the policies is a run that knows it"
+        (f"there is no folder {', '.join(lost)}; check the path, or " if lost else "")
+        + "name the environment, as in evaluate(..., env='rhythm'); none of the policies is a run that knows it"
     )
 
 

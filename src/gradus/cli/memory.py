@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gradus.cli.options import TEMPERATURE, Command
-from gradus.cli.output import next_command, note
+from gradus.cli.options import JSON, TEMPERATURE, Command
+from gradus.cli.output import next_command, note, print_json
 from gradus.core import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _FOLDER = typer.Argument(..., help="The memory's folder; made at the first chang
 _CATEGORY = typer.Argument(..., help="The bank, such as values; `gradus memory banks` lists them.")
 _ID = typer.Argument(..., help="The number of an entry.")
 _SCHEMA = typer.Option(None, "--schema", help="Banks of a new memory: nine-banks (default) or paper.")
-_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def _open(folder: Path, schema: str | None = None, *, create: bool = False) -> DurableMemory:
@@ -84,14 +83,13 @@ def ask(
     reader: str | None = typer.Option(
         None, "--reader", help="Who reads: rule, or remote:MODEL (the default if the agent is one)."
     ),
-    as_json: bool = _JSON,
+    json_file: str | None = JSON,
 ) -> None:
     """Answer a question from what an agent kept, and show the entries that the answer was read from."""
     from gradus.api.memory import ask as ask_memory
 
     answered = ask_memory(agent, question, memory=memory, reader=reader)
-    if as_json:
-        typer.echo(json.dumps(answered.to_json()))
+    if _on_one_line(answered.to_json(), json_file):
         return
     typer.echo(answered.answer)
     note(answered.why)
@@ -168,15 +166,13 @@ def search(
     query: str = typer.Argument(..., help="What to look for."),
     banks: int = typer.Option(3, min=1, help="Best banks to look into."),
     entries: int = typer.Option(5, min=1, help="Entries to return."),
-    as_json: bool = _JSON,
+    json_file: str | None = JSON,
 ) -> None:
     """Find entries: BM25 over banks, then over the entries within them."""
     with _open(folder) as memory:
         hits = memory.search(query, banks=banks, entries=entries)
-    if as_json:
-        typer.echo(
-            json.dumps([{**hit.entry.to_json(), "score": hit.score, "bank_score": hit.bank_score} for hit in hits])
-        )
+    scored = [{**hit.entry.to_json(), "score": hit.score, "bank_score": hit.bank_score} for hit in hits]
+    if _on_one_line(scored, json_file):
         return
     _table(
         ("id", "category", "score", "content", "since"),
@@ -188,12 +184,11 @@ def search(
 
 
 @app.command(cls=Command)
-def show(folder: Path = _FOLDER, as_json: bool = _JSON) -> None:
+def show(folder: Path = _FOLDER, json_file: str | None = JSON) -> None:
     """Show the core and all entries."""
     with _open(folder) as memory:
         state = memory.state()
-    if as_json:
-        typer.echo(json.dumps(state))
+    if _on_one_line(state, json_file):
         return
     if state["core"]:
         typer.echo(f"core: {state['core']}\n")
@@ -205,15 +200,17 @@ def show(folder: Path = _FOLDER, as_json: bool = _JSON) -> None:
 def log(
     folder: Path = _FOLDER,
     last: int = typer.Option(0, min=0, help="Only the last so many; 0 for all."),
-    as_json: bool = _JSON,
+    json_file: str | None = JSON,
 ) -> None:
-    """Show the operations that made the memory what it is."""
+    """Show the operations that made the memory what it is; printed JSON has a line for each."""
     with _open(folder) as memory:
         operations = memory.operations[-last:] if last else memory.operations
-    if as_json:
-        for operation in operations:
-            typer.echo(json.dumps(operation.to_json()))
+    lines = [operation.to_json() for operation in operations]
+    if json_file == "-":  # one line an operation
+        for line in lines:
+            typer.echo(json.dumps(line))
         return
+    print_json(lines, json_file)
     rows = [
         (
             operation.sequence,
@@ -267,6 +264,15 @@ def banks(schema: str = typer.Option("nine-banks", "--schema", help="nine-banks 
     from gradus.api.memory import find_schema
 
     _table(("category", "what belongs there"), list(find_schema(schema).banks.items()))
+
+
+def _on_one_line(value: object, json_file: str | None) -> bool:
+    """Print or write JSON if it was asked for; whether it was printed, on one line, in place of what a person reads."""
+    if json_file == "-":
+        typer.echo(json.dumps(value))
+        return True
+    print_json(value, json_file)
+    return False
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -62,6 +62,10 @@ MEMORY = typer.Option(
 )
 
 
+# An argument that may be left out -> what it may be left out for.
+_ABOUT = {"environment": ("environment", "recipe", "scoreboard"), "file": ("file", "completion")}
+
+
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in options.items() if value is not None}
@@ -103,7 +107,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, bare)
         try:
             rest = super().parse_args(ctx, list(args))
-            if "environment" in ctx.params and not any(map(ctx.params.get, ("environment", "recipe", "scoreboard"))):
+            if any(name in ctx.params and not any(map(ctx.params.get, others)) for name, others in _ABOUT.items()):
                 raise TyperException("the word after --json is what the command is about")
         except TyperException:
             ctx.params.clear()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import Command
-from gradus.cli.output import json_text, next_command, same
+from gradus.cli.options import JSON, Command
+from gradus.cli.output import json_text, next_command, print_json, same
 
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
@@ -37,25 +37,27 @@ def try_(
     answer: str | None = typer.Option(None, "--answer", "-a", help="The gold answer of typed completions."),
     messages: bool = typer.Option(False, "--messages", help="Hand prompts and completions over as chat messages."),
     limit: int = typer.Option(20, "--limit", min=0, help="Completions to show; all are scored."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON, one line a completion."),
+    json_file: str | None = JSON,
 ) -> None:
-    """Score stored or typed completions. Exit code 1 if a reward function failed on any."""
+    """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any."""
     from gradus import api
     from gradus.core import ConfigError
 
     if (file is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
     tried = api.try_rewards(file or completion, reward, prompt=prompt, answer=answer, messages=messages, limit=limit)
-    if as_json:
-        for row in tried.rows():
+    rows = tried.rows()
+    if json_file == "-":  # one line a completion
+        for row in rows:
             typer.echo(json_text(row))
     else:
         tried.show()
+        print_json(rows, json_file)
         for problem in tried.problems():
             typer.secho(problem, fg="red", err=True)
         if completion and answer is None and any("it takes answer" in each for each in tried.problems()):
             typer.echo("give it with --answer", err=True)
     if tried.tryout.errors:
         raise typer.Exit(1)
-    if not as_json:
+    if json_file != "-":
         next_command("audit", "arithmetic", *same("reward"), why="or your own rows.jsonl")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.naming import did_you_mean
-from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name
+from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, trained_dtype
 
 if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
@@ -41,8 +41,8 @@ def make_policy(
 ) -> Policy:
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
 
-    A model answers as it was trained (sampling, template, history); ``temperature`` (0 is greedy), ``max_new_tokens`` and
-    ``keep_history`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``retries``, ``reasoning_effort``,
+    A model answers as it was trained (sampling, template, history; in its run's folder also the dtype); ``temperature`` (0 is greedy),
+    ``max_new_tokens`` and ``keep_history`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``retries``, ``reasoning_effort``,
     ``price``), refused with any other policy. A model that was never trained here samples as the environment's recipe would train it. With a
     ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
     """
@@ -74,7 +74,8 @@ def make_policy(
 
     path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
-    load = partial(load_model, path, keep_history=True if spec.max_turns == 1 else keep_history)
+    keep = True if spec.max_turns == 1 else keep_history
+    load = partial(load_model, path, dtype=trained_dtype(path), keep_history=keep)
 
     def policy(loaded: LoadedModel) -> LocalPolicy:
         sampling = loaded.settings.sampling or sampling_of(spec)

@@ -244,8 +244,12 @@ class Recipe(_Section):
 
     def loading(self) -> dict[str, Any]:
         """How ``load_model`` loads the model that the run begins with."""
+        return {**self.template(), **self.loading_trained(), "quantize": self.grpo.quantize}
+
+    def loading_trained(self) -> dict[str, Any]:
+        """How ``load_model`` loads a checkpoint of the run, which stores its template and its quantization: as GRPO does."""
         grpo = self.grpo
-        return {**self.template(), "attention": grpo.attention, "quantize": grpo.quantize, "device": grpo.device}
+        return {"dtype": grpo.weights_dtype, "attention": grpo.attention, "device": grpo.device}
 
     def schedule(self, grader: Grader) -> RewardSchedule | None:
         """What changes from step to step in the weights; None if nothing does. Raises ConfigError.

@@ -223,7 +223,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     stage, greedy = CHECKPOINTS[name]
     grpo = run.recipe.grpo
     sampling = grpo.sampling.as_greedy() if greedy else grpo.sampling
-    options = run.recipe.loading() if stage == "model" else {"attention": grpo.attention, "device": grpo.device}
+    options = run.recipe.loading() if stage == "model" else run.recipe.loading_trained()
     load = partial(load_model, run.checkpoint(stage), **options)
     make = partial(
         LocalPolicy,

@@ -104,10 +104,8 @@ def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, 
 def _model_to_train(recipe: Recipe, model: str, config: TrainerConfig) -> LoadedModel:
     """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
     device = world().device or config.device if config.device == "auto" else config.device
-    dtype = "float32" if config.autocast else config.dtype
-    loaded = load_model(
-        model, dtype=dtype, device=device, attention=config.attention, quantize=config.quantize, **recipe.template()
-    )
+    options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
+    loaded = load_model(model, device=device, **options, **recipe.template())
     check_model(loaded)
     system_prompt, tools = _rules(recipe)
     loaded.renderer.for_tools(tools)  # what the chat template cannot do is refused before anything is trained

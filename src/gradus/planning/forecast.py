@@ -145,14 +145,14 @@ def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hard
     number = weight_bytes(config, hardware)
     tokens = config.groups * lengths.prompt * lengths.turns
     answers = rows * lengths.turns * lengths.answer
-    read = 2.0 * shape.matrices * tokens / hardware.reached
-    each = 2.0 * (shape.matrices + shape.hidden * shape.vocabulary) * at_once / hardware.reached
+    read = 2.0 * shape.products * tokens / hardware.reached
+    each = 2.0 * (shape.products + shape.hidden * shape.vocabulary) * at_once / hardware.reached
     # A token of a batch waits for arithmetic, or for the weights and the cache to come from memory, and for the calls.
     moved = (shape.parameters * number + cache_bytes(shape, config, lengths, number, at_once)) / hardware.bandwidth
     rollout = read + batches * lengths.turns * lengths.answer * (max(each, moved) + shape.layers * hardware.overhead)
     backward = 4.0 if config.lora is None else 2.0
     again = 2.0 if config.gradient_checkpointing else 0.0
-    work = (2.0 + backward + again) * (shape.matrices * (tokens + answers) + shape.hidden * shape.vocabulary * answers)
+    work = (2.0 + backward + again) * (shape.products * (tokens + answers) + shape.hidden * shape.vocabulary * answers)
     passes = config.epochs * max(1.0, (tokens + answers) / config.token_budget)
     train = config.epochs * work / hardware.reached + 20 * passes * shape.layers * hardware.overhead
     update = 6.0 * 4 * trained_parameters(shape, config) / hardware.bandwidth

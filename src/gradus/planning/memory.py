@@ -13,6 +13,7 @@ from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS
+from gradus.training.trainer_config import TrainerConfig
 
 _FIRST_CAPACITY = 256  # positions that a cache begins with
 _MASK_ENTRIES = 2**26  # of the attention of one forward, at most
@@ -60,7 +61,8 @@ def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:
     return _BYTES.get(dtype, 4)
 
 
-def trained_parameters(shape: ModelShape, config: GrpoConfig) -> int:
+def trained_parameters(shape: ModelShape, config: TrainerConfig) -> int:
+    """Number of weights that are trained: all, or those of the adapters."""
     return shape.parameters if config.lora is None else shape.adapter_width * config.lora.rank
 
 

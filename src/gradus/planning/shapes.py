@@ -8,15 +8,18 @@ from pathlib import Path
 from gradus.core import ConfigError
 from gradus.policies.local.folders import adapter_base, check_layers
 from gradus.policies.local.loading import context_length
+from gradus.training.trainer_config import LoraConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder's shape. ``parameters`` are all; ``matrices`` those of the layers' matrix products, ``adapters`` LoRA's per rank."""
+    """A decoder's shape. ``parameters`` are all; ``matrices`` those of the layers' linear layers; ``products`` those that a token is
+    multiplied with: the linear layers, and of the experts those that it is routed to."""
 
     name: str
     parameters: int
     matrices: int
+    products: int
     hidden: int
     layers: int
     kv_heads: int
@@ -46,16 +49,16 @@ class Lengths:
         return self.turns * (self.prompt + self.answer)
 
 
-def read_shape(
-    path_or_name: str | Path, *, targets: str | tuple[str, ...] = "all-linear", online: bool = True
-) -> ModelShape:
+def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, online: bool = True) -> ModelShape:
     """The shape of a model from its config; its weights are neither read nor downloaded. Raises ConfigError.
 
-    ``online``: a config that is not on this disk may be asked for by its name on the hub.
+    ``lora``: names the layers with adapters, all linear ones if it is None. ``online``: a config that is not on this disk may be asked for by its name on the hub.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
 
+    targets = "all-linear" if lora is None else lora.targets
     base = adapter_base(path_or_name) or path_or_name
     check_layers(base)
     try:
@@ -66,20 +69,29 @@ def read_shape(
         said = next(iter(str(error).splitlines()), "")
         raise ConfigError(f"the config of {path_or_name} cannot be read: {type(error).__name__}: {said}") from error
     text = config.get_text_config()
+    routed = getattr(text, "num_experts_per_tok", None) or 0
+    experts = [
+        parameter for name, parameter in model.named_parameters() if ".experts." in name and parameter.dim() == 3
+    ]
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
     kept = {name: getattr(text, name, None) for name in ("num_key_value_heads", "head_dim", "intermediate_size")}
+    head = model.get_output_embeddings()
     linear = {
-        name: module
+        name: module.weight
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and "lm_head" not in name
+        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
     }
     adapted = [
-        module for name, module in linear.items() if targets == "all-linear" or name.rpartition(".")[2] in targets
+        weight
+        for name, weight in linear.items()
+        if targets == "all-linear" or any(f".{name}".endswith(f".{target}") for target in targets)
     ]
+    matrices = sum(weight.numel() for weight in linear.values())
     return ModelShape(
         name=str(path_or_name),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        matrices=sum(module.weight.numel() for module in linear.values()),
+        matrices=matrices,
+        products=matrices + routed * sum(parameter[0].numel() for parameter in experts),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
         kv_heads=kept["num_key_value_heads"] or heads,
@@ -87,5 +99,5 @@ def read_shape(
         intermediate=kept["intermediate_size"] or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
         context=context_length(config),
-        adapter_width=sum(module.in_features + module.out_features for module in adapted),
+        adapter_width=sum(sum(weight.shape) for weight in adapted),
     )

@@ -190,6 +190,7 @@ class GrpoLoop:
         finally:
             self.rollouts.close()
         self.finish()
+        self.rollouts.release()  # an evaluation that follows in this process gets the whole card
 
     def result(self, seconds: float) -> GrpoResult:
         """What the run came to."""

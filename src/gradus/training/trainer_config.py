@@ -107,6 +107,11 @@ class TrainerConfig(OptimizerConfig):
     )
     keep_checkpoints: int = Field(default=2, ge=1, description="How many of the newest checkpoints stay.")
 
+    @property
+    def weights_dtype(self) -> str:
+        """What ``load_model`` is told: autocast computes around float32 weights."""
+        return "float32" if self.autocast else self.dtype
+
     @model_validator(mode="after")
     def _adapt_what_is_quantized(self) -> Self:
         if self.quantize is not None and self.lora is None:

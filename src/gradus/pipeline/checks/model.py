@@ -131,12 +131,13 @@ def probe(subject: Subject) -> list[Finding]:
 
 def disk(subject: Subject) -> list[Finding]:
     """Room for the checkpoints, best and final models of the training stages."""
+    from gradus.planning.memory import trained_parameters
     from gradus.planning.shapes import read_shape
 
-    shape, recipe = read_shape(subject.model), subject.recipe
+    recipe = subject.recipe
     needed = 0.0
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
-        trained = shape.parameters if config.lora is None else shape.adapter_width * config.lora.rank
+        trained = trained_parameters(read_shape(subject.model, lora=config.lora), config)
         # One checkpoint more while the newest is written; best and final keep only what was trained.
         needed += 4.0 * trained * (_OPTIMIZER * (config.keep_checkpoints + 1) + 2)
     place = next(each for each in (subject.folder, *subject.folder.absolute().parents) if each.exists())

@@ -61,7 +61,7 @@ def forecast_of(subject: Subject) -> tuple[ModelShape, Lengths]:
     longest, config = subject.longest, subject.recipe.grpo
     answer = config.sampling.max_new_tokens if longest.turns == 1 else math.ceil(longest.said / longest.turns)
     lengths = Lengths(prompt=math.ceil(longest.read / longest.turns), answer=answer, turns=longest.turns)
-    shape = read_shape(subject.model, online=subject.online)
+    shape = read_shape(subject.model, lora=config.lora, online=subject.online)
     if shape.context is not None and lengths.whole > shape.context:
         lengths = replace(lengths, answer=max(1, shape.context // longest.turns - lengths.prompt))
     return shape, lengths

@@ -67,6 +67,15 @@ def find_model(name: str | Path) -> Path | None:
     return next((run / each for run in runs for each in RUN_MODELS if (run / each).is_dir()), None)
 
 
+def trained_dtype(folder: str | Path) -> str:
+    """The dtype of the weights in the run whose checkpoint ``folder`` is; ``auto`` for a model that lies in none."""
+    try:
+        settings = json.loads((Path(folder).expanduser().parent / "config.json").read_text(encoding="utf-8"))
+        return "float32" if settings["autocast"] else str(settings["dtype"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return "auto"
+
+
 def is_nano(name: str | Path) -> bool:
     """Whether a model's folder, or a run's, holds a nano model, or adapters of one: its chat template is a nano model's."""
     folder = find_model(name)

@@ -107,7 +107,7 @@ class StepRollouts:
         return rollout
 
     def release(self) -> None:
-        """Let the sampler give its memory back if it is on this card (``sampler_sleeps``); new weights wake it."""
+        """Let the sampler give its memory back if it is on this card (``sampler_sleeps``); new weights, or a new run, wake it."""
         if self._config.sampler_sleeps and isinstance(self._policy, Sleeper):
             barrier()  # all processes have sampled
             if world().main:

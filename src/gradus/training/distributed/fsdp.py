@@ -52,7 +52,7 @@ def _apply_fsdp(model: Any, settings: Any) -> None:
     """One FSDP unit for each module that accelerate's wrap policy names, and one for the rest."""
     from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     here = world()
     mesh = init_device_mesh(here.device.type if here.device else "cpu", (here.size,))
@@ -61,9 +61,10 @@ def _apply_fsdp(model: Any, settings: Any) -> None:
     except ValueError as error:
         raise ConfigError(f"accelerate's wrap policy does not fit the model: {error}") from error
     inside = [module for module in model.modules() if wanted is not None and module is not model and wanted(module)]
+    exact = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # weights in 16 bits have such gradients
     for module in reversed(inside):  # the innermost first
-        fully_shard(module, mesh=mesh, reshard_after_forward=settings.reshard_after_forward)
-    fully_shard(model, mesh=mesh)
+        fully_shard(module, mesh=mesh, reshard_after_forward=settings.reshard_after_forward, mp_policy=exact)
+    fully_shard(model, mesh=mesh, mp_policy=exact)
     for unit in _units(model):
         # Losses are divided by figures of the whole step: gradients are added up, where FSDP would take their mean.
         unit.set_gradient_divide_factor(1.0)

@@ -2,8 +2,8 @@
 
 Every process rolls out its share of a step's groups; the groups are then gathered, so that credit, figures and decisions are
 the same everywhere. It trains on its share of the sequences with the denominators of the whole step. If every process holds the
-whole model, the gradients are added up once, before clipping; so the sum is the gradient of one process, whatever their number, and
-processes need not cut their share into equally many microbatches. If each holds a shard of it (:mod:`fsdp`), torch adds them up
+whole model, the gradients are added up once, in float32, before clipping; so the sum is the gradient of one process, whatever their
+number, and processes need not cut their share into equally many microbatches. If each holds a shard of it (:mod:`fsdp`), torch adds them up
 pass by pass. Process 0 alone writes files.
 """
 
@@ -165,11 +165,10 @@ def barrier() -> None:
         torch.distributed.barrier()
 
 
-def sum_gradients(model: nn.Module) -> None:
+def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Add up the gradients of all processes, in one message; a process that trained nothing adds zeros."""
     if world().size == 1:
         return
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = [_gradient(parameter) for parameter in parameters]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     torch.distributed.all_reduce(flat)

@@ -26,7 +26,7 @@ from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.bfloat16_support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
-from gradus.training.engine.master_weights import MasterWeights, loss_scale
+from gradus.training.engine.master_weights import MasterWeights, loss_scale, master_of
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
@@ -42,9 +42,9 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if isinstance(source, LoadedModel):
         loaded = source
     else:
-        dtype = "float32" if config.autocast else config.dtype
         device = world().device or config.device if config.device == "auto" else config.device
-        loaded = load_model(source, dtype=dtype, device=device, attention=config.attention, quantize=config.quantize)
+        options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
+        loaded = load_model(source, device=device, **options)
     slow = slow_setting(loaded.device, loaded.dtype, config.autocast, config.backward)
     if slow and world().main:
         print(f"warning: {slow}", file=sys.stderr)
@@ -192,10 +192,8 @@ def run_update(
         part = loss(batch.to(loaded.device))
         backward(part if scale == 1.0 else part * scale)
     if not parts:
-        sum_gradients(loaded.model)
-    if masters is not None:
-        masters.collect()
-    elif scale != 1.0:  # adapters in float32 on weights in float16
+        sum_gradients([master_of(parameter) for parameter in trainable(loaded.model).values()])
+    if masters is None and scale != 1.0:  # adapters in float32 on weights in float16
         for parameter in trainable(loaded.model).values():
             if parameter.grad is not None:
                 parameter.grad.div_(scale)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gradus.training.distributed.processes import gather_full_tensor, shard_like, world
+from gradus.training.distributed.processes import gather_full_tensor, shard_like
 
 _FLOAT16_SCALE = 1024.0  # keeps small gradients above float16's smallest number
 _MASTERS = WeakIdKeyDictionary()  # parameter -> weak reference to its master, which the optimizer owns
@@ -52,17 +52,10 @@ class MasterWeights(torch.optim.Optimizer):
         super().__init__(list(self._masters.values()), {})
         self.param_groups = self._inner.param_groups
         for name, parameter in self._parameters.items():
-            # Processes add up what the model's parameters hold; alone, each pass is added up in float32 as it comes.
-            if parameter not in _MASTERS and world().size == 1:
+            if parameter not in _MASTERS:  # each pass is added up in float32 as it comes
                 parameter.register_post_accumulate_grad_hook(_take_gradient)
             _MASTERS[parameter] = weakref.ref(self._masters[name])
             self._masters[name].loss_scale = self.loss_scale  # type: ignore[attr-defined]
-
-    def collect(self) -> None:
-        """Move the gradients that the model's parameters still hold to the masters."""
-        for parameter in self._parameters.values():
-            if parameter.grad is not None:
-                _take_gradient(parameter)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of parameters and masters."""
