@@ -114,4 +114,9 @@ def check_model_source(name: str, *, asked: bool = True) -> str:
         raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
     if is_hub_name(name) or (not asked and "/" not in name):
         return name
-    raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")
+    way_out = (
+        "check the path, or give a name on the hub (owner/name)"
+        if asked
+        else "adapters (LoRA) name it as their base; put it there, or set base_model_name_or_path in adapter_config.json right"
+    )
+    raise ConfigError(f"there is no model folder {name}; {way_out}")
