@@ -14,7 +14,7 @@ import torch
 from gradus.core import ConfigError, PolicyError
 from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
-from gradus.policies.local.model_card import export_facts, model_card, plain_prompt
+from gradus.policies.local.model_card import export_facts, model_card, what_to_ask
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 
@@ -88,7 +88,8 @@ def export_model(
         facts=export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
         results=results,
         adapters_of=base if adapter is not None and not merge else None,
-        prompt=plain_prompt(settings.system_prompt) if tokenizer.chat_template is None else None,
+        asked=what_to_ask(loaded.renderer, settings.system_prompt),
+        template_options=settings.template_options,
     )
     _write(target, model, tokenizer, card, settings)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
