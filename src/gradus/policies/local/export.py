@@ -81,7 +81,6 @@ def export_model(
     changes = {"quantize": "none", "dtype": chosen}
     settings = settings.model_copy(update=changes if sampling is None else {**changes, "sampling": sampling})
     _set_generation(model, loaded, free_sampling(settings))
-    tokenizer = _own_tokenizer(source) or loaded.tokenizer
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
         title=title or target.name,
@@ -91,7 +90,7 @@ def export_model(
         asked=what_to_ask(loaded.renderer, settings.system_prompt),
         template_options=settings.template_options,
     )
-    _write(target, model, tokenizer, card, settings)
+    _write(target, model, loaded.tokenizer, card, settings)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
 
 
@@ -155,15 +154,6 @@ def _set_generation(model: Any, loaded: LoadedModel, config: SamplingConfig) -> 
         values |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     base.generation_config = GenerationConfig(**values)
-
-
-def _own_tokenizer(source: Path) -> Any | None:
-    """The tokenizer that was saved beside the adapters, if one was."""
-    if not (source / "tokenizer_config.json").is_file():
-        return None
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(source)
 
 
 def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings) -> None:

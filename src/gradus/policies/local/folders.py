@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,6 +53,12 @@ def adapter_base(folder: str | Path) -> str | None:
     if not isinstance(base, str) or not base:
         raise ConfigError(f"{file} names no base model; give the base as the path and {folder} as adapter=")
     return base
+
+
+def tokenizer_source(base: str, adapter: str | os.PathLike[str] | None) -> str:
+    """Where the tokenizer comes from: adapters may have their own, with the chat template that they were trained with."""
+    own = adapter is not None and (Path(adapter).expanduser() / "tokenizer_config.json").is_file()
+    return os.fspath(adapter) if adapter is not None and own else base
 
 
 def find_model(name: str | Path) -> Path | None:
