@@ -147,7 +147,7 @@ def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str
     path = Path(source.place).expanduser()
     if path.is_dir():
         train, test = path / "train.jsonl", path / "test.jsonl"
-        if not train.exists():
+        if test.exists() and not train.exists():
             train, test = test, train
         held_out = Path(source.test) if source.test else test
         return read_rows(train, source.kind), read_rows(held_out, source.kind) if held_out.exists() else None
@@ -187,7 +187,10 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
 
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
-    reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
+    text = read_text(path).removeprefix("\ufeff")
+    header = text.partition("\n")[0]
+    between = next((each for each in ",;\t" if each in header), ",")  # spreadsheets of many countries write semicolons
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between)
     try:
         names = reader.fieldnames or ()
         if twice := next((name for name in names if name and names.count(name) > 1), None):
