@@ -76,7 +76,13 @@ class ChatRenderer:
         self.tokenizer, self.keep_history, self._tool_calls = tokenizer, keep_history, tool_calls or "auto"
         self.plain = tokenizer.chat_template is None
         self._options = dict(template_options or {})
-        template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
+        try:
+            template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
+        except ValueError:
+            raise ConfigError(
+                f"the tokenizer has chat templates called {', '.join(tokenizer.chat_template)}, and none called default; set "
+                "tokenizer.chat_template to one of them, and save it"
+            ) from None
         self._template = _dated(template, Date.fromisoformat(date))
         self._day = Date.fromisoformat(date)
         self.ids = TextIds(tokenizer)
