@@ -269,6 +269,8 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         {"prompt": "", "target": "1"},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
         {"prompt": "Torn?", "target": "</answer> 3"},
+        {"prompt": "Which two?", "target": ["a", "b"]},
+        {"prompt": "Which two numbers?", "target": [1, 2]},
         {"prompt": "How many minutes are 28 hours?", "target": "1680"},
         {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
     ]
@@ -279,6 +281,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         "empty answers",
         "empty questions",
         "gold answers",
+        "structured answers",
         "prompt length",
         "duplicates",
         "contradictions",
@@ -286,6 +289,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     }
     assert problems["contradictions"].message == "questions that have different answers in different rows: 1"
     assert problems["duplicates"].severity == "warning"
+    assert problems["structured answers"].rows == ["Which two?"]
     assert [problem.severity for problem in problems.values()].count("error") == 6
     by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
@@ -384,7 +388,7 @@ def test_parts_of_a_message_are_joined_and_other_parts_refused(tmp_path: Path, c
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("latin.csv", "question,answer\nWie groß?,1\n".encode("latin-1"), "latin.csv.*utf-8"),
+        ("latin.csv", "question,answer\nWie groß?,1\n".encode("latin-1"), "latin.csv.*save it as UTF-8"),
         ("half.jsonl", b'{"question": "a \\ud800", "answer": "1"}\n', r"half.jsonl row 1 holds '\\ud800'"),
         ("half.jsonl", b'{"question": "a", "answer": "1", "note": "\\ud800"}\n', r"half.jsonl row 1 holds '\\ud800'"),
         ("nope.jsonl", None, "no file .*nope.jsonl"),

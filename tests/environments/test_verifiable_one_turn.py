@@ -149,6 +149,11 @@ def test_a_chat_that_holds_its_answer_or_cannot_be_shown_is_no_question(message,
         one_turn([{"question": [*CHAT, message], "answer": "7"}, *ROWS], judge=exact)
 
 
+def test_too_few_rows_in_memory_are_told_no_file() -> None:
+    with pytest.raises(ConfigError, match=r"give more rows$"):
+        one_turn(ROWS[:1], judge=exact)
+
+
 def test_a_column_has_a_name() -> None:
     with pytest.raises(ConfigError, match="row 1: column names are texts, got 5"):
         one_turn([{**row, 5: "x"} for row in ROWS], judge=exact)
