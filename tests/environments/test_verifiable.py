@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -268,6 +269,8 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         {"prompt": "", "target": "1"},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
         {"prompt": "Torn?", "target": "</answer> 3"},
+        {"prompt": "Which two?", "target": ["a", "b"]},
+        {"prompt": "Which two numbers?", "target": [1, 2]},
         {"prompt": "How many minutes are 28 hours?", "target": "1680"},
         {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
     ]
@@ -278,6 +281,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         "empty answers",
         "empty questions",
         "gold answers",
+        "structured answers",
         "prompt length",
         "duplicates",
         "contradictions",
@@ -285,6 +289,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     }
     assert problems["contradictions"].message == "questions that have different answers in different rows: 1"
     assert problems["duplicates"].severity == "warning"
+    assert problems["structured answers"].rows == ["Which two?"]
     assert [problem.severity for problem in problems.values()].count("error") == 6
     by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
@@ -383,20 +388,45 @@ def test_parts_of_a_message_are_joined_and_other_parts_refused(tmp_path: Path, c
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("latin.csv", "question,answer\nWie groß?,1\n".encode("latin-1"), "latin.csv.*utf-8"),
+        ("latin.csv", "question,answer\nWie groß?,1\n".encode("latin-1"), "latin.csv.*save it as UTF-8"),
         ("half.jsonl", b'{"question": "a \\ud800", "answer": "1"}\n', r"half.jsonl row 1 holds '\\ud800'"),
         ("half.jsonl", b'{"question": "a", "answer": "1", "note": "\\ud800"}\n', r"half.jsonl row 1 holds '\\ud800'"),
         ("nope.jsonl", None, "no file .*nope.jsonl"),
         ("nope.csv", None, "no file .*nope.csv"),
         ("twice.csv", b"question,question,answer\na,b,c\n", "twice.csv has two columns called 'question'"),
         ("few.csv", b"question,answer\na,b\n", r"few.csv\?test=FILE"),
+        ("rows.jsonl.zst", b"\x28\xb5\x2f\xfd", "alone; convert it"),
+        ("saved/dataset_info.json", b"{}", r"saved is a folder of the library datasets; .*to_json"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
     if content is not None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     with pytest.raises(GradusError, match=says):
-        gradus.load_environment(str(tmp_path / name))
+        gradus.load_environment(str(tmp_path / name.removesuffix("/dataset_info.json")))
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_tables_of_spreadsheets_and_gzipped_files_are_read_by_their_names(tmp_path: Path, between: str) -> None:
+    lines = [f"question{between}answer", *(f'"What is {n}; or, {n}?"{between}{n}' for n in range(60))]
+    (tmp_path / "t.csv").write_bytes("\r\n".join(lines).encode())
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress((tmp_path / "t.csv").read_bytes()))
+    one, other = (gradus.load_environment(str(tmp_path / name)).data_set.splits for name in ("t.csv", "t.csv.gz"))
+    assert one == other
+    assert {item.question: item.answer for item in one["train"]}.items() <= {
+        (f"What is {n}; or, {n}?", str(n)) for n in range(60)
+    }
+
+
+def test_of_several_splits_one_is_given_and_a_tables_columns_differ() -> None:
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    split = datasets.Dataset.from_list([{"question": "a", "answer": "b"}])
+    with pytest.raises(ConfigError, match=r"got DatasetDict; give one of its splits, as in data\['train'\]"):
+        gradus.load_environment(datasets.DatasetDict(train=split))
+    table = pandas.DataFrame([["a", "b", "c"]], columns=["question", "answer", "answer"])
+    with pytest.raises(ConfigError, match="two columns called 'answer'"):
+        gradus.load_environment(table)
 
 
 def test_long_cells_and_byte_order_marks_are_read(tmp_path: Path) -> None:

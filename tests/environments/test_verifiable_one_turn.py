@@ -135,6 +135,25 @@ def test_a_list_that_is_no_chat_is_no_question(question) -> None:
         one_turn([{"question": question, "answer": "1"}, *ROWS], judge=exact)
 
 
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"role": "assistant", "content": "7"}, "so it would hold the answer"),
+        ({"from": "human", "value": "Which number?"}, "has from, value; expected role and content"),
+        ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "calls a tool"),
+    ],
+)
+def test_a_chat_that_holds_its_answer_or_cannot_be_shown_is_no_question(message, says) -> None:
+    """A file for fine-tuning asked questions with their answers in them, and one of another form asked nothing."""
+    with pytest.raises(ConfigError, match=f"row 1: .*{says}"):
+        one_turn([{"question": [*CHAT, message], "answer": "7"}, *ROWS], judge=exact)
+
+
+def test_too_few_rows_in_memory_are_told_no_file() -> None:
+    with pytest.raises(ConfigError, match=r"give more rows$"):
+        one_turn(ROWS[:1], judge=exact)
+
+
 def test_a_column_has_a_name() -> None:
     with pytest.raises(ConfigError, match="row 1: column names are texts, got 5"):
         one_turn([{**row, 5: "x"} for row in ROWS], judge=exact)

@@ -179,6 +179,37 @@ def test_the_card_holds_the_evaluation(adapter: Path, tmp_path: Path) -> None:
     assert "LoRA of rank 4 and alpha 8, merged" in card
 
 
+def test_the_cards_example_asks_as_the_model_was_trained(base: Path, tmp_path: Path) -> None:
+    """Its system prompt and template options were left out, so that whoever copied it asked another model."""
+    model = tmp_path / "model"
+    shutil.copytree(base, model)
+    fast = "{%- if add_generation_prompt and thinking is false -%}fast{%- endif -%}"
+    template = (model / "chat_template.jinja").read_text() + fast
+    (model / "chat_template.jinja").write_text(template)
+    sampling = SamplingConfig(max_new_tokens=3, greedy=True)
+    settings = ModelSettings(system_prompt="Be brief.", sampling=sampling, keep_history=True)
+    write_settings(model, settings.model_copy(update={"template_options": {"thinking": False}}))
+    export_model(model, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    code = card.partition("```python\n")[2].partition("```")[0]
+    assert code in (plan_push(tmp_path / "out", "a/out").files[0].text or "").replace("a/out", "out")
+    said = []
+    exec(code.replace('model="out"', f"model={str(tmp_path / 'out')!r}"), {"print": said.append})
+    loaded = load_model(tmp_path / "out")
+    ids = torch.tensor([loaded.renderer.first("Be brief.", "...")])
+    assert loaded.tokenizer.decode(ids[0]).endswith("fast")
+    spoken = loaded.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids))
+    assert said == [loaded.tokenizer.decode(spoken[0, ids.shape[1] :], skip_special_tokens=True)]
+
+
+def test_adapters_of_a_folder_on_this_machine_are_not_pushed(adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gradus export"):
+        plan_push(adapter, "a/b")
+    export_model(adapter, tmp_path / "out", merge=False)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "base_model" not in yaml.safe_load(card.split("---")[1])
+
+
 def test_what_is_there_is_not_overwritten_unasked(base: Path, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):

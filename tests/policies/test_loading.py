@@ -133,6 +133,27 @@ def test_an_adapter_changes_what_is_said_and_a_wrong_one_is_named(model_folder: 
     assert texts[None] != texts[tmp_path / "lora"]
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # peft's use of transformers
+def test_adapters_bring_their_own_chat_template_and_say_if_they_do_not_fit(model_folder: Folder, tmp_path: Path):
+    """The base's was taken, so that adapters of a chat were asked without it; an export had the right one."""
+    from peft import LoraConfig, get_peft_model
+
+    base = load_model(model_folder("llama"))
+    template = base.tokenizer.chat_template
+    base.tokenizer.chat_template = template + " "
+    lora = get_peft_model(base.model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    lora.save_pretrained(tmp_path)
+    assert load_model(tmp_path).tokenizer.chat_template == template
+    base.tokenizer.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path)
+    assert loaded.tokenizer.chat_template == loaded.renderer.tokenizer.chat_template == template + " "
+    assert load_model(model_folder("llama"), adapter=tmp_path).tokenizer.chat_template == template + " "
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "r": 3}))
+    with pytest.raises(ConfigError, match="do not fit their base"):
+        load_model(tmp_path)
+
+
 def test_architectures_that_cannot_be_driven_are_named():
     import transformers as hf
 

@@ -235,9 +235,10 @@ def test_stripped_reasoning_is_an_error_or_kept_on_request():
         (ENDLESS, "not a special token"),
         (NUMBERED, "third turn differently"),
         ("{{ raise_exception('no') }}", "cannot render a conversation"),
+        ({"rag": CHATML, "tool_use": CHATML}, "called rag, tool_use, and none called default"),
     ],
 )
-def test_templates_that_cannot_be_extended_are_named(template: str, message: str):
+def test_templates_that_cannot_be_extended_are_named(template: str | dict[str, str], message: str):
     with pytest.raises(ConfigError, match=message):
         ChatRenderer(byte_tokenizer(template))
 

@@ -121,7 +121,7 @@ def test_a_plain_callable_may_return_an_awaitable() -> None:
         ([], "returned 0 rewards for 1"),
         ([float("nan")], "not finite"),
         (["x"], "could not convert"),
-        (3, "not iterable"),
+        (3, "return a list"),
         ({0: 1.0}, "returned a dict"),
         ("1", "returned a str"),
         ({1.0}, "returned a set"),

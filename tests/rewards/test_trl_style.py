@@ -119,6 +119,14 @@ def test_they_run_inside_a_running_event_loop() -> None:
     assert asyncio.run(notebook()) == [0.0, 1.0]
 
 
+def test_a_function_for_chat_messages_says_how_it_gets_them() -> None:
+    def polite(completions, **kwargs):
+        return [float("please" in completion[0]["content"]) for completion in completions]
+
+    (scored, _) = Rewards([polite])(ROWS)
+    assert "set reward_messages = true" in (scored.error or "")
+
+
 def test_prompts_come_as_the_format_says() -> None:
     seen: list[Any] = []
 

@@ -11,12 +11,15 @@ from tiny_qwen2 import make_tiny_qwen2
 from gradus import environments
 from gradus.core import ConfigError
 from gradus.policies.local.export import export_model, logp_diff
+from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import train_grpo
+from gradus.training.run.checkpoints import save_model
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
@@ -61,6 +64,17 @@ def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, warm_started: Path
     with torch.inference_mode():
         merged, unmerged = (load_model(folder).model(input_ids=ids).logits for folder in (exported.path, result.final))
     assert logp_diff(merged, unmerged) <= 1e-4
+
+
+def test_adapters_of_a_relative_path_are_loaded_from_another_folder(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(base.parent)
+    loaded = prepare_model(base.name, SftConfig(lora=LORA))
+    save_model(tmp_path / "adapters", loaded.model, loaded.tokenizer)
+    monkeypatch.chdir(tmp_path)
+    assert adapter_base(tmp_path / "adapters") == str(base)
+    load_model("adapters")
 
 
 def test_an_adapter_folder_plays(warm_started: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
 _KINDS = {".jsonl": "jsonl", ".csv": "csv"}
-_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".tsv", ".xls", ".xlsx")
+_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".tsv", ".xls", ".xlsx", ".zst", ".bz2", ".xz", ".zip")
 
 
 def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
@@ -152,9 +152,14 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def file_name(name: str) -> str:
-    """``rows.jsonl`` and ``rows.csv`` as environments; every other name as it is."""
+    """``rows.jsonl`` and ``rows.csv``, which may be gzipped, as environments; every other name as it is."""
     path = name.partition("?")[0]
-    suffix = Path(path).suffix.lower()
+    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    if any((Path(path) / mark).is_file() for mark in ("dataset_info.json", "dataset_dict.json")):
+        raise ConfigError(
+            f"{path} is a folder of the library datasets; write the rows of a split into a file by datasets.load_from_disk(...)"
+            ".to_json('rows.jsonl'), or give the split itself to gradus.train"
+        )
     if suffix in _OTHER_TABLES and ":" not in path:
         raise ConfigError(
             f"{path}: rows are read from .jsonl and .csv files alone; convert it, for example by pandas.DataFrame.to_json("

@@ -112,4 +112,5 @@ def unreadable(path: Path, error: Exception) -> StorageError:
         return StorageError(f"no file {path}")
     if isinstance(error, IsADirectoryError):
         return StorageError(f"{path} is a folder; name a file in it")
-    return StorageError(f"could not read {path} as UTF-8 text: {error}")
+    way_out = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+    return StorageError(f"could not read {path} as UTF-8 text: {error}{way_out}")

@@ -5,18 +5,19 @@ First a plan, which touches no network, then its upload; ``gradus push --dry-run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
-from gradus.core.files import read_json
 from gradus.core.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model
-from gradus.policies.local.model_card import front_matter, model_card, plain_prompt
-from gradus.policies.local.settings import read_settings
+from gradus.policies.local.model_card import front_matter, model_card, what_to_ask
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.settings import ModelSettings, read_settings
 from gradus.rollouts import read_episodes
 from gradus.version import __version__
 
@@ -76,6 +77,12 @@ def plan_push(source: Path | str, repository: str, *, private: bool = True) -> P
 
 
 def _model_plan(source: Path, model: Path, repository: str, private: bool) -> PushPlan:
+    base = adapter_base(model)
+    if base is not None and Path(base).exists():
+        raise ConfigError(
+            f"{model} holds adapters of {base}, a folder of this machine, so nobody else could load them; merge them, as in "
+            f"gradus export {shlex.quote(str(source))} merged, and push the folder that it writes"
+        )
     model_files = [
         PlannedFile(path=path.relative_to(model).as_posix(), source=path)
         for path in sorted(model.rglob("*"))
@@ -84,13 +91,15 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     results = _results(source)
     figures = sorted((source / "figures").glob("*.png"))
     recipe = source / "recipe.toml"
+    settings = read_settings(model) or ModelSettings()
     weights = sum(each.stat().st_size for each in model.glob("*.safetensors"))
     card = model_card(
         title=repository,
         facts=[f"weights: {weights / 1e6:,.1f} MB"],
         results=results,
-        adapters_of=adapter_base(model),
-        prompt=_plain_prompt(model),
+        adapters_of=base,
+        asked=_asked(model, settings),
+        template_options=settings.template_options,
         figures=[each.name for each in figures],
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
     )
@@ -102,14 +111,16 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     return PushPlan(repository=repository, kind="model", private=private, files=files)
 
 
-def _plain_prompt(model: Path) -> str | None:
-    """What the model is asked if it has no chat template."""
-    tokenizer = model / "tokenizer_config.json"
-    known = not tokenizer.is_file() or read_json(tokenizer).get("chat_template")
-    if known or (model / "chat_template.jinja").is_file() or (model / "additional_chat_templates").is_dir():
-        return None
-    settings = read_settings(model)
-    return plain_prompt(settings.system_prompt if settings else "")
+def _asked(model: Path, settings: ModelSettings) -> str | Sequence[Mapping[str, Any]]:
+    """What the card's example asks the model."""
+    from transformers import AutoTokenizer
+
+    system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
+    if not (model / "tokenizer_config.json").is_file():
+        return [*system, {"role": "user", "content": "..."}]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    renderer = ChatRenderer(tokenizer, keep_history=True, template_options=settings.template_options)
+    return what_to_ask(renderer, settings.system_prompt)
 
 
 def _left_out(path: Path) -> bool:

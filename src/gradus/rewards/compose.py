@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -190,7 +190,11 @@ class Rewards:
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error))
-        return _Outcome(error=f"raised {type(error).__name__}: {error}")
+        chat = not self.messages and isinstance(error, TypeError) and str(error).startswith("string indices")
+        way_out = (
+            "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true" if chat else ""
+        )
+        return _Outcome(error=f"raised {type(error).__name__}: {error}{way_out}")
 
     def _arguments(self, function: RewardFunction, rows: list[Completion], logged: _Logged) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
@@ -264,7 +268,7 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
 
 def _checked(values: Any, rows: int) -> list[_Outcome]:
     """What a function returned, as one finite number or None a row. Raises ValueError otherwise."""
-    if isinstance(values, Mapping | str | set):  # its keys or characters would be taken for rewards
+    if isinstance(values, Mapping | str | set) or not isinstance(values, Iterable):  # keys or characters are no rewards
         raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
     listed = list(values)
     if len(listed) != rows:

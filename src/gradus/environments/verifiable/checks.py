@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradus.environments.verifiable.items import Item, TableTasks
@@ -50,6 +51,12 @@ def check_tasks(
             "rows whose own gold answer does not score 1",
         ),
         _problem(
+            "structured answers",
+            "warning",
+            [item for item in items if _is_python(item)],
+            "gold answers that are lists or objects with texts, which an answer has to repeat as Python writes them",
+        ),
+        _problem(
             "prompt length",
             "error",
             _overlong(tasks, items, prompt_limit, measure),
@@ -76,6 +83,11 @@ def _gold_scores(item: Item) -> bool:
     gold = gold_answer(item.answer)
     read = read_answer(in_format("known", gold)).text
     return not gold or (read is not None and same_answer(read, gold))
+
+
+def _is_python(item: Item) -> bool:
+    own = item.columns.get("answer")
+    return isinstance(own, list | Mapping) and item.answer != json.dumps(own, ensure_ascii=False, default=str)
 
 
 def _overlong(

@@ -99,9 +99,9 @@ def split_items(
     seen = [item for item in items if share_of("seen " + item.question) < _TENTH]
     kept = [item for item in items if share_of("seen " + item.question) >= _TENTH]
     if not kept or not held_out:
+        file = f", or a second file, as in {name.partition('?')[0]}?test=FILE" if ":" in name else ""
         raise ConfigError(
-            f"{name} has {len(kept)} rows to train on and {len(held_out)} held out; expected some of both, "
-            f"give more rows, or a second file, as in {name.partition('?')[0]}?test=FILE"
+            f"{name} has {len(kept)} rows to train on and {len(held_out)} held out; expected some of both, give more rows{file}"
         )
     splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out, "harder": _longest(held_out)}
     return TableTasks(name, splits, system_prompt=system_prompt)
@@ -116,7 +116,7 @@ def _system_prompt(source: DataSource) -> str:
     if source.system is None:
         return SYSTEM_PROMPT
     try:
-        return Path(source.system).read_text(encoding="utf-8").strip()
+        return Path(source.system).expanduser().read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"system={source.system} cannot be read: {error}") from error
 
@@ -147,12 +147,14 @@ def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str
     path = Path(source.place).expanduser()
     if path.is_dir():
         train, test = path / "train.jsonl", path / "test.jsonl"
-        if not train.exists():
+        if test.exists() and not train.exists():
             train, test = test, train
-        held_out = Path(source.test) if source.test else test
+        held_out = Path(source.test).expanduser() if source.test else test
         return read_rows(train, source.kind), read_rows(held_out, source.kind) if held_out.exists() else None
     if path.exists():
-        return read_rows(path, source.kind), read_rows(Path(source.test), source.kind) if source.test else None
+        return read_rows(path, source.kind), read_rows(
+            Path(source.test).expanduser(), source.kind
+        ) if source.test else None
     if source.kind != "gsm8k" or path.suffix:
         raise ConfigError(f"no file {source.place} for {source.name}")
     return _from_hub(source)
@@ -187,7 +189,10 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
 
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
-    reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""))
+    text = read_text(path).removeprefix("\ufeff")
+    header = text.partition("\n")[0]
+    between = next((each for each in ",;\t" if each in header), ",")  # spreadsheets of many countries write semicolons
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between)
     try:
         names = reader.fieldnames or ()
         if twice := next((name for name in names if name and names.count(name) > 1), None):

@@ -203,13 +203,21 @@ def list_rows(data: Any) -> list[Mapping[str, Any]]:
     """The rows of a list, of a data set or of a table of pandas. Raises ConfigError for anything else."""
     rows: Any = data
     if hasattr(data, "iterrows"):
+        if not data.columns.is_unique:
+            twice = data.columns[data.columns.duplicated()][0]
+            raise ConfigError(f"the table has two columns called {twice!r}; give each a name of its own")
         rows = data.to_dict("records")
         _whole_answers(rows)
     listed = hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, str | Mapping)
     rows = list(rows) if listed or isinstance(rows, Iterator) else []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
+        splits = (
+            [key for key, each in data.items() if hasattr(each, "column_names")] if isinstance(data, Mapping) else []
+        )
+        way_out = f"; give one of its splits, as in data[{splits[0]!r}]" if splits else ""
         raise ConfigError(
-            "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}"
+            "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}, got "
+            f"{type(data).__name__}{'' if rows or not listed else ' without rows'}{way_out}"
         )
     return rows
 

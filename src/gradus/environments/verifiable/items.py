@@ -61,7 +61,18 @@ def read_messages(cell: Any) -> tuple[str, str | None]:
                 "[{'role': 'user', 'content': ...}]"
             )
         return ("" if cell is None else str(cell).strip()), None
-    messages = [(str(each.get("role")), read_content(each.get("content")).strip()) for each in cell]
+    if any(each.get("tool_calls") for each in cell):
+        raise ConfigError(
+            "a message of the question calls a tool, which a question in words cannot show; leave the row out"
+        )
+    if odd := next((each for each in cell if "role" not in each or "content" not in each), None):
+        raise ConfigError(f"a message of the question has {', '.join(map(str, odd))}; expected role and content")
+    if cell[-1]["role"] == "assistant":
+        raise ConfigError(
+            "the question ends with what the assistant says, so it would hold the answer; put the messages before it and the "
+            "answer into columns of their own"
+        )
+    messages = [(str(each["role"]), read_content(each["content"]).strip()) for each in cell]
     system = "\n\n".join(text for role, text in messages if role in ("system", "developer")) or None
     *shots, (_, question) = [each for each in messages if each[0] not in ("system", "developer")] or [("user", "")]
     shown = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in shots)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.pipeline.recipe import Recipe
-from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano
+from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
@@ -106,7 +106,8 @@ class Subject:
         """The chat template in pieces. Raises ConfigError if it cannot be extended turn by turn."""
         from transformers import AutoTokenizer
 
-        tokenizer = self._read(AutoTokenizer, self.model)
+        base = adapter_base(self.model)
+        tokenizer = self._read(AutoTokenizer, tokenizer_source(base, self.model) if base else self.model)
         return ChatRenderer(tokenizer, **self.recipe.template())
 
     @cached_property

@@ -82,6 +82,7 @@ _REMEDIES = {
     "empty answers": "remove these rows, or name the right column with answer=",
     "empty questions": "remove these rows, or name the right column with question=",
     "gold answers": "write the answers as plain values, or grade them with a reward function of your own",
+    "structured answers": "write them as texts, or read them in a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
     "duplicates": "remove the repeats, or they are trained on more often than the others",
     "contradictions": "decide which answer is right and remove the other rows",

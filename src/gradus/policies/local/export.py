@@ -14,7 +14,7 @@ import torch
 from gradus.core import ConfigError, PolicyError
 from gradus.core.files import write_folder
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
-from gradus.policies.local.model_card import export_facts, model_card, plain_prompt
+from gradus.policies.local.model_card import export_facts, model_card, what_to_ask
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 
@@ -81,16 +81,16 @@ def export_model(
     changes = {"quantize": "none", "dtype": chosen}
     settings = settings.model_copy(update=changes if sampling is None else {**changes, "sampling": sampling})
     _set_generation(model, loaded, free_sampling(settings))
-    tokenizer = _own_tokenizer(source) or loaded.tokenizer
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
         title=title or target.name,
         facts=export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
         results=results,
         adapters_of=base if adapter is not None and not merge else None,
-        prompt=plain_prompt(settings.system_prompt) if tokenizer.chat_template is None else None,
+        asked=what_to_ask(loaded.renderer, settings.system_prompt),
+        template_options=settings.template_options,
     )
-    _write(target, model, tokenizer, card, settings)
+    _write(target, model, loaded.tokenizer, card, settings)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
 
 
@@ -154,15 +154,6 @@ def _set_generation(model: Any, loaded: LoadedModel, config: SamplingConfig) -> 
         values |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     base.generation_config = GenerationConfig(**values)
-
-
-def _own_tokenizer(source: Path) -> Any | None:
-    """The tokenizer that was saved beside the adapters, if one was."""
-    if not (source / "tokenizer_config.json").is_file():
-        return None
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(source)
 
 
 def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,6 +53,12 @@ def adapter_base(folder: str | Path) -> str | None:
     if not isinstance(base, str) or not base:
         raise ConfigError(f"{file} names no base model; give the base as the path and {folder} as adapter=")
     return base
+
+
+def tokenizer_source(base: str, adapter: str | os.PathLike[str] | None) -> str:
+    """Where the tokenizer comes from: adapters may have their own, with the chat template that they were trained with."""
+    own = adapter is not None and (Path(adapter).expanduser() / "tokenizer_config.json").is_file()
+    return os.fspath(adapter) if adapter is not None and own else base
 
 
 def find_model(name: str | Path) -> Path | None:
@@ -123,4 +130,9 @@ def check_model_source(name: str, *, asked: bool = True) -> str:
         raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
     if is_hub_name(name) or (not asked and "/" not in name):
         return name
-    raise ConfigError(f"there is no model folder {name}; check the path, or give a name on the hub (owner/name)")
+    way_out = (
+        "check the path, or give a name on the hub (owner/name)"
+        if asked
+        else "adapters (LoRA) name it as their base; put it there, or set base_model_name_or_path in adapter_config.json right"
+    )
+    raise ConfigError(f"there is no model folder {name}; {way_out}")

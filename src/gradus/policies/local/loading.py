@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from gradus.core import ConfigError
-from gradus.policies.local.folders import adapter_base, check_model_source
+from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
 from gradus.policies.local.one_thread import ONE_AT_A_TIME
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
@@ -91,7 +91,7 @@ def load_model(
         _keep_freed_memory()
     number = _dtype(dtype, place)
     loading = _four_bits(number, place) if settings.quantize == "4bit" else {}
-    tokenizer, model = _load_parts(base, number, settings.attention, loading)
+    tokenizer, model = _load_parts(base, tokenizer_source(base, adapter), number, settings.attention, loading)
     for module in model.modules() if loading else ():
         module.support_avx512bf16_for_cpu = False  # its packed weights compute in bfloat16 outside training alone
     if settings.dtype is None:
@@ -208,12 +208,15 @@ def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": config, "device_map": {"": str(device)}}
 
 
-def _load_parts(name: str, dtype: torch.dtype, attention: str | None, loading: Mapping[str, Any]) -> tuple[Any, Any]:
+def _load_parts(
+    name: str, words: str, dtype: torch.dtype, attention: str | None, loading: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """The tokenizer in the folder ``words`` and the model ``name``."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(words)
             read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
             model, report = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **loading)
     except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
@@ -239,7 +242,14 @@ def _with_adapter(model: Any, adapter: str) -> Any:
         raise ConfigError(f"there is no adapter_config.json in {adapter}, so it is no LoRA folder; check the path")
     with quiet_transformers(), warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-        return PeftModel.from_pretrained(model, adapter)
+        try:
+            return PeftModel.from_pretrained(model, adapter)
+        except RuntimeError as error:  # of tensors that differ in shape
+            found = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"the adapters in {adapter} do not fit their base model: {found}; if its embeddings were made larger for them, "
+                "merge the adapters with what trained them, and give the merged folder"
+            ) from error
 
 
 def _device(name: str | torch.device) -> torch.device:

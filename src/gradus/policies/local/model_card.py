@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gradus.stats import format_interval
 from gradus.version import __version__
+
+if TYPE_CHECKING:
+    from gradus.policies.local.renderers import ChatRenderer
 
 
 def model_card(
@@ -16,14 +20,15 @@ def model_card(
     facts: Sequence[str],
     results: Mapping[str, Any] | None,
     adapters_of: str | None = None,
-    prompt: str | None = None,
+    asked: str | Sequence[Mapping[str, Any]] = ({"role": "user", "content": "..."},),
+    template_options: Mapping[str, Any] | None = None,
     figures: Sequence[str] = (),
     recipe: str | None = None,
 ) -> str:
     """Markdown with the header that model hubs read. The evaluation table is that of ``results`` (results.json).
 
-    ``adapters_of``: the base model, if the folder holds adapters alone. ``prompt``: what a model without a chat template is
-    asked (:func:`plain_prompt`). ``figures``: names of PNG files in the folder ``figures``.
+    ``adapters_of``: the base model, if the folder holds adapters alone. ``asked``: chat messages, or what a model without a chat
+    template is asked (:func:`what_to_ask`). ``figures``: names of PNG files in the folder ``figures``.
     ``recipe``: the recipe that made it, as TOML.
     """
     head: dict[str, Any] = {
@@ -31,22 +36,14 @@ def model_card(
         "pipeline_tag": "text-generation",
         "tags": ["gradus", "grpo", "reinforcement-learning"],
     }
-    if adapters_of is not None:
+    if adapters_of is not None and not Path(adapters_of).exists():  # hubs refuse a card that names a folder
         head["base_model"] = adapters_of
-    asked = (
-        ['print(chat([{"role": "user", "content": "..."}])[0]["generated_text"][-1]["content"])']
-        if prompt is None
-        else [
-            f"prompt = {json.dumps(prompt, ensure_ascii=False)}",
-            'print(chat(prompt, return_full_text=False, add_special_tokens=False)[0]["generated_text"])',
-        ]
-    )
     usage = [
         "```python",
         "from transformers import pipeline",
         "",
         f'chat = pipeline("text-generation", model="{title}")',
-        *asked,
+        *_asking(asked, template_options),
         "```",
     ]
     parts = [
@@ -65,6 +62,23 @@ def model_card(
             f"What the recipe leaves out is Gradus' default.\n\n```toml\n{recipe.strip()}\n```",
         ]
     return front_matter(head) + "\n\n".join(parts) + "\n"
+
+
+def _asking(asked: str | Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None) -> list[str]:
+    """Lines of Python that ask the pipeline ``chat``."""
+    if isinstance(asked, str):
+        return [
+            f"prompt = {json.dumps(asked, ensure_ascii=False)}",
+            'print(chat(prompt, return_full_text=False, add_special_tokens=False)[0]["generated_text"])',
+        ]
+    rows = [f"    {json.dumps(message, ensure_ascii=False)}," for message in asked]
+    given = f", tokenizer_encode_kwargs={dict(options)!r}" if options else ""
+    return ["messages = [", *rows, "]", f'print(chat(messages{given})[0]["generated_text"][-1]["content"])']
+
+
+def what_to_ask(renderer: ChatRenderer, system_prompt: str) -> str | Sequence[Mapping[str, str]]:
+    """A question behind the system prompt that a model was trained with: chat messages, or a text without a chat template."""
+    return plain_prompt(system_prompt) if renderer.plain else renderer.messages(system_prompt, "...")
 
 
 def plain_prompt(system_prompt: str, question: str = "...") -> str:

@@ -76,7 +76,13 @@ class ChatRenderer:
         self.tokenizer, self.keep_history, self._tool_calls = tokenizer, keep_history, tool_calls or "auto"
         self.plain = tokenizer.chat_template is None
         self._options = dict(template_options or {})
-        template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
+        try:
+            template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
+        except ValueError:
+            raise ConfigError(
+                f"the tokenizer has chat templates called {', '.join(tokenizer.chat_template)}, and none called default; set "
+                "tokenizer.chat_template to one of them, and save it"
+            ) from None
         self._template = _dated(template, Date.fromisoformat(date))
         self._day = Date.fromisoformat(date)
         self.ids = TextIds(tokenizer)
@@ -173,7 +179,7 @@ class ChatRenderer:
 
     # -- how the pieces are cut -----------------------------------------------------------------------------------
 
-    def _messages(self, system: str, *said: str) -> list[dict[str, str]]:
+    def messages(self, system: str, *said: str) -> list[dict[str, str]]:
         """A conversation: system prompt, then observation, answer, observation, ... in turn."""
         turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
         if not system:
@@ -191,7 +197,7 @@ class ChatRenderer:
     def _accepts_system(self) -> bool:
         self.has_system_role = True
         try:
-            whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
+            whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
             return _SYSTEM in whole.split(_ANSWER)[0]  # some templates write it in front of the newest message
         except TemplateError:  # Gemma's way of saying that it has no system role
             return False
@@ -199,9 +205,9 @@ class ChatRenderer:
     def _tail(self, keep_history: bool) -> str:
         """The template's text behind the first answer of a conversation with two observations."""
         try:
-            prompt = self._render(self._messages(_SYSTEM, _FIRST))
-            whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
-            reasoned = self._render(self._messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND))
+            prompt = self._render(self.messages(_SYSTEM, _FIRST))
+            whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
+            reasoned = self._render(self.messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND))
         except TemplateError as error:
             raise ConfigError(
                 f"the chat template cannot render a conversation of user and assistant: {error}; give the tokenizer another"
@@ -245,14 +251,14 @@ class ChatRenderer:
 
     def _last_stop(self, tail: str) -> int:
         """The token that ends the newest answer; gpt-oss replaces it by another once the conversation goes on."""
-        last = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER), speak=False).rpartition(_ANSWER)[2]
+        last = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER), speak=False).rpartition(_ANSWER)[2]
         self._frame += last
         return self._stop_token(last if last.strip() else tail)[0]
 
     def _content_rule(self) -> Callable[[str], str] | None:
         """How the template writes an observation: as it is, stripped, or in a way that only the template knows (None)."""
         probe = "  zq \n two lines\n "
-        whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, probe))
+        whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, probe))
         written = whole.split(_ANSWER, 1)[1]
         for rule in (_unchanged, str.strip):
             if written == self.stop_text + self._before + rule(probe) + self._after:
@@ -261,7 +267,7 @@ class ChatRenderer:
 
     def _check_third_turn(self) -> None:
         """What follows the second answer must be what follows the first one."""
-        whole = self._render(self._messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, _SECOND))
+        whole = self._render(self.messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, _SECOND))
         if whole.split(_ANSWER, 1)[1] != self.stop_text + self._before + _SECOND + self._after:
             raise ConfigError(
                 "the chat template writes the third turn differently from the second, so it cannot be extended turn by "
@@ -272,14 +278,14 @@ class ChatRenderer:
 
     def _first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
         system_prompt, observation = self._as_content(system_prompt, observation)
-        return tuple(self.ids.encode_marked(self._render(self._messages(system_prompt, observation))))
+        return tuple(self.ids.encode_marked(self._render(self.messages(system_prompt, observation))))
 
     def _following(self, observation: str) -> tuple[int, ...]:
         if self._clean is not None:
             observation = self._clean(observation)
         (observation,) = self._as_content(observation)
         if self._clean is None:
-            whole = self._render(self._messages(_SYSTEM, _FIRST, _ANSWER, observation))
+            whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, observation))
             text = whole.split(_ANSWER, 1)[1]
         else:
             text = self.stop_text + self._before + observation + self._after

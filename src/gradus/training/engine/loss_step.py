@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 import warnings
@@ -54,6 +55,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         _take_adapters(model, config.lora)
     elif config.lora is not None:
         model = _with_lora(model, config.lora, config.seed)
+    _name_base(model)
     disable_dropout(model)
     if config.gradient_checkpointing:
         checkpoint_activations(model)
@@ -135,6 +137,15 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
             return get_peft_model(model, wanted)
         except ValueError as error:
             raise ConfigError(f"LoRA does not fit the model: {error}") from error
+
+
+def _name_base(model: Any) -> None:
+    """Let adapters name a base in a folder by its whole path, so that they can be loaded from another folder too: a relative one
+    would be looked up on the hub there."""
+    for adapter in getattr(model, "peft_config", {}).values():
+        base = adapter.base_model_name_or_path
+        if base and Path(base).is_dir():
+            adapter.base_model_name_or_path = os.path.abspath(base)
 
 
 @contextmanager
