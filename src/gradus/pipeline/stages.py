@@ -67,7 +67,7 @@ class RunContext:
 
     @cached_property
     def _rewards(self) -> dict[str, str]:
-        return reward_sources(self.recipe.rewards)
+        return reward_sources(self.recipe.rewards, self.grader)
 
     @property
     def base(self) -> str:
