@@ -15,6 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from gradus.core.checksums import digest
+from gradus.core.naming import IMPORTED
 
 _PLAIN = (str, int, float, bool, type(None), bytes, range, PurePath)
 _LIBRARY = {"gradus", *sys.stdlib_module_names} - {"builtins"}  # where a class is that exec made
@@ -183,6 +184,22 @@ def file_sources(module: str) -> dict[str, str]:
         return sources | {f"code of {name}": digest(each) for name, each in _imported(path, root).items()}
     except OSError:
         return {}
+
+
+def forget_changed_files() -> None:
+    """Let a file that was imported by its path be imported anew if it, or a file of one's own that it imports, was changed since.
+
+    For the beginning of a call in a process that lives long, as a notebook does. Within a call nothing changes.
+    """
+    for key, since in [*IMPORTED.items()]:
+        path = Path(getattr(sys.modules.get(key), "__file__", None) or "")
+        files = {path, *_imported(path, path.parent).values()} if path.is_file() else set[Path]()
+        if any(each.stat().st_mtime > since for each in files):
+            del IMPORTED[key]
+            known = [(name, getattr(each, "__file__", None)) for name, each in sys.modules.items()]
+            for name in [name for name, file in known if file and Path(file) in files]:
+                if name != "__main__" and name.partition(".")[0] not in _LIBRARY:
+                    del sys.modules[name]
 
 
 def _imported(path: Path, root: Path) -> dict[str, Path]:
