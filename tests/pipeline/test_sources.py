@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 import gradus
+from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.api.training import make_recipe
 from gradus.core import ConfigError
+from gradus.pipeline.evaluation_processes import known_elsewhere
 from gradus.pipeline.own_code import code_digest
 from gradus.pipeline.run import do_stages
 from gradus.pipeline.stages import RunContext, section_of
@@ -193,3 +195,22 @@ def test_another_teacher_or_other_tasks_in_the_same_environment_are_noticed(tmp_
         with pytest.raises(ConfigError, match="other code of doors"):
             stages(tmp_path / "run", dataclasses.replace(spec, **change))
     assert stages(tmp_path / "run", spec) == []
+
+
+def test_an_algorithm_of_this_session_is_known_by_its_code_and_trains_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+
+    def run(value, **others):
+        advantage = _compiled(f"factor = {value}\ndef f(rewards, *, baseline, scale): return factor * rewards.values")
+        register_algorithm("mine", dataclasses.replace(find_algorithm("grpo"), advantage=advantage, **others))
+        recipe = make_recipe("arithmetic", settings={"grpo.algorithm": "mine"})
+        assert not known_elsewhere(recipe)
+        context = RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True))
+        return context.sources({"grpo": {}}), context.sources({})
+
+    assert run(1.0) == run(1.0)
+    assert run(1.0)[0] != run(2.0)[0] != run(2.0, clip=(0.1, 0.1))[0]
+    assert run(1.0)[1] == {}
+    assert known_elsewhere(make_recipe("arithmetic"))

@@ -1,4 +1,4 @@
-"""What a run is made from besides its settings: the rows of its data and the code of its rewards and environment, as digests.
+"""What a run is made from besides its settings: the rows of its data and the code of its rewards, environment and algorithm, as digests.
 
 Settings hold names alone. The digests tell whether what a name stands for is still the same.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus import environments
+from gradus.algorithms import find_algorithm, is_registered_here
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.files import without_address
 from gradus.environments.verifiable import TableTasks
@@ -64,6 +65,18 @@ def reward_sources(rewards: Sequence[RewardConfig], grader: Grader) -> dict[str,
         elif name not in BUILT_IN:
             sources |= file_sources(name.rpartition(":")[0])
     return _known(sources)
+
+
+def algorithm_sources(name: str) -> dict[str, str]:
+    """The code of an algorithm that is not Gradus's own -> its digest."""
+    algorithm = find_algorithm(name)
+    functions = [algorithm.loss, algorithm.advantage]
+    if not is_registered_here(name):
+        modules = [str(getattr(each, "__module__", "gradus")) for each in functions]
+        files = [file_sources(each) for each in modules if each.partition(".")[0] != "gradus"]
+        return {label: value for each in files for label, value in each.items()}
+    told = [algorithm.scale, algorithm.clip, algorithm.credit, algorithm.baseline]
+    return {f"code of {name}": sha256(f"{code_digest(functions)} {told}".encode()).hexdigest()}
 
 
 def rows_digest(tasks: TableTasks) -> str | None:
