@@ -162,7 +162,10 @@ def find_algorithm(name: str) -> Algorithm:
         return _ALGORITHMS[name]
     entry = _installed().get(name)
     if entry is None:
-        raise ValueError(f"unknown algorithm {name!r}; there are {', '.join(algorithm_names())}")
+        raise ValueError(
+            f"unknown algorithm {name!r}; there are {', '.join(algorithm_names())}; for your own call "
+            "gradus.algorithms.register_algorithm in this process, or install a package that brings it"
+        )
     algorithm = entry.load()
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
