@@ -1,12 +1,15 @@
 """The environment that the docs print is one that works."""
 
+import os
 import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from gradus import environments
+from gradus import api, environments
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import StopReason
@@ -91,3 +94,24 @@ def test_unknown_names_say_what_is_known():
         environments.load("rythm")
     with pytest.raises(ConfigError, match="no module"):
         environments.load("no_such_module_here:spec")
+
+
+def test_a_file_that_was_edited_is_imported_anew_by_the_next_call(tmp_path: Path):
+    """A notebook's process lives on while its files are edited; the digest of the code is that of the file as it is now."""
+    mine, beside = tmp_path / "edited.py", tmp_path / "beside_edited.py"
+    mine.write_text(
+        "from beside_edited import VALUE\ndef pay(completions, **columns): return [VALUE] * len(completions)\n"
+    )
+
+    def paid():
+        return api.try_rewards(["x"], [f"{mine}:pay"]).rows()[0]["value"]
+
+    for value, edited in ((1.0, mine), (2.0, beside), (3.0, beside)):
+        beside.write_text(f"VALUE = {value}\n")
+        os.utime(edited, (later := time.time() + value, later))
+        assert paid() == value
+    module = sys.modules["beside_edited"]
+    os.utime(beside, (0, 0))
+    os.utime(mine, (0, 0))
+    assert paid() == 3.0
+    assert sys.modules["beside_edited"] is module

@@ -1,5 +1,6 @@
 """A run is recognized by what its data and code say, not by their names."""
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -8,10 +9,12 @@ import pytest
 from rich.console import Console
 
 import gradus
+from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.api.training import make_recipe
 from gradus.core import ConfigError
+from gradus.pipeline.evaluation_processes import known_elsewhere
+from gradus.pipeline.own_code import code_digest
 from gradus.pipeline.run import do_stages
-from gradus.pipeline.sources import code_digest
 from gradus.pipeline.stages import RunContext, section_of
 
 STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}
@@ -120,7 +123,7 @@ class Scorer:
 
 def _compiled(text):
     space = {}
-    exec(text, space)  # functions without a source
+    exec(text, space)  # functions without a text
     return space["f"]
 
 
@@ -141,3 +144,73 @@ def test_code_is_told_apart_by_what_it_says_and_encloses(one, other):
     assert code_digest([one]) == code_digest([one]) != code_digest([other])
     assert code_digest([Scorer()]) == code_digest([Scorer().method])
     assert code_digest([gradus.load_environment]) is None, "another version of Gradus is no change"
+
+
+_READS = "    return [limit + len(c) for c in completions]"
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (f"limit = VALUE\ndef f(completions):\n{_READS}", True),
+        (f"limit = VALUE\ndef g(completions):\n{_READS}\ndef f(c): return g(c)", True),
+        (
+            f"import functools\nlimit = VALUE\n@functools.cache\ndef g(completions):\n{_READS}\ndef f(c): return g(c)",
+            True,
+        ),
+        ("def f(c, limit=VALUE): return [limit]", True),
+        ("import functools\ndef g(limit, c): return [limit]\nf = functools.partial(g, VALUE)", True),
+        ("class S:\n    limit = VALUE\n    def __call__(self, c): return [self.limit]\nf = S()", True),
+        ("class S:\n    @property\n    def limit(self): return VALUE\nf = lambda c: S().limit", True),
+        ("class S:\n    @staticmethod\n    def limit(): return VALUE\nf = lambda: S()", True),
+        ("class S:\n    def __init__(self): self.n = VALUE\n    def g(self, c): return [self.n]\nf = S().g", True),
+        ("class S:\n    def __call__(self, c): self.n += 1\nf = S()\nf.n = VALUE", False),
+        ("calls = VALUE\ndef f(c):\n    global calls\n    calls += 1\n    return [0.0]", False),
+        ("seen = [VALUE]\ndef f(c):\n    seen.append(c)\n    return [0.0]", False),
+        ("other = VALUE\ndef f(c): return [0.0]", False),
+    ],
+)
+def test_what_code_uses_by_name_belongs_to_it_but_not_what_changes_as_it_runs(text, counts):
+    """As in a notebook, where a helper or a constant stands in another cell, and classes have no text."""
+    one, same, other = (code_digest([_compiled(text.replace("VALUE", value))]) for value in "112")
+    assert one == same
+    assert (one != other) is counts
+
+
+def test_a_grader_of_functions_that_an_environment_has_is_noticed_where_it_pays(tmp_path: Path):
+    def spec(value):
+        return gradus.one_turn(rows(), [constant(value)], name="mine")
+
+    assert stages(tmp_path / "run", spec(1.0)) == ["teach", "grpo"]
+    assert stages(tmp_path / "run", spec(1.0)) == []
+    with pytest.raises(ConfigError, match="'grpo' made with other code of score"):
+        stages(tmp_path / "run", spec(2.0))
+
+
+def test_another_teacher_or_other_tasks_in_the_same_environment_are_noticed(tmp_path: Path):
+    spec = dataclasses.replace(gradus.load_environment(_compiled(DOORS.format(1) + "f = Doors")), name="doors")
+    other = gradus.FunctionPolicy("random", lambda seen, script: "b")
+    assert stages(tmp_path / "run", spec) == ["teach", "grpo"]
+    for change in ({"policies": {**spec.policies, "random": lambda _: other}}, {"max_turns": 3}):
+        with pytest.raises(ConfigError, match="other code of doors"):
+            stages(tmp_path / "run", dataclasses.replace(spec, **change))
+    assert stages(tmp_path / "run", spec) == []
+
+
+def test_an_algorithm_of_this_session_is_known_by_its_code_and_trains_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+
+    def run(value, **others):
+        advantage = _compiled(f"factor = {value}\ndef f(rewards, *, baseline, scale): return factor * rewards.values")
+        register_algorithm("mine", dataclasses.replace(find_algorithm("grpo"), advantage=advantage, **others))
+        recipe = make_recipe("arithmetic", settings={"grpo.algorithm": "mine"})
+        assert not known_elsewhere(recipe)
+        context = RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True))
+        return context.sources({"grpo": {}}), context.sources({})
+
+    assert run(1.0) == run(1.0)
+    assert run(1.0)[0] != run(2.0)[0] != run(2.0, clip=(0.1, 0.1))[0]
+    assert run(1.0)[1] == {}
+    assert known_elsewhere(make_recipe("arithmetic"))

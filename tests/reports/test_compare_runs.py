@@ -74,6 +74,13 @@ def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:
     assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"]), ("grpo.group_size", ["3", str(size)])]
 
 
+def test_runs_of_an_algorithm_that_another_process_registered_can_be_compared(runs: dict[str, Path]) -> None:
+    for folder in runs.values():
+        text = (folder / "recipe.toml").read_text()
+        (folder / "recipe.toml").write_text(text + 'algorithm = "of_a_notebook"\n[[stage]]\nname = "all"\n')
+    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 8
+
+
 def test_runs_of_other_tasks_and_quick_ones_are_said_to_be_so(runs: dict[str, Path]) -> None:
     """Ten of a hundred tasks were shared, and "100 episodes" stood there for both; that one was a quick run was said nowhere."""
     assert "tasks" not in compare_runs(runs)

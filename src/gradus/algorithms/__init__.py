@@ -28,6 +28,7 @@ from gradus.algorithms.registry import (
     EpisodeRewards,
     algorithm_names,
     find_algorithm,
+    is_registered_here,
     register_algorithm,
 )
 
@@ -51,6 +52,7 @@ __all__ = [
     "gdpo_advantages",
     "group_advantages",
     "immediate_advantages",
+    "is_registered_here",
     "kl_loss",
     "masked_weights",
     "maxrl_advantages",

@@ -129,10 +129,20 @@ _ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
+_OWN = frozenset(_ALGORITHMS)
+
+
 def register_algorithm(name: str, algorithm: Algorithm) -> None:
-    """Let runs say ``algorithm = name``. Raises ValueError for a name that is taken by another one."""
-    if _ALGORITHMS.setdefault(name, algorithm) is not algorithm:
-        raise ValueError(f"there is an algorithm {name!r} already; choose another name")
+    """Let runs of this process say ``algorithm = name``; a later one takes the place of an earlier one. Raises ValueError for a
+    name of Gradus's own."""
+    if name in _OWN:
+        raise ValueError(f"there is an algorithm {name!r} already, which comes with Gradus; choose another name")
+    _ALGORITHMS[name] = algorithm
+
+
+def is_registered_here(name: str) -> bool:
+    """Whether an algorithm was registered in this process, so that another one would not find it."""
+    return name in _ALGORITHMS and name not in _OWN
 
 
 @cache
@@ -152,7 +162,10 @@ def find_algorithm(name: str) -> Algorithm:
         return _ALGORITHMS[name]
     entry = _installed().get(name)
     if entry is None:
-        raise ValueError(f"unknown algorithm {name!r}; there are {', '.join(algorithm_names())}")
+        raise ValueError(
+            f"unknown algorithm {name!r}; there are {', '.join(algorithm_names())}; for your own call "
+            "gradus.algorithms.register_algorithm in this process, or install a package that brings it"
+        )
     algorithm = entry.load()
     if not isinstance(algorithm, Algorithm):
         raise ValueError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradus import environments
 from gradus.api.given import path_text, whole_number
 from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
+from gradus.pipeline.own_code import forget_changed_files
 
 if TYPE_CHECKING:
     from gradus.api.training import Run
@@ -31,6 +32,7 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
     >>> gradus.load_environment("arithmetic").max_turns
     1
     """
+    forget_changed_files()
     if isinstance(name, type):
         name = environments.from_class(name)
     if isinstance(name, str | Path):
@@ -141,6 +143,7 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
     """Reward functions as a recipe names them: ``NAME``, ``module:function``, ``FILE.py:function``, or what is registered here."""
     from gradus.rewards import parse_reward, register_reward, reward_pairs
 
+    forget_changed_files()
     entries: list[dict[str, Any]] = []
     for function, weight in reward_pairs(rewards):
         if isinstance(function, str):

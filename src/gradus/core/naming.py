@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import time
 from collections.abc import Iterable
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -14,6 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradusError
+
+IMPORTED: dict[str, float] = {}  # the module of a file that was imported by its path -> when, by time.time()
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -76,6 +79,7 @@ def import_file(name: str, kind: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
+    IMPORTED[key] = time.time()
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)

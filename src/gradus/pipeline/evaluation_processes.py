@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradus import environments
+from gradus.algorithms import is_registered_here
 from gradus.core import Episode, GradusError, Policy, Task
 from gradus.evaluation.evaluate import chosen_graders, condition_tasks, roll_out_condition
 from gradus.pipeline.progress import progress_bar
@@ -47,9 +48,10 @@ def workers_worth(run: RunContext, names: Sequence[str]) -> int:
 
 
 def known_elsewhere(recipe: Recipe) -> bool:
-    """Whether another process finds the environment and the rewards by their names."""
+    """Whether another process finds the environment, the rewards and the algorithm by their names."""
     head = recipe.environment.partition(":")[0]
     local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
+    local = local or is_registered_here(recipe.grpo.algorithm)
     return not local and not any(each.function.startswith("python:") for each in recipe.rewards)
 
 

@@ -54,7 +54,7 @@ def run_seeds(
     """Train a recipe from ``seeds`` seeds, its own and the following ones, and return the folder with all of them.
 
     ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are free cores if None.
-    The numbers do not depend on it. Environments and rewards that only this process knows are trained here, one after another.
+    The numbers do not depend on it. Environments, rewards and algorithms that only this process knows are trained here, one after another.
     """
     folder = _checked_folder(recipe, seeds, parallel, out)
     check_trackers(recipe.trackers)

@@ -23,7 +23,7 @@ from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.report_episodes import write_report_episodes
-from gradus.pipeline.sources import environment_sources, reward_sources
+from gradus.pipeline.sources import algorithm_sources, environment_sources, reward_sources
 from gradus.pipeline.state import CHECKPOINTS, RunState
 from gradus.pipeline.stepping import LIMITS
 from gradus.pipeline.teach_summary import spent
@@ -59,7 +59,8 @@ class RunContext:
 
     def sources(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """Digests of what a stage of these settings is made from besides: data and code that they name."""
-        return {**self._environment, **(self._rewards if "rewards" in settings else {})}
+        algorithm = algorithm_sources(self.recipe.grpo.algorithm) if "grpo" in settings else {}
+        return {**self._environment, **(self._rewards if "rewards" in settings else {}), **algorithm}
 
     @cached_property
     def _environment(self) -> dict[str, str]:
@@ -67,7 +68,7 @@ class RunContext:
 
     @cached_property
     def _rewards(self) -> dict[str, str]:
-        return reward_sources(self.recipe.rewards)
+        return reward_sources(self.recipe.rewards, self.grader)
 
     @property
     def base(self) -> str:

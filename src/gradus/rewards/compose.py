@@ -97,7 +97,7 @@ class Rewards:
         for name, (_, weight) in zip(names, pairs, strict=True):
             if not math.isfinite(weight):
                 raise ConfigError(f"the weight of reward {name!r} must be finite, got {weight}")
-        self._functions = {name: function for name, (function, _) in zip(names, pairs, strict=True)}
+        self.functions = {name: function for name, (function, _) in zip(names, pairs, strict=True)}
         self.weights: dict[str, float] = {name: float(weight) for name, (_, weight) in zip(names, pairs, strict=True)}
         self.messages = messages
         self.time_limit = time_limit
@@ -111,13 +111,13 @@ class Rewards:
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """What no success and full success earn, of components whose functions say so by ``component_range``."""
-        said = {name: getattr(function, "component_range", None) for name, function in self._functions.items()}
+        said = {name: getattr(function, "component_range", None) for name, function in self.functions.items()}
         return {name: (float(each[0]), float(each[1])) for name, each in said.items() if each is not None}
 
     @property
     def remote(self) -> bool:
         """Whether one of the functions asks a server."""
-        return any(getattr(function, "remote", False) for function in self._functions.values())
+        return any(getattr(function, "remote", False) for function in self.functions.values())
 
     def __call__(self, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """Score completions, in order."""
@@ -140,20 +140,20 @@ class Rewards:
     def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
         places = range(len(rows))
         outcomes = {
-            name: self._ask(name, rows, places) for name, function in self._functions.items() if not is_async(function)
+            name: self._ask(name, rows, places) for name, function in self.functions.items() if not is_async(function)
         }
-        waiting = [name for name in self._functions if name not in outcomes]
+        waiting = [name for name in self.functions if name not in outcomes]
         if waiting:
 
             async def together() -> list[list[_Outcome]]:
                 return list(await asyncio.gather(*(self._ask_async(name, rows, places) for name in waiting)))
 
             outcomes.update(zip(waiting, _run(together), strict=True))
-        return {name: outcomes[name] for name in self._functions}
+        return {name: outcomes[name] for name in self.functions}
 
     def _ask(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
         """What a function says of the rows at ``places``."""
-        function, logged = self._functions[name], _Logged()
+        function, logged = self.functions[name], _Logged()
         try:
             call = limited(function, self.time_limit)
             answer = call(**self._arguments(function, rows[places.start : places.stop], logged))
@@ -166,7 +166,7 @@ class Rewards:
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
 
     async def _ask_async(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
-        function, logged = self._functions[name], _Logged()
+        function, logged = self.functions[name], _Logged()
         try:
             answer = function(**self._arguments(function, rows[places.start : places.stop], logged))
             if inspect.isawaitable(answer):

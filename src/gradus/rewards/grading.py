@@ -9,7 +9,7 @@ from typing import Any
 
 from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
-from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
+from gradus.rewards.compose import Completion, RewardFunction, Rewards, ScoredCompletion
 
 OWN_GRADER = "rewards"  # what every composition of reward functions is called
 WEIGHED = "-weighed"  # what the name of a grader with other weights ends with
@@ -73,6 +73,11 @@ def tell_step(grader: Grader, step: int) -> None:
 def logged_by(grader: Grader) -> Mapping[str, Sequence[float]]:
     """What the grader's reward functions gave to ``log_metric`` in the last call, by name; nothing if it is not made of them."""
     return grader.compute.rewards.metrics if isinstance(grader.compute, _RewardGrader) else {}
+
+
+def functions_of(grader: Grader) -> Mapping[str, RewardFunction]:
+    """The grader's reward functions by name; nothing if it is not made of them."""
+    return grader.compute.rewards.functions if isinstance(grader.compute, _RewardGrader) else {}
 
 
 def ranges_of(grader: Grader) -> Mapping[str, tuple[float, float]]:
