@@ -13,6 +13,7 @@ import typer
 from gradus.cli.options import TEMPERATURE, Command
 from gradus.cli.output import next_command, note
 from gradus.core import EnvironmentFault
+from gradus.core.printable import printable
 
 if TYPE_CHECKING:
     from gradus.api.memory import CallResult, DurableMemory
@@ -73,7 +74,7 @@ def _tell(read: int, chunks: int, results: Sequence[CallResult]) -> None:
     for result in results:
         done = result.content or (f"entry {result.entry_id}" if result.entry_id is not None else "")
         said = f"{result.name.removeprefix('memory_')} {done}" if result.ok else f"refused: {result.message}"
-        typer.echo(f"chunk {read} of {chunks}: {said.strip()}")
+        typer.echo(f"chunk {read} of {chunks}: {printable(said.strip())}")
 
 
 @app.command(cls=Command)
@@ -93,7 +94,7 @@ def ask(
     if as_json:
         typer.echo(json.dumps(answered.to_json()))
         return
-    typer.echo(answered.answer)
+    typer.echo(printable(answered.answer))
     note(answered.why)
     for each in answered.notes:
         note(
@@ -270,11 +271,12 @@ def banks(schema: str = typer.Option("nine-banks", "--schema", help="nine-banks 
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from gradus.core.terminal import Terminal
 
     table = Table(*columns, box=None, header_style="bold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))  # brackets in what was kept are no markup
-    Console().print(table)
+    Terminal().print(table)
