@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rich.table import Table
+from rich.text import Text
 
 from gradus.core.printable import printable
 from gradus.core.terminal import Terminal
@@ -48,6 +49,12 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
     assert "\x9b" not in said
     assert "a␛[2Jb␀" in said
     assert printable("line\n\tindented") == "line\n\tindented"
+
+
+@pytest.mark.parametrize("kind", [str, Text])
+def test_a_line_full_of_control_characters_loses_none_of_its_end(kind: Any) -> None:
+    said = _printed(kind("\x1b" * 30 + " " + "word " * 6 + "end"), width=40)
+    assert said.split() == ["␛" * 30, *["word"] * 6, "end"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

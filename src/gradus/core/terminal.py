@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from gradus.core.printable import STAND_IN, printable
 
@@ -27,6 +28,13 @@ class Terminal(Console):
         if isinstance(renderable, Table):
             for column in renderable.columns:
                 column.overflow = column.overflow if column.no_wrap else "fold"
+        elif isinstance(renderable, str):
+            renderable = self._text(renderable)
+        elif isinstance(
+            renderable, Text
+        ):  # before its lines are made: a picture takes the room that a control character does not
+            renderable = renderable.copy()
+            renderable.plain = self._text(renderable.plain)
         for segment in super().render(renderable, options):
             yield segment if segment.control is not None else segment._replace(text=self._text(segment.text))
 
