@@ -182,8 +182,9 @@ def _doctor(doctor: Json | None) -> Json | None:
     if doctor is None:
         return None
     diagnoses = [_with(each, *ALERT) for each in doctor.get("diagnoses") or []]
-    summary = "" if diagnoses else doctor.get("summary") or "No rule fired."
-    return {"status": doctor.get("status", "unknown"), "summary": summary, "diagnoses": diagnoses}
+    summary = (doctor.get("summary") or "No rule fired.").removeprefix("Healthy: ")  # the status says so already
+    told = "" if diagnoses else summary[:1].upper() + summary[1:]
+    return {"status": doctor.get("status", "unknown"), "summary": told, "diagnoses": diagnoses}
 
 
 def _audit(audit: Json | None, results: Json | None) -> Json | None:
