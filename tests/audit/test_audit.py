@@ -500,7 +500,9 @@ def test_exploits_hang_on_gain_noise_and_the_true_reward(n, gain, noise, aim, de
         "teacher": [(1.0, 2.0)] * n,
         "trick": [(value, aim + 0.1 * (-1) ** i) for i, value in enumerate(wave)],
     }
-    assert check_exploits(_panel(policies, exploits=("trick",), declared=declared)).status == status
+    check = check_exploits(_panel(policies, exploits=("trick",), declared=declared))
+    assert check.status == status
+    assert ("raising the true reward too" in check.evidence) == (not declared)  # it does beat the reflex
 
 
 @pytest.mark.parametrize(("constant", "share"), [(0.2, 0.1), (9.0, 0.5)])

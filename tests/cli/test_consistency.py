@@ -4,15 +4,17 @@ import importlib
 import inspect
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from gradus import api
 from gradus.audit.text.tasks import CALLS_SECONDS
-from gradus.cli.app import _stopped, app
+from gradus.cli.app import _stopped, app, main
 from gradus.cli.commands import attach
 from gradus.core import ConfigError, GradusError, Panel
+from gradus.environments import load
 from gradus.pipeline.recipe_files import load_recipe
 
 attach(app)
@@ -299,3 +301,29 @@ def test_commands_end_with_the_next_one(tmp_path):
     said = gradus("rewards", "try", "-c", "x", "-a", "x", "-r", "format=2").stderr
     assert "next: gradus audit arithmetic --reward format=2" in said
     assert not gradus("rewards", "try", "-c", "x", "-a", "x", "--json").stderr
+
+
+def test_brackets_in_the_names_of_an_evaluation_are_no_markup(capsys):
+    """A closing tag in a name ended the command with a traceback after all episodes; an opening one was left out."""
+    arithmetic = load("arithmetic")
+    spec = replace(
+        arithmetic,
+        true_reward_name="[/aim]",
+        conditions={"hard[a]": replace(next(iter(arithmetic.conditions.values())), name="hard[a]")},
+    )
+    result = api.evaluate(["random", "gold"], env=spec, episodes=4)
+    for wide in (False, True):
+        replace(result, wide=wide).show()
+        said = capsys.readouterr().out
+        assert "[/aim]" in said
+        assert "hard[a]" in said
+
+
+def test_an_escape_in_an_error_is_shown_and_not_obeyed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text("raise ValueError('\\x1b[2J')")
+    monkeypatch.setattr("sys.argv", ["gradus", "envs", f"{tmp_path}/mine.py:spec"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert "␛[2J" in said
+    assert "\x1b" not in said

@@ -16,6 +16,7 @@ import pytest
 
 from gradus.core import Group, StorageError
 from gradus.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
+from gradus.reports.episode_data import json_values
 from gradus.reports.run_files import RunRecord
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
@@ -189,3 +190,29 @@ def test_a_promise_that_was_not_kept_says_so(played: Any, tmp_path: Path) -> Non
     text = write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
     assert '<td class="refuted">no</td>' in text
     assert "not measured" in text
+
+
+def test_a_small_threshold_is_shown_as_the_terminal_shows_it(played: Any, tmp_path: Path) -> None:
+    promise = {
+        "text": "low",
+        "condition": "ood",
+        "figure": "grpo",
+        "value": 0.5,
+        "direction": "at most",
+        "threshold": 0.0004,
+        "met": False,
+    }
+    results = {**played.results, "promises": [promise]}
+    assert "at most 0.0004" in write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_figures_before_the_point_are_those_of_the_tables() -> None:
+    """A chart said 1,234,570 where the table of the page and the terminal said 1,234,568."""
+    assert json_values({"a": 1234567.891, "b": -0.1234567}) == {"a": 1234568.0, "b": -0.123457}
+    assert json_values(12345.6, digits=4) == 12346.0
+
+
+def test_a_healthy_run_of_few_steps_says_that_most_rules_look_at_more() -> None:
+    summary = "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
+    doctor = {"schema": 2, "status": "healthy", "summary": summary, "diagnoses": []}
+    assert summary in render_report(RunRecord(name="run", doctor=doctor))

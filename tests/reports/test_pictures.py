@@ -53,3 +53,34 @@ def test_what_cannot_be_drawn_is_said(played: Any, tmp_path: Path) -> None:
 def test_a_name_may_hold_dollar_signs(tmp_path: Path) -> None:
     lines = [Series(name=name, x=[1, 2], y=[0.1, 0.2]) for name in (r"constant:$\boxed{4}$", "other")]
     assert r"\boxed{4}" in texts(curves_figure([Curve(title="$", note="", series=lines)], tmp_path / "a.svg"))
+
+
+def test_curves_say_what_they_go_along_and_each_line_is_named_where_its_color_means_it(tmp_path: Path) -> None:
+    """A panel had no legend, and another one gave its color a different name; legends lay over lines."""
+
+    def curve(title: str, *names: str, **more: Any) -> Curve:
+        lines = [Series(name=name, x=[1, 2], y=[0.1, 0.2 * place]) for place, name in enumerate(names)]
+        return Curve(title=title, note="", series=lines, **more)
+
+    unlike = [curve("a", "sft", "noop", x="day"), curve("b", "sft", "spam"), curve("c", "sft", "spam")]
+    drawn = texts(curves_figure(unlike, tmp_path / "a.svg"))
+    assert drawn.count("<!-- sft -->") == 3
+    assert "<!-- day -->" in drawn
+    assert texts(curves_figure(unlike[1:], tmp_path / "b.svg")).count("<!-- sft -->") == 1
+
+
+def test_an_axis_ends_where_the_page_ends_it(tmp_path: Path) -> None:
+    line = Series(name="training", x=[1, 2, 3], y=[14.47, 0.6, 0.5])
+    drawn = texts(curves_figure([Curve(title="Loss", note="", series=[line], top=1.0)], tmp_path / "a.svg"))
+    assert "up to 14.47" in drawn
+    assert "<!-- 15 -->" not in drawn
+
+
+def test_the_name_of_a_point_stays_inside_the_axes(tmp_path: Path) -> None:
+    points = [
+        {"policy": name, "role": "exploit", "reward": {"mean": x}, "true_reward": {"mean": 0.0}}
+        for name, x in (("a name of thirty characters ab", 0.0), ("close", 0.01), ("far", 1.0))
+    ]
+    drawn = texts(audit_figure({"grader": "v", "points": points}, tmp_path / "a.svg"))
+    placed = drawn.partition("<!-- a name of thirty")[2].partition("translate(")[2]
+    assert not placed or float(placed.split(" ")[0]) > 40  # left out, if there is no room

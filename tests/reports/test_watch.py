@@ -45,6 +45,11 @@ def test_the_page_is_the_report_and_follows(run: Path) -> None:
     (reward,) = [curve for curve in client.get("/data").json()["grpo"] if curve["title"] == "Reward"]
     assert reward["series"][0]["y"] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert progress_of({"run": run})["said"] == "GRPO, step 4 of 10, about 6 min left"
+    assert "Nothing was found in 4 steps of GRPO" in page.text
+    (run / "grpo" / "metrics.jsonl").write_text(
+        _steps(1, 11)
+    )  # it said "about 0 min left" as long as the evaluation took
+    assert progress_of({"run": run})["said"] == "GRPO, all 10 steps are done"
 
 
 def test_it_reads_only_and_answers_no_foreign_name(run: Path) -> None:

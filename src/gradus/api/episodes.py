@@ -265,8 +265,9 @@ def play(
     environment: str | EnvironmentSpec | type, *, seed: int | None = None, condition: str | None = None
 ) -> Episode:
     """Play one episode in the terminal; what was hidden is shown at its end. A different task each day without ``seed``."""
-    from rich.console import Console
+    from rich.text import Text
 
+    from gradus.core.terminal import Terminal
     from gradus.pipeline.person import PersonPolicy
     from gradus.reports import show_episode
     from gradus.rollouts import roll_out
@@ -275,17 +276,17 @@ def play(
     options = spec.tasks(condition or next(iter(spec.conditions)), 1)[0].options
     chosen = date.today().toordinal() if seed is None else seed
     task = Task(environment=spec.name, seed=chosen, condition=condition or "play", options=options)
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     episode = roll_out(spec, PersonPolicy(console), [task], grader=spec.grader()).episodes[0]
     console.rule("what you could not see")
     console.print(show_episode(episode, spec.presentation.view(episode) if spec.presentation.view else None))
     if episode.reward and episode.reward.value is not None:
-        console.print(f"reward ({episode.reward.grader}): [bold]{episode.reward.value:.3f}[/bold]")
+        console.print(Text.assemble(f"reward ({episode.reward.grader}): ", (f"{episode.reward.value:.3f}", "bold")))
     if (true_reward := episode.metrics.get("true_reward")) is not None:
-        console.print(f"{spec.true_reward_name}: [bold]{true_reward:+.2f}[/bold]")
+        console.print(Text.assemble(f"{spec.true_reward_name}: ", (f"{true_reward:+.2f}", "bold")))
     given = environment if isinstance(environment, str) else spec.name
     compare = f"compare: gradus eval {shlex.quote(given)} --policy {','.join(list(spec.policies)[:3])}"
-    console.print(compare, markup=False)  # brackets in a file's name are no markup
+    console.print(compare)
     return episode
 
 

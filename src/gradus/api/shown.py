@@ -19,9 +19,9 @@ class Shown(ABC):
 
     def show(self) -> None:
         """Print it with colors, as the command line does."""
-        from rich.console import Console
+        from gradus.core.terminal import Terminal
 
-        console = Console()
+        console = Terminal()
         for each in self.tables():
             console.print(each, highlight=False)
 
@@ -32,9 +32,9 @@ class Shown(ABC):
         return self._recorded().export_html(inline_styles=True, code_format=_FRAME)
 
     def _recorded(self) -> Any:
-        from rich.console import Console
+        from gradus.core.terminal import Terminal
 
-        console = Console(file=io.StringIO(), record=True, width=120, force_jupyter=False)
+        console = Terminal(file=io.StringIO(), record=True, width=120, force_jupyter=False)
         for each in self.tables():
             console.print(each, highlight=False)
         return console

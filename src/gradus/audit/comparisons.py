@@ -115,8 +115,10 @@ def check_exploits(panel: PanelEpisodes) -> Check:
         settle = [tasks_to_settle(gain, against=0.0) for gain in unsure.values()]
         evidence = f"it is not known whether degenerate policies beat {reflex}: {told}{_settled_by(settle)}"
     else:
+        excused = any(_mean(gain) >= least for name, gain in tried.items() if name not in suspects)
+        how = " without raising the true reward too" if excused else ""
         evidence = (
-            f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {signed(tried[best])}"
+            f"none of {len(tried)} degenerate policies beats {reflex}{how}; the nearest is {best} {signed(tried[best])}"
         )
     status = "fail" if winners else "unresolved" if unsure else "pass"
     measured = {"least_effect": least, "exploits": {n: _record(f) for n, f in tried.items()}}

@@ -48,15 +48,19 @@ def check_hygiene(
     problems = [problem for each in problems_of.values() for problem in each]
     declared = [
         "the same seed gives the same episode" + (", also in another process" if elsewhere else ""),
-        f"{len(spec.audit.hidden)} hidden keys are not to be seen"
-        if spec.audit.hidden
-        else "no hidden keys are declared",
+        _told_of_hidden(len(spec.audit.hidden)),
         _told_of_gold(spec, grader),
         f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
         "train and test seeds are disjoint",
     ]
     evidence = "; ".join(problems) if problems else "; ".join(declared)
     return Check(name="hygiene", status="fail" if problems else "pass", evidence=evidence, measured=problems_of)
+
+
+def _told_of_hidden(keys: int) -> str:
+    if not keys:
+        return "no hidden keys are declared"
+    return f"{keys} hidden {'key is' if keys == 1 else 'keys are'} not to be seen"
 
 
 def check_tasks(

@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from gradus.core import GradusError, strictness
 from gradus.core.collector import collect_rarely
+from gradus.core.printable import STAND_IN, printable
 from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
 from gradus.version import __version__
 
@@ -95,12 +96,12 @@ def main() -> None:
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
-        sys.stdout.reconfigure(errors="replace")
+        sys.stdout.reconfigure(errors=STAND_IN)
     try:
         app(_ordered(sys.argv[1:]))
     except GradusError as error:
         _say_error()
-        typer.echo(str(error), err=True)
+        typer.echo(printable(str(error)), err=True)
         sys.exit(_BAD_INPUT)
     except OSError as error:  # a disk, a file or a right that was not looked at more closely where it was used
         _say_error()

@@ -17,6 +17,7 @@ def command(
 ) -> None:
     """Chat with a checkpoint; an empty line ends it."""
     from gradus import api
+    from gradus.core.printable import printable
 
     greeting = ["an empty line ends it, /new begins anew"]
 
@@ -32,7 +33,7 @@ def command(
     api.chat(
         model,
         ask=ask,
-        show=lambda piece: typer.echo(piece, nl=False),
+        show=lambda piece: typer.echo(printable(piece), nl=False),
         system=system,
         temperature=temperature,
         max_new_tokens=max_new_tokens,

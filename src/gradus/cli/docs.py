@@ -15,10 +15,11 @@ def command(
     from contextlib import nullcontext
     from pathlib import Path
 
-    from rich.console import Console
     from rich.markdown import Markdown
+    from rich.text import Text
 
     from gradus.core import ConfigError
+    from gradus.core.terminal import Terminal
 
     beside = Path(__file__).resolve().parents[3] / "docs"  # a checkout
     places = (
@@ -34,11 +35,11 @@ def command(
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
     names = [*(name for name in order if name in paths), *(name for name in paths if name not in order)]
     pages = {name.removesuffix(".md").lower(): paths[name] for name in names}
-    console = Console()
+    console = Terminal()
     if topic is None:
         for name, path in pages.items():
             title = path.read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
-            console.print(f"[bold]{name}[/bold]  {title}", highlight=False)
+            console.print(Text.assemble((name, "bold"), f"  {title}"))
         console.print("next: gradus docs index", style="dim")
         return
     wanted = topic.lower().removesuffix(".md").replace("-", "_")

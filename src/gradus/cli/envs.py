@@ -16,11 +16,11 @@ def command(
     if name is not None and not name.endswith(":"):
         _one(name, json_file)
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from gradus import api
+    from gradus.core.terminal import Terminal
 
     if not print_json(rows := api.list_environments(name), json_file):
         return
@@ -29,29 +29,29 @@ def command(
     table.add_column("what it is")
     for row in rows:
         table.add_row(Text(row["name"]), Text(row["summary"]))
-    Console().print(table)
+    Terminal().print(table)
     note("Your own: rows.jsonl, rows.csv, FILE.py:NAME, or module:attribute of an installed package")
     next_command("envs", "rhythm")
 
 
 def _one(name: str, json_file: str | None) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from gradus import api
+    from gradus.core.terminal import Terminal
 
     about = api.describe(name)
     if not print_json(about, json_file):
         return
-    console = Console()
+    console = Terminal()
     console.print(Text.assemble((about["name"], "bold"), f"  {about['summary']}"))
     teacher = about["teacher"] or "none"
     turns = "one turn" if about["turns"] == 1 else f"at most {about['turns']} turns"
     console.print(Text(f"true reward: {about['true_reward']}; {turns}; teacher: {teacher}"))
     for title in ("graders", "conditions"):
-        console.print(f"[bold]{title}[/bold]")
+        console.print(title, style="bold")
         for key, text in about[title].items():
-            console.print(f"  {key:<18}{text}", highlight=False, markup=False)
-    console.print("[bold]policies[/bold]")
-    console.print("  " + ", ".join(about["policies"]), highlight=False, markup=False)
+            console.print(f"  {key:<18}{text}", highlight=False)
+    console.print("policies", style="bold")
+    console.print("  " + ", ".join(about["policies"]), highlight=False)
     next_command("play", name)

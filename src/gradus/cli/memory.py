@@ -13,6 +13,7 @@ import typer
 from gradus.cli.options import JSON, TEMPERATURE, Command
 from gradus.cli.output import next_command, note, print_json
 from gradus.core import EnvironmentFault
+from gradus.core.printable import printable
 
 if TYPE_CHECKING:
     from gradus.api.memory import CallResult, DurableMemory
@@ -72,7 +73,7 @@ def _tell(read: int, chunks: int, results: Sequence[CallResult]) -> None:
     for result in results:
         done = result.content or (f"entry {result.entry_id}" if result.entry_id is not None else "")
         said = f"{result.name.removeprefix('memory_')} {done}" if result.ok else f"refused: {result.message}"
-        typer.echo(f"chunk {read} of {chunks}: {said.strip()}")
+        typer.echo(f"chunk {read} of {chunks}: {printable(said.strip())}")
 
 
 @app.command(cls=Command)
@@ -91,7 +92,7 @@ def ask(
     answered = ask_memory(agent, question, memory=memory, reader=reader)
     if _on_one_line(answered.to_json(), json_file):
         return
-    typer.echo(answered.answer)
+    typer.echo(printable(answered.answer))
     note(answered.why)
     for each in answered.notes:
         note(
@@ -276,11 +277,12 @@ def _on_one_line(value: object, json_file: str | None) -> bool:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from gradus.core.terminal import Terminal
 
     table = Table(*columns, box=None, header_style="bold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))  # brackets in what was kept are no markup
-    Console().print(table)
+    Terminal().print(table)

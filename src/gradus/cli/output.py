@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import typer
 
+from gradus.core.printable import printable
 from gradus.core.verbosity import quiet
 
 FOR_MACHINES: ContextVar[bool] = ContextVar(
@@ -62,7 +63,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 def note(text: str) -> None:
     """A line on standard error, so that standard output holds results alone."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def same(*names: str) -> list[str]:

@@ -42,6 +42,7 @@ def try_(
     """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any."""
     from gradus import api
     from gradus.core import ConfigError
+    from gradus.core.printable import printable
 
     if (file is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
@@ -54,7 +55,7 @@ def try_(
         tried.show()
         print_json(rows, json_file)
         for problem in tried.problems():
-            typer.secho(problem, fg="red", err=True)
+            typer.secho(printable(problem), fg="red", err=True)
         if completion and answer is None and any("it takes answer" in each for each in tried.problems()):
             typer.echo("give it with --answer", err=True)
     if tried.tryout.errors:

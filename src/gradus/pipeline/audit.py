@@ -27,8 +27,8 @@ def audit_stage(
     result = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
     store_audit(spec, result, folder)
     for check in result.checks:
-        console.print(f"  {check.name:<15} [{STYLES[check.status]}]{MARKS[check.status]}[/]")
-    console.print(result.summary, highlight=False, markup=False)
+        console.print(Text.assemble(f"  {check.name:<15} ", (MARKS[check.status], STYLES[check.status])))
+    console.print(result.summary, highlight=False)
     return result.verdict
 
 

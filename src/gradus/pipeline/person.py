@@ -21,7 +21,7 @@ class PersonPolicy:
         """Show the rules."""
         for episode in episodes:
             self.console.rule("the rules")
-            self.console.print(episode.system_prompt, markup=False)
+            self.console.print(episode.system_prompt)
             self.console.print("Ctrl-C ends it.", style="dim")
             self.console.rule()
         return self
@@ -33,8 +33,8 @@ class PersonPolicy:
     def _ask(self, request: Request) -> str:
         seen = request.observation
         if seen.action_error:
-            self.console.print(f"not understood: {seen.action_error}", style="yellow", markup=False)
-        self.console.print(seen.text, style="bold", markup=False)
+            self.console.print(f"not understood: {seen.action_error}", style="yellow")
+        self.console.print(seen.text, style="bold")
         while True:
             try:
                 answer = self.console.input("> ").strip()

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from gradus.core.printable import printable
+from gradus.core.terminal import Terminal
 from gradus.core.verbosity import quiet
 from gradus.training.run.live_screen import clock_text
 
@@ -36,9 +37,9 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
 
     Without a terminal a line now and then takes its place.
     """
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         _Rate(unit),
@@ -82,4 +83,4 @@ class _Lines:
         if done > self._first and now > self._since:
             rate = (done - self._first) / (now - self._since)
             line += f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}"
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from gradus.core import ConfigError
 from gradus.core.documents import SCHEMA
 from gradus.core.files import read_json, write_json
+from gradus.core.terminal import Terminal
 
 _MARKS = {"r": "right", "w": "wrong", "s": None}
 
@@ -32,14 +32,14 @@ def ask_person(review: Sequence[Mapping[str, Any]], path: Path) -> int:
 
     Returns how many were marked. Ctrl-D, or the end of the input, ends the asking.
     """
-    console, marks = Console(), read_marks(path)
+    console, marks = Terminal(), read_marks(path)
     before = len(marks)
     for row in review:
         if row["key"] in marks:
             continue
         console.rule(row["operator"])
         for name in ("prompt", "gold", "answer", "reward"):
-            console.print(f"{name}: {row[name]}", markup=False, highlight=False)
+            console.print(f"{name}: {row[name]}", highlight=False)
         try:
             mark = _asked()
         except typer.Abort:

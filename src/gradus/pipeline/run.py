@@ -15,6 +15,7 @@ from gradus.core import ConfigError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.files import write_json, write_text
 from gradus.core.locks import FolderLock
+from gradus.core.terminal import Terminal
 from gradus.core.verbosity import quiet
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run_summary import show_costs, show_promises
@@ -40,11 +41,11 @@ def run_recipe(
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=console or Console(quiet=quiet()))
+        run = RunContext(recipe, folder, redo=redo, console=console or Terminal(quiet=quiet()))
         run.anyway = anyway
         do_stages(run, run.stages)
         store_costs(run)
-        return finish(run, run.state.costs(), console or Console())
+        return finish(run, run.state.costs(), console or Terminal())
     finally:
         lock.release()
 
@@ -57,13 +58,13 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     for name, (do, _) in stages.items():
         sources = run.sources(settings[name])
         if _is_done(run, name, settings[name], sources):
-            run.console.print(f"[dim]{name}: there already[/dim]")
+            run.console.print(f"{name}: there already", style="dim")
             continue
-        run.console.rule(f"[bold]{name}[/bold]", align="left")
+        run.console.rule(Text(name, style="bold"), align="left")
         with run.state.doing(name, settings[name], sources) as cost:
             do(run, cost)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
-        run.console.print(f"[dim]{name}: {cost['seconds']:.0f} s[/dim]")
+        run.console.print(f"{name}: {cost['seconds']:.0f} s", style="dim")
     write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
 
 

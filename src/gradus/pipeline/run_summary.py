@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradus.stats import format_number
 
-_MET = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "[dim]not measured[/dim]"}
+_MET = {True: Text("met", "green"), False: Text("missed", "red"), None: Text("not measured", "dim")}
 
 
 def show_promises(
@@ -45,7 +45,7 @@ def show_promises(
     if missed:
         console.print(f"{len(missed)} missed. What to do:")
         for line in dict.fromkeys(line for each in missed for line in _advice(each, folder)):
-            console.print(f"  - {line}", highlight=False, markup=False)
+            console.print(f"  - {line}", highlight=False)
 
 
 def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:

@@ -15,10 +15,12 @@ from typing import Any
 import psutil
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from gradus.core import GradusError
 from gradus.core.collector import collect_rarely
 from gradus.core.locks import FolderLock
+from gradus.core.terminal import Terminal
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.run import do_stages, store_costs
 from gradus.pipeline.stages import RunContext
@@ -46,7 +48,7 @@ def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, cons
     torch.set_num_threads(1)
     try:
         for folder, recipe in members.items():
-            console.rule(f"[bold]{folder.name}[/bold]")
+            console.rule(Text(folder.name, style="bold"))
             _train(recipe, folder, shared, redo=redo, console=console)
     finally:
         torch.set_num_threads(before)
@@ -78,7 +80,7 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
         last = ""
         for line in process.stdout or ():
             last = line.rstrip()
-            console.print(f"{folder.name} · {last}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{folder.name} · {last}", highlight=False, soft_wrap=True)
         return last if process.wait() else None
 
     with ThreadPoolExecutor(parallel) as pool:
@@ -126,7 +128,7 @@ def _main() -> None:
     collect_rarely()
     recipe = Recipe.model_validate(told["recipe"])
     try:
-        _train(recipe, Path(told["folder"]), Path(told["shared"]), redo=told["redo"], console=Console(width=72))
+        _train(recipe, Path(told["folder"]), Path(told["shared"]), redo=told["redo"], console=Terminal(width=72))
     except GradusError as error:
         print(f"{type(error).__name__}: {' '.join(str(error).split())}")
         sys.exit(3)

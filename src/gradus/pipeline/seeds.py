@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
 from gradus.core.locks import FolderLock
 from gradus.core.stage_files import remove_evaluation
+from gradus.core.terminal import Terminal
 from gradus.core.verbosity import quiet
 from gradus.evaluation import compare_seeds
 from gradus.pipeline.evaluate import evaluate_policies, parse_pair
@@ -60,7 +59,7 @@ def run_seeds(
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=Console(quiet=quiet()))
+        run = RunContext(recipe, folder, redo=redo, console=Terminal(quiet=quiet()))
         run.anyway = anyway
         chosen = [recipe.seed + index for index in range(seeds)]
         do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
@@ -78,7 +77,7 @@ def run_seeds(
         _evaluate(run, chosen)
         costs = _costs(run, list(members))
         write_json(folder / "costs.json", {"schema": SCHEMA, "stages": costs})
-        return finish(run, costs, Console())
+        return finish(run, costs, Terminal())
     finally:
         lock.release()
 

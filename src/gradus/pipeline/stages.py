@@ -91,7 +91,7 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
     if run.recipe.model.path is not None:
         # Fail now rather than after the teacher has worked.
         loaded = load_model(run.base, **run.recipe.loading())
-        run.console.print(check_model(loaded).sentence, highlight=False, markup=False)
+        run.console.print(check_model(loaded).sentence, highlight=False)
         return
     if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
         make_nano_model(run.recipe, run.folder / "model")
@@ -136,7 +136,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             reserved=reserved_ids(run.spec, run.recipe.grpo),
             progress=lambda done, total: advance(done, total, note=spent(policy)),
         )
-    run.console.print(summary.sentence(path), highlight=False, markup=False)
+    run.console.print(summary.sentence(path), highlight=False)
     left_out = {"seconds", "grader", "policy", "stored", *(() if summary.spent else ("spent",))}
     cost.update({key: value for key, value in asdict(summary).items() if key not in left_out})
 

@@ -124,7 +124,8 @@ def live_record(runs: Mapping[str, Path]) -> RunRecord:
     (folder,) = runs.values()
     record = read_run(folder)
     if record.doctor is None and (record.sft or record.grpo):
-        record = replace(record, doctor=dict(report(diagnose([*record.sft, *record.grpo]))))
+        records = [*record.sft, *record.grpo]
+        record = replace(record, doctor=dict(report(diagnose(records), records)))
     if record.episodes is None:
         record = replace(record, episodes=_newest_episodes(folder))
     return record
@@ -159,9 +160,14 @@ def _place(folder: Path) -> str:
         if (folder / "grpo" / "config.json").is_file()
         else None
     )
+    if not total:
+        return f"GRPO, step {last}"
+    if last >= total:  # an evaluation may follow, and nobody knows how long it takes
+        return f"GRPO, all {total} steps are done"
     times = [float((line.get("seconds") or {}).get("total") or 0) for line in steps[-10:]]
-    left = f", about {max(0, total - last) * sum(times) / len(times) / 60:.0f} min left" if total else ""
-    return f"GRPO, step {last}{f' of {total}' if total else ''}{left}"
+    minutes = (total - last) * sum(times) / len(times) / 60
+    left = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
+    return f"GRPO, step {last} of {total}, {left} left"
 
 
 def _newest_episodes(folder: Path) -> dict[str, Any] | None:

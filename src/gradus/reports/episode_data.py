@@ -114,13 +114,18 @@ def _listed(episode: Episode) -> dict[str, Any]:
 
 
 def json_values(value: Any, digits: int = 6) -> Any:
-    """Mappings, sequences and numbers as plain JSON; what is no finite number is None, fractions are cut to ``digits`` figures."""
+    """Mappings, sequences and numbers as plain JSON; what is no finite number is None, fractions are cut to ``digits`` figures.
+
+    No figure before the point is cut: the tables of the page have them all.
+    """
     if isinstance(value, Mapping):
         return {str(key): json_values(each, digits) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [json_values(each, digits) for each in value]
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if isfinite(value) else None
+        if not isfinite(value):
+            return None
+        return float(f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:.0f}")
     if value is None or isinstance(value, bool | int | str):
         return value
     if hasattr(value, "item"):  # a numpy scalar

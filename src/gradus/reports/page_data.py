@@ -15,7 +15,7 @@ from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
 from gradus.reports.terms import actions_used, explanations
 from gradus.reports.verdict import verdict_on, verdict_on_each
-from gradus.stats import format_interval, format_number
+from gradus.stats import format_interval
 
 Json = dict[str, Any]
 ALERT = ("rule", "name", "severity", "evidence", "remedy", "step", "action")
@@ -149,13 +149,14 @@ def _promises(record: RunRecord) -> list[Json]:
     """What a recipe promised, as the pipeline judged it."""
     rows: list[Json] = []
     for promise in record.promises:
-        met = promise.get("met")
+        met, threshold = promise.get("met"), promise.get("threshold")
+        required = "–" if threshold is None else f"{threshold:g}"  # as on the terminal: 0.0004 is not 0.000
         rows.append(
             {
                 **promise,
                 "kept": "not measured" if met is None else ("yes" if met else "no"),
                 "state": "" if met is None else ("shown" if met else "refuted"),
-                "wanted": f"{promise.get('direction', '')} {format_number(promise.get('threshold'))}",
+                "wanted": f"{promise.get('direction', '')} {required}",
             }
         )
     return rows
@@ -181,7 +182,9 @@ def _doctor(doctor: Json | None) -> Json | None:
     if doctor is None:
         return None
     diagnoses = [_with(each, *ALERT) for each in doctor.get("diagnoses") or []]
-    return {"status": doctor.get("status", "unknown"), "diagnoses": diagnoses}
+    summary = (doctor.get("summary") or "No rule fired.").removeprefix("Healthy: ")  # the status says so already
+    told = "" if diagnoses else summary[:1].upper() + summary[1:]
+    return {"status": doctor.get("status", "unknown"), "summary": told, "diagnoses": diagnoses}
 
 
 def _audit(audit: Json | None, results: Json | None) -> Json | None:

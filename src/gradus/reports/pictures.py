@@ -17,6 +17,7 @@ from gradus.reports.page_data import training_curves
 from gradus.reports.results import figure, headline_condition, measures_of, ranked
 from gradus.reports.run_files import read_run
 from gradus.reports.score_tables import is_own
+from gradus.stats import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +75,7 @@ def run_figures(folder: Path) -> list[Path]:
     if record.results and "reward" in measures_of(record.results.get("conditions") or {}):
         written.append(scores_figure(record.results, folder / "figures" / "scores.png"))
     outcome = [
-        Curve(title=each["title"], note=each["note"], series=[Series(**line) for line in each["series"]])
+        Curve(title=each["title"], note=each["note"], x=each["x"], series=[Series(**line) for line in each["series"]])
         for each in outcome_curves(record.results, headline_condition(record.results or {}))
     ]
     for name, curves in (("sft", sft), ("grpo", grpo), ("episode", outcome)):
@@ -90,7 +91,7 @@ def curves_figure(curves: Sequence[Curve], path: Path) -> Path:
 
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots(rows, wide, squeeze=False).ravel()
-        told: set[tuple[str, ...]] = set()
+        named = {tuple(line.name for line in curve.series) for curve in curves}
         for axis, curve in zip(axes, curves, strict=False):
             for place, line in enumerate(curve.series):
                 color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
@@ -100,10 +101,16 @@ def curves_figure(curves: Sequence[Curve], path: Path) -> Path:
                 axis.plot(line.x if smooth else [], smooth, dash, color=color, linewidth=1.8)
                 axis.plot([], [], dash, color=color, label=line.name)
             axis.set_title(curve.title)
-            names = tuple(line.name for line in curve.series)
-            if len(names) > 1 and names not in told:  # once for all panels with the same lines
-                axis.legend(fontsize=7)
-            told.add(names)
+            axis.set_xlabel(curve.x, fontsize=8)
+            if curve.top is not None:
+                known = [y for line in curve.series for y in line.y if y is not None]
+                axis.set_ylim(min(known) - 0.05 * (curve.top - min(known)), curve.top)
+                axis.set_title(f"up to {format_number(max(known), 2)}", loc="right", fontsize=8, fontweight="normal")
+            if len(named) > 1 and len(curve.series) > 1:  # below the panel, where it hides no line
+                axis.legend(fontsize=7, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.2))
+        if len(named) == 1 and len(curves[0].series) > 1:  # once for all panels with the same lines
+            handles, names = axes[0].get_legend_handles_labels()
+            canvas.legend(handles, names, fontsize=7, ncols=3 * wide, loc="outside lower center")
         for axis in axes[len(curves) :]:
             axis.set_visible(False)
 
@@ -157,12 +164,13 @@ def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
     scale = 72 / axis.figure.dpi  # pixels to points
     at = [axis.transData.transform((point["x"], point["y"])) * scale for point in points]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
+    left_edge, right_edge = (edge * scale for edge in (axis.bbox.x0, axis.bbox.x1))
     for index in sorted(range(len(points)), key=lambda index: (points[index]["strong"], -points[index]["y"])):
         name, (x, y) = points[index]["name"], at[index]
         wide = 4.5 * len(name)
         for dx, dy in ((6, -3), (-6 - wide, -3), (-wide / 2, 6), (-wide / 2, -12)):
             box = (x + dx, y + dy, x + dx + wide, y + dy + 8)
-            if any(
+            if (box[0] < left_edge or box[2] > right_edge) or any(
                 box[0] < right and box[2] > left and box[1] < top and box[3] > low for left, low, right, top in taken
             ):
                 continue

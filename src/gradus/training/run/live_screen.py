@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gradus.core.terminal import Terminal
 from gradus.core.verbosity import quiet, verbose
 
 FIGURES = {  # of GRPO: label -> metric
@@ -62,7 +63,7 @@ class Screen:
         self._notes: list[str] = []
         self._phase = ""
         self._started = time.perf_counter()
-        self._console = console or Console()
+        self._console = console or Terminal()
         self._live: Live | None = None
         self._silent = not live
         self._every, self._said = (0.0 if verbose() else EVERY), -math.inf
@@ -86,7 +87,7 @@ class Screen:
         """Something worth keeping on the screen: an alert, a new best."""
         self._notes = [*self._notes[-4:], text]
         if self._live is None and not self._silent:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """A step is done."""
@@ -99,7 +100,7 @@ class Screen:
         if self._done < self._steps and now - self._said < self._every:
             return
         self._said = now
-        self._console.print(self._line(record), highlight=False, markup=False, soft_wrap=True)
+        self._console.print(self._line(record), highlight=False, soft_wrap=True)
 
     def _line(self, record: Mapping[str, Any]) -> str:
         line = f"step {self._done}/{self._steps}  left {clock_text(self._left())}"

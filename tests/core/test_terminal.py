@@ -1,0 +1,73 @@
+"""What others wrote is printed as it is, and obeyed by nothing."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from gradus.core.printable import printable
+from gradus.core.terminal import Terminal
+
+
+class _File(io.StringIO):
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def write(self, text: str) -> int:
+        text.encode(self._encoding)  # raises as the file would
+        return super().write(text)
+
+
+def _printed(*values: Any, encoding: str = "utf-8", width: int = 60) -> str:
+    file = _File(encoding)
+    console = Terminal(file=file, width=width)
+    for value in values:
+        console.print(value)
+    return file.getvalue()
+
+
+def test_brackets_and_colons_are_no_markup() -> None:
+    table = Table("f1[macro]", "[/red]", title="[/x]")
+    table.add_row("[bold]a", ":smile:")
+    said = _printed(table, "a [/b] :x:")
+    assert all(each in said for each in ("f1[macro]", "[/red]", "[/x]", "[bold]a", ":smile:", "a [/b] :x:"))
+
+
+def test_control_characters_are_shown_and_not_obeyed() -> None:
+    said = _printed("a\x1b[2Jb\x00\x9b1m\tc\nd")
+    assert "\x1b" not in said
+    assert "\x00" not in said
+    assert "\x9b" not in said
+    assert "a␛[2Jb␀" in said
+    assert printable("line\n\tindented") == "line\n\tindented"
+
+
+@pytest.mark.parametrize("kind", [str, Text])
+def test_a_line_full_of_control_characters_loses_none_of_its_end(kind: Any) -> None:
+    said = _printed(kind("\x1b" * 30 + " " + "word " * 6 + "end"), width=40)
+    assert said.split() == ["␛" * 30, *["word"] * 6, "end"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_no_character_ends_a_run_and_a_minus_stays_one(encoding: str) -> None:
+    table = Table("שלום", "reward")
+    table.add_row("🦊", "−0.48 [−0.94,\u00a0−0.01]")
+    said = _printed(table, "a → b", encoding=encoding)
+    assert "-0.48 [-0.94," in said
+    assert "?" in said
+
+
+def test_a_word_longer_than_its_column_is_not_cut() -> None:
+    table = Table("name", box=None)
+    table.add_row("openenv:ws://localhost:8000/and/so/on")
+    said = _printed(table, width=20)
+    assert "".join(said.split()) == "nameopenenv:ws://localhost:8000/and/so/on"
