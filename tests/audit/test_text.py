@@ -10,20 +10,26 @@ from fractions import Fraction
 from mmap import mmap
 
 import pytest
+from scipy.stats import ttest_1samp
 
 from gradus import environments
 from gradus.audit import audit_any, run_text_audit
+from gradus.audit.bounds import high_of, low_of
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
 from gradus.audit.text.blind import BLIND, REFLEXES
+from gradus.audit.text.checks import _is_accepted, _is_refused, _seconds, _settled_by, review_list, text_checks
 from gradus.audit.text.mutations import EQUIVALENT, WRONG
+from gradus.audit.text.probe import Probes, _ask_bases, _ask_wrong, _chosen
+from gradus.audit.text.rates import Base, Probe, Rate, rate
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.scoring import CANARY, Scorer, growth
-from gradus.audit.text.shapes import Others
+from gradus.audit.text.scoring import CANARY, Score, Scorer, growth
+from gradus.audit.text.shapes import Others, states
 from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core.naming import import_object
 from gradus.environments.verifiable import one_turn
+from gradus.stats import Interval
 
 
 def _sums(n=30, prompt="What is {a} + {b}?"):
@@ -718,3 +724,236 @@ def test_memory_that_does_not_return_is_found_and_a_store_that_fills_is_none():
     assert [each.status for each in hostile] == ["fail", "pass"]
     assert "grows by more than 64 MiB" in hostile[0].evidence
     assert hostile[1].measured["seconds_at_most"]["p99"] == 0.25
+
+
+# What the probes come to, from figures that stand here.
+
+
+def _asked(n=20, base=None, **found):
+    tasks = _sums(n)
+    options = {name: found.pop(name) for name in ("range", "remote") if name in found}
+    subject = TextSubject(name="sums", grader="g", tasks=tasks, judge=_sound, **options)
+    base = base or Base(gold=1.0, wrong=0.0, silence=0.0)
+    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, **found}
+    return Probes(subject=subject, tasks=tasks, others=Others(golds=[task.gold for task in tasks]), **found)
+
+
+def _answered(operator, values, answer="none of it"):
+    tasks = _sums(len(values))
+    return [Probe(operator=operator, task=t, answer=answer, value=v) for t, v in zip(tasks, values, strict=True)]
+
+
+def _told(asked, name, marks=None):
+    return next(check for check in text_checks(asked, marks or {}) if check.name == name)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "n", "status"),  # Wilson's lower bound of accepted / n is above a half, the share alone is, or neither
+    [(3, 3, "unresolved"), (4, 4, "fail"), (16, 20, "fail"), (14, 20, "unresolved"), (10, 20, "pass"), (0, 20, "pass")],
+)
+def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(accepted, n, status):
+    probes = _answered("off by one", [1.0] * accepted + [0.0] * (n - accepted))
+    assert _told(_asked(wrong={"off by one": probes}), "wrong answers").status == status
+
+
+@pytest.mark.parametrize(("refused", "status"), [(4, "fail"), (3, "pass")])  # of 16: Wilson's bound is 0.102 or 0.066
+def test_right_answers_fail_if_more_than_a_tenth_are_surely_refused(refused, status):
+    values = [0.0] * refused + [1.0] * (16 - refused)
+    forms = {name: _answered(name, values) for name in ("a space at the end", "in quotes")}
+    right = _told(_asked(forms=forms), "right answers")
+    assert right.status == status
+    assert ("strict about: in quotes" in right.evidence) == (status == "fail")
+    assert _told(_asked(forms={"in quotes": forms["in quotes"]}), "right answers").status == "pass"
+
+
+def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_than_half():
+    half = Base(gold=1.0, wrong=0.5, silence=0.5)
+    for base, value, accepted, refused in (
+        (None, 1.0, True, False),
+        (None, 0.92, True, False),
+        (None, 0.55, False, False),
+        (None, 0.4, False, True),
+        (half, 0.96, True, False),
+        (half, 0.93, False, False),  # 0.14 of what gold earns above silence
+        (half, 0.7, False, True),
+    ):
+        asked, (probe,) = _asked(base=base), _answered("x", [value])
+        assert (_is_accepted(probe, asked), _is_refused(probe, asked)) == (accepted, refused), value
+    (close,) = _answered("x", [0.92], answer=_sums(1)[0].gold + "1")  # a seventh of the text is another
+    assert not _is_accepted(close, _asked())
+    silent = _asked(base=Base(gold=0.05, wrong=0.0, silence=0.0))
+    assert not _is_accepted(*_answered("x", [0.05]), silent), "gold itself earns next to nothing there"
+
+
+@pytest.mark.parametrize(
+    ("gains", "status"), [([0.05] * 20, "fail"), ([0.5] * 20, "pass"), ([1.0, 0.0, -0.4], "unresolved")]
+)
+def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
+    bases = {str(place): Base(gold=1.0, wrong=1.0 - gain, silence=0.0) for place, gain in enumerate(gains)}
+    assert _told(_asked(len(gains), bases=bases), "gold").status == status
+
+
+def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
+    unearned, above = ({"mean": m, "low": low, "high": high} for m, low in ((mean, -0.1), (mean, silent)))
+    given = {"n": 20, "mean": 0.0, "right": 0.0, "unearned": unearned, "above_silence": above, "accepted": {}}
+    return Rate(operator="x", p=p, example={"answer": "x"}, **given)
+
+
+@pytest.mark.parametrize(
+    ("rates", "status"),
+    [
+        ([_rate(p=0.02), _rate(p=0.03), _rate(p=0.5)], "pass"),  # by Holm 0.06 each
+        ([_rate(p=0.01), _rate(p=0.03), _rate(p=0.5)], "fail"),
+        ([_rate(silent=0.3)], "pass"),
+        ([_rate(silent=0.4)], "fail"),
+        ([_rate(p=0.2, mean=0.15, high=0.3)], "unresolved"),
+        ([_rate(p=0.2, mean=0.09, high=0.3)], "pass"),
+    ],
+)
+def test_blind_answers_pay_if_one_of_them_surely_does(rates, status):
+    assert _told(_asked(blind=rates), "blind answers").status == status
+
+
+@pytest.mark.parametrize(
+    ("spreads", "missing", "status"),
+    [
+        ([0.05] * 20, 0, "pass"),
+        ([0.15] * 20, 0, "fail"),
+        ([0.0, 0.3, 0.1], 0, "unresolved"),
+        ([], 0, "unresolved"),
+        ([0.05] * 20, 5, "pass"),  # of 100
+        ([0.05] * 20, 30, "fail"),
+    ],
+)
+def test_a_judge_disagrees_with_itself_or_leaves_out_by_more_than_a_tenth(spreads, missing, status):
+    errors = [replace(each, error="no score") for each in _answered("x", [None] * missing)]
+    logged = {"judge_disagreement": spreads, "judge_cost": [0.25, 0.5]}
+    judge = _told(_asked(remote=True, errors=errors, answers=100, logged=logged), "judge")
+    assert (judge.status, judge.measured["dollars"]) == (status, 0.75)
+
+
+@pytest.mark.parametrize(("unpaid", "status"), [(1, "pass"), (8, "fail")])  # of 20: Wilson's bound is 0.01 or 0.22
+def test_gold_that_is_not_fully_paid_now_and_then_is_no_flaw_of_the_grader(unpaid, status):
+    assert _told(_asked(unpaid=_answered("gold", [0.5] * unpaid)), "sanity").status == status
+
+
+def test_rewards_beyond_the_declared_range_are_named():
+    assert _told(_asked(range=(0.0, 1.0)), "sanity").status == "pass"
+    for declared in ((0.0, 0.9), (0.1, 1.0)):
+        assert "leave the declared range" in _told(_asked(range=declared), "sanity").evidence
+
+
+def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
+    """Half the width must shrink to the distance, of which it is 1.5 times: 2.25 times the tasks."""
+    wide = Interval(mean=0.25, low=0.0625, high=0.4375, n=24)
+    narrow = replace(wide, low=0.15625, n=48)
+    assert "about 108 tasks" in _settled_by(_asked(48), [wide, narrow], 0.125)
+
+
+def test_most_marks_of_a_kind_decide_and_what_is_accepted_most_is_shown_first():
+    asked = _asked()
+    asked.wrong = {
+        "look-alike letters": _answered("look-alike letters", [1.0, 0.0, 0.0, 0.0]),
+        "other case": _answered("other case", [1.0] * 4),
+    }
+    keys = [f"sums/g/other case/{place}" for place in range(3)]
+    for said, status in ((("wrong", "wrong", "right"), "fail"), (("right", "right", "wrong"), "pass")):
+        assert _told(asked, "wrong answers", dict(zip(keys, said, strict=True))).status == status
+    assert [row["operator"] for row in review_list(asked, {})] == ["other case"] * 4 + ["look-alike letters"]
+
+
+def test_times_are_told_in_steps():
+    assert _seconds([0.1] * 99 + [0.9]) == {"p99": 0.25, "worst": 1.0}
+    assert _seconds([0.1] * 98 + [0.9] * 2) == {"p99": 1.0, "worst": 1.0}
+
+
+def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
+    base = Base(gold=1.0, wrong=0.2, silence=0.0)
+    probes = [replace(p, answer=str(p.value)) for p in _answered("x", [1.0, 0.2, 0.2, 0.6])]
+    probes[0] = replace(probes[0], right=True)
+    bases = {probe.task.key: base for probe in probes}
+    found = rate("x", probes, bases, 2.0, least=0.1, guess=0.3)
+    unearned = [-0.02, -0.02, -0.02, 0.18]  # 0.05 of the tasks more are guessed, for 0.8 each; then by the range of 2
+    assert found is not None
+    assert found.unearned["mean"] == pytest.approx(0.03)
+    assert found.above_silence["mean"] == pytest.approx((-0.05 + 0.15 + 0.15 + 0.55) / 4 / 2)
+    assert found.p == pytest.approx(ttest_1samp(unearned, 0.1, alternative="greater").pvalue)
+    assert (found.mean, found.right, found.accepted["share"]) == (0.5, 0.25, 0.0)
+    assert found.example["answer"] == "0.6"
+    seldom = rate("x", probes, bases, 2.0, least=0.1, guess=0.2)  # the answer was right more often than that
+    assert seldom is not None
+    assert seldom.unearned["mean"] == pytest.approx(0.05)
+    for value, p in ((0.7, 0.5**4), (0.25, 1.0)):
+        same = rate("x", _answered("x", [value] * 4), bases, 1.0, least=0.1, guess=0.0)
+        assert same is not None
+        assert same.p == p
+
+
+def test_eight_equal_numbers_are_a_bound():
+    few, enough = (Interval(mean=0.5, low=None, high=None, n=n) for n in (7, 8))
+    assert (low_of(few), high_of(few), low_of(enough), high_of(enough)) == (None, None, 0.5, 0.5)
+
+
+class _Paying:
+    """A scorer that pays by a function and keeps what it was asked."""
+
+    def __init__(self, pays):
+        self.pays, self.rows = pays, []
+
+    def score(self, rows):
+        self.rows += rows
+        return [Score(value=self.pays(task, answer)) for task, answer in rows]
+
+
+def test_the_base_of_a_task_is_gold_silence_and_the_mean_of_wrong_answers():
+    def pays(task, answer):
+        if answer == task.gold:
+            return 0.8 if task.key == "3" else 1.0
+        return int(answer) % 3 / 10 - 0.1 if answer else 0.1
+
+    asked, scorer = _asked(12, bases={}), _Paying(pays)
+    _ask_bases(asked, scorer, 0)
+    wrong = {}
+    for task, answer in scorer.rows:
+        if answer and answer != task.gold:
+            wrong.setdefault(task.key, []).append(pays(task, answer))
+    assert {len(values) for values in wrong.values()} == {2}
+    assert any(values[0] != values[1] for values in wrong.values()), "or this test shows little"
+    assert {key: base.wrong for key, base in asked.bases.items()} == {
+        key: pytest.approx(sum(values) / 2) for key, values in wrong.items()
+    }
+    assert {base.silence for base in asked.bases.values()} == {0.1}
+    assert asked.span == pytest.approx(1.0 - min(sum(values) / 2 for values in wrong.values()))
+    assert [probe.task.key for probe in asked.unpaid] == ["3"]
+
+
+def test_an_answer_in_several_forms_is_accepted_if_all_are():
+    both = "right or wrong, in both orders"
+    for pays, value in ((str.startswith, 0.0), (str.__contains__, 1.0)):
+        asked = _asked(6)
+        _ask_wrong(asked, _Paying(lambda task, answer, pays=pays: float(pays(answer, task.gold))), 0)
+        assert {probe.value for probe in asked.wrong[both]} == {value}
+
+
+def test_blind_answers_are_judged_on_tasks_that_did_not_choose_them():
+    asked = _asked(10)
+    first, rest = asked.tasks[:4], asked.tasks[4:]
+    lucky = _Paying(lambda task, answer: float(task in first))
+    (found,) = _chosen(asked, lucky, {"x": lambda task, others, rng: "x"}, first, rest, 0)
+    assert (found.mean, found.n) == (0.0, 6)
+
+
+def test_a_wrong_number_is_another_number():
+    assert set(_made("another sign", "0")) == {None}
+    assert all(made is not None and made != ("352",) for made in _made("one digit changed", "352"))
+    assert states("50%", "0.5")
+    assert not states("50%", "50")
+    task, others = TextTask(key="0", prompt="", gold="18"), Others(golds=["18", "18.0", "$18", "19"])
+    assert {others.another(task, random.Random(seed)) for seed in range(20)} == {"19"}
+
+
+def test_a_reward_that_is_not_finite_is_an_error():
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=lambda task, answer: float(answer or 0)))
+    (score,) = scorer.score([(scorer.subject.tasks[0], "nan")])
+    scorer.close()
+    assert (score.value, score.error) == (None, "the reward is nan")

@@ -62,6 +62,18 @@ def test_sampler_and_recomputation_agree_under_every_mask(loaded: Load, sampling
             assert all(t in legal for t, legal in zip(action.tokens.action_ids, action.tokens.legal, strict=True))
 
 
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_rows_that_read_the_same_behind_different_pasts_answer_each_for_itself(loaded: Load, batch_size: int | None):
+    sampling = SamplingConfig(max_new_tokens=1)
+    model = loaded("llama")
+    session = LocalPolicy(model, sampling, batch_size=batch_size).start(starts(20, group_size=1))
+    first = session.act([Request(row=row, observation=Observation(text=WORDS[row])) for row in range(20)])
+    again = session.act([Request(row=row, observation=Observation(text="w39 w38")) for row in range(20)])
+    read = [(said.tokens.action_ids, told.tokens.context_ids) for said, told in zip(first, again, strict=True)]
+    assert len(set(read)) < 20, "some rows must read the same, or this test shows nothing"
+    assert gap(model, [list(pair) for pair in zip(first, again, strict=True)], sampling) < 2e-5
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, None])
 def test_a_row_does_not_depend_on_its_batch(loaded: Load, batch_size: int | None):
     sampling = SamplingConfig(max_new_tokens=5)
@@ -184,6 +196,31 @@ def test_an_overlong_prompt_fails_its_row_and_names_both_lengths(loaded: Load):
     assert "512" in bad.failure.message
 
 
+def test_a_prompt_that_fills_the_context_leaves_no_room_for_an_answer(loaded: Load):
+    model = loaded("gpt2")
+    frame = len(model.renderer.first("w1 w2 w3 w4 w5 w6", "w20")) - 1
+    texts = [" ".join(["w20"] * (512 - frame - left)) for left in (0, 1)]
+    session = LocalPolicy(model, SamplingConfig(max_new_tokens=4)).start(starts(2, group_size=1))
+    full, almost = session.act([Request(row=r, observation=Observation(text=text)) for r, text in enumerate(texts)])
+    assert full.failure.type == "ContextLengthError"
+    assert "has 512 tokens" in full.failure.message
+    assert len(almost.tokens.action_ids) == 1
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_padding_is_written_where_nothing_is_read(width: int):
+    cache = RaggedCache(2, 4)
+    valid = torch.tensor([[True] * width, [False] * (width - 1) + [True]])
+    cache.aim(torch.arange(width).expand(2, -1), valid, width)
+    states = torch.randn(2, 1, width, 3, generator=torch.Generator().manual_seed(0))
+    cache.update(states, states, 0)
+    assert cache._where is not None
+    assert cache._where[1][~valid].min() >= width
+    keys, _ = cache.update(states, states, 0)
+    assert torch.equal(keys[0], states[0])
+    assert keys[1, 0, :, 0].count_nonzero() == 1, "of the row with padding its one token"
+
+
 def test_an_answer_never_runs_beyond_the_context(loaded: Load):
     model = loaded("gpt2")  # learned positions: one too many would raise
     frame = len(model.renderer.first("w1 w2 w3 w4 w5 w6", "w20"))
@@ -285,6 +322,25 @@ def test_word_grammar_follows_all_readings_of_overlapping_words():
         WordGrammar([["a"]], lambda text: spelled[text], {1})
     with pytest.raises(ConfigError, match="place 2"):
         WordGrammar([["a"], []], lambda text: (1,), {9})
+
+
+@pytest.mark.parametrize(
+    ("spelled", "second"),
+    [
+        ({" b": (20,)}, (20,)),  # a space is part of the token
+        ({" b": (7, 2), "b b": (2, 7, 2)}, (7, 2)),  # a token of its own
+        ({" b": (7, 2), "b b": (2, 2)}, (2,)),  # implied between words, and would be written twice
+    ],
+)
+def test_a_word_behind_another_is_spelled_as_the_tokenizer_writes_it_there(
+    spelled: dict[str, tuple[int, ...]], second: tuple[int, ...]
+):
+    grammar = WordGrammar([["a"], ["b"]], lambda text: {"a": (1,), "b": (2,), **spelled}[text], {9})
+    state = grammar.advance(grammar.begin(), 1)
+    for token in second:
+        assert grammar.legal(state) == (token,)
+        state = grammar.advance(state, token)
+    assert grammar.legal(state) == (9,)
 
 
 def _reachable(session: Any) -> list[Any]:

@@ -72,14 +72,24 @@ def test_half_precision_logits_are_normalized_in_float32():
 
 
 @pytest.mark.parametrize(
-    "config", [SamplingConfig(), SamplingConfig(temperature=0.7, top_k=3), SamplingConfig(top_p=0.6)]
+    "config",
+    [
+        SamplingConfig(),
+        SamplingConfig(temperature=0.7),
+        SamplingConfig(temperature=0.7, top_k=3),
+        SamplingConfig(top_p=0.6),
+    ],
 )
-def test_chosen_logprobs_are_those_of_the_whole_distribution_with_the_same_gradient(config: SamplingConfig):
+@pytest.mark.parametrize("limited", [False, True])
+def test_chosen_logprobs_are_those_of_the_whole_distribution_with_the_same_gradient(
+    config: SamplingConfig, limited: bool
+):
     logits = torch.randn(6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    ids = draw(sampling_logprobs(logits, config), torch.rand(6, dtype=torch.float64))
+    legal = legal_mask([(0, 2, 5, 7, 8)] * 6, 9) if limited else None
+    ids = draw(sampling_logprobs(logits, config, legal), torch.rand(6, dtype=torch.float64))
     one, two = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    a = chosen_logprobs(one, ids, config)
-    b = sampling_logprobs(two, config).gather(-1, ids[:, None])[:, 0]
+    a = chosen_logprobs(one, ids, config, legal)
+    b = sampling_logprobs(two, config, legal).gather(-1, ids[:, None])[:, 0]
     a.sum().backward()
     b.sum().backward()
     assert torch.allclose(a, b)
@@ -94,6 +104,16 @@ def test_a_drawn_token_stays_in_the_support_when_it_is_recomputed():
         kept = sampling_logprobs(logits, config, chosen=torch.tensor([2]))
         assert math.isfinite(kept[0, 2])
         assert kept.exp().sum().item() == pytest.approx(1.0)
+        assert chosen_logprobs(logits, torch.tensor([2]), config).item() == kept[0, 2].item()
+
+
+def test_top_p_holds_its_share_of_what_top_k_left():
+    logits = torch.tensor([[0.4, 0.3, 0.1, 0.1, 0.1]]).log()
+    both = SamplingConfig(top_k=2, top_p=0.5)  # 0.4 / 0.7 is more than a half
+    assert sampling_logprobs(logits, both).exp().tolist() == [[1.0, 0.0, 0.0, 0.0, 0.0]]
+    assert sampling_logprobs(logits, SamplingConfig(top_p=0.5)).exp()[0, :2].tolist() == pytest.approx([4 / 7, 3 / 7])
+    even = sampling_logprobs(torch.zeros(1, 4), SamplingConfig(top_p=0.5))
+    assert sorted(even.exp()[0].tolist()) == [0.0, 0.0, 0.5, 0.5], "two of four hold exactly a half"
 
 
 def test_draw_inverts_the_cumulative_distribution():
@@ -162,6 +182,15 @@ def test_uniforms_belong_to_an_episode_and_a_turn():
 
 def test_legal_masks():
     assert legal_mask([(0, 2), None], 3).tolist() == [[True, False, True], [True, True, True]]
+
+
+def test_changed_settings_keep_the_others():
+    config = SamplingConfig(temperature=0.7, top_k=5, top_p=0.9, max_new_tokens=8, grammar=True)
+    assert config.changed(temperature=1.3) == config.model_copy(update={"temperature": 1.3})
+    assert config.changed(max_new_tokens=3) == config.model_copy(update={"max_new_tokens": 3})
+    greedy = SamplingConfig(greedy=True, max_new_tokens=3, grammar=True)
+    assert config.changed(temperature=0, max_new_tokens=3) == greedy
+    assert greedy.changed(temperature=0.5) == SamplingConfig(temperature=0.5, max_new_tokens=3, grammar=True)
 
 
 def test_a_knob_without_effect_is_an_error():

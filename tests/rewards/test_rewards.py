@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gradus.rewards import (
     BUILT_IN,
     Completion,
     Rewards,
+    completion_text,
     correctness,
     debug,
     diversity,
@@ -101,6 +103,52 @@ def test_what_a_failed_call_logged_is_discarded(kind: str) -> None:
     assert rewards.extras == {"text": [RIGHT, None, BROKEN]}
 
 
+def test_what_is_logged_is_that_of_the_last_call_and_its_mean_and_rows_reach_the_episodes() -> None:
+    def noting(completions, log_metric, log_extra, **columns):
+        for number in (1.0, 4.0):
+            log_metric("seen", number)
+        log_extra("said", completions)
+        return [1.0] * len(completions)
+
+    rewards = Rewards([noting])
+    rewards(rows(RIGHT))
+    rewards(rows(WRONG))
+    assert (rewards.metrics, rewards.extras) == ({"seen": [1.0, 4.0]}, {"said": [WRONG]})
+    graded = grader_of(rewards, name="g").compute([episode("a"), episode("", turns=0), episode("b")])
+    assert [(each.value, dict(each.extras), dict(each.metrics)) for each in graded] == [
+        (1.0, {"said": "a"}, {"seen": 2.5}),
+        (None, {}, {}),
+        (1.0, {"said": "b"}, {"seen": 2.5}),
+    ]
+
+
+def test_an_exception_in_place_of_a_number_is_an_error_of_its_row() -> None:
+    def judged(completions):
+        return [ValueError("no score") if text == WRONG else 0.5 for text in completions]
+
+    good, lost = Rewards([judged, strict_format])(rows(RIGHT, WRONG))
+    assert (good.value, good.error) == (1.5, None)
+    assert (lost.value, lost.error) == (None, "reward 'judged' failed: no score")
+
+
+def test_a_batch_that_took_too_long_is_not_asked_again_row_by_row() -> None:
+    asked: list[int] = []
+
+    def slow(completions):
+        asked.append(len(completions))
+        time.sleep(5 * (len(completions) > 1))
+        return [1.0] * len(completions)
+
+    assert [each.value for each in Rewards([slow], time_limit=0.05)(rows(RIGHT, WRONG))] == [None, None]
+    assert asked == [2]
+
+
+def test_what_tools_and_the_system_said_is_no_part_of_a_completion() -> None:
+    said = [("system", "w"), ("assistant", "a"), ("tool", "<answer>2</answer>"), ("user", "u"), ("assistant", "b")]
+    messages = [{"role": role, "content": text} for role, text in said]
+    assert completion_text(messages) == "a\nu\nb"
+
+
 def test_a_plain_callable_may_return_an_awaitable() -> None:
     async def slow(completions):
         if "3" in completions[0]:
@@ -160,6 +208,7 @@ FORMATS = [
     (f"  {RIGHT}\n", 1.0, 1.0),
     (RIGHT + " so", 0.0, 0.98),
     ("<reasoning> </reasoning> <answer> 2 </answer>", 0.0, 1.0),
+    ("<reasoning> 1 </reasoning> <answer> </answer>", 0.0, 1.0),
     ("<answer> 2 </answer> <reasoning> 1 </reasoning>", 0.0, 0.78),
     (RIGHT + RIGHT, 0.0, 0.0),
     ("<answer>2</answer>", 0.0, 0.5),
@@ -194,6 +243,8 @@ def test_length_falls_from_the_margin_to_the_limit() -> None:
     values = [reward(prompts=[""], completions=["w " * size]) for size in (0, 6, 8, 10, 20)]
     assert values == [[0.0], [0.0], [-0.5], [-1.0], [-1.0]]
     assert reward(prompts=[""], completions=["w"], completion_ids=[list(range(8))]) == [-0.5]
+    assert length(limit=10)(prompts=[""] * 2, completions=["w " * 8, "w " * 9]) == [0.0, -0.5]  # a fifth: 8 to 10
+    assert length(limit=4, margin=4)(prompts=[""], completions=["w w"]) == [-0.5]
     with pytest.raises(ConfigError, match="margin"):
         length(limit=10, margin=11)
 
@@ -201,6 +252,8 @@ def test_length_falls_from_the_margin_to_the_limit() -> None:
 def test_repetition_counts_repeated_ngrams() -> None:
     assert repetition()(prompts=[""], completions=["a b c d e"]) == [0.0]
     assert repetition(ngram=1)(prompts=[""], completions=["a a a a"]) == [-0.75]
+    assert repetition(ngram=2)(prompts=[""], completions=["a b a b a b"]) == pytest.approx([-3 / 5])
+    assert repetition()(prompts=[""], completions=["a b c a b c"]) == pytest.approx([-1 / 4])
 
 
 def test_style_refuses_a_bad_pattern() -> None:
@@ -294,6 +347,21 @@ def test_reweighing_equals_grading_under_those_weights(a: float, b: float, c: fl
     assert changed.weights == direct.weights
 
 
+def test_reweighing_some_components_leaves_the_others_and_forgets_the_range() -> None:
+    rewards = Rewards([(correctness, 2.0), (strict_format, 0.5), (length(limit=3), 0.0)])
+    grader = grader_of(rewards, name="g", range=(0.0, 2.5))
+    changed = reweigh(grader, {"correct": 1.0, "length": 0.0})
+    assert (changed.weights, changed.range) == ({"correct": 1.0, "format": 0.5, "length": 0.0}, None)
+    (graded,) = changed.compute([episode(RIGHT, turns=2)])  # two turns say the same: right, and no strict format
+    assert (graded.value, graded.error) == (1.0, None)
+    (switched,) = reweigh(grader, {"length": 3.0}).compute([episode(RIGHT)])
+    assert [term.component for term in switched.terms[0]] == ["correct", "format", "length"]
+    assert switched.value == 2.0 + 0.5 - 3.0
+    (lost,) = reweigh(grader, {"length": 3.0}).compute([episode(RIGHT, turns=2)])
+    assert (lost.value, lost.terms) == (None, ())
+    assert "cannot be placed among 2 turns" in (lost.error or "")
+
+
 def test_reweighing_refuses_unknown_components() -> None:
     with pytest.raises(ConfigError, match="no component 'tone'"):
         reweigh(grader_of(Rewards([strict_format]), name="g"), {"tone": 1.0})
@@ -325,6 +393,8 @@ def test_diversity_is_what_no_other_answer_to_the_same_prompt_has() -> None:
     pay = diversity(ngram=1)
     prompts = ["a", "a", "b", "a"]
     assert pay(prompts=prompts, completions=["x y", "x z", "x y", "x y"]) == [0.0, 0.5, 0.0, 0.0]
+    assert pay(prompts=["a", "a", "b", "b"], completions=["x", "y", "x", "y"]) == [1.0] * 4
+    assert diversity()(prompts=["a", "a"], completions=["x y z", "x y w"]) == [0.5, 0.5]
     with pytest.raises(ConfigError, match="at least 1"):
         diversity(ngram=0)
 

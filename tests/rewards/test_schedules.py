@@ -59,6 +59,12 @@ def test_adaptive_weights_know_the_range_of_a_component_and_leave_the_others() -
         RewardSchedule(weights, adaptive=AdaptiveConfig(components=("rude",)))
 
 
+def test_of_named_components_no_other_adapts() -> None:
+    schedule = RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig(components=("format",)))
+    schedule.observe(1, {"correct": 0.1, "format": 0.1})
+    assert schedule.plan(2).weights == pytest.approx({**WEIGHTS, "format": 1.2 * WEIGHTS["format"]})
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_figures_that_are_not_finite_are_refused(number: float) -> None:
     """A weight of nan made every reward of the stage an error, in the middle of the run."""

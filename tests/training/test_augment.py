@@ -1,5 +1,7 @@
 """Noise in what is read, never in what is learned."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -40,6 +42,11 @@ def test_only_answers_change_and_targets_stay():
     assert not changed[clean.offsets == 2].any()  # a stop token can be nothing else
 
 
+def test_noise_at_a_place_is_what_was_said_at_that_place():
+    pools = answer_pools([sequence(3), sequence(5)])
+    assert {place: ids.tolist() for place, ids in pools.items()} == {0: [0, 1, 2, 3, 4], 1: [20, 21, 22], 2: [99]}
+
+
 def test_no_noise_changes_nothing():
     clean = sequence()
     noisy = with_history_noise(clean, 0.0, answer_pools([clean]), np.random.default_rng(0))
@@ -50,3 +57,14 @@ def test_first_turns_keep_the_first_turns():
     short = short_turns(sequence(), 2)
     assert short.turns.tolist() == [0, 0, 0, 1, 1, 1]
     assert short.actions == 6
+
+
+def test_first_turns_are_those_of_the_sequence_which_may_begin_in_the_middle_of_an_episode():
+    whole = sequence(3)
+    legal = tuple((token,) for token in whole.ids[whole.positions].tolist())
+    later = replace(whole, turns=whole.turns + 4, legal=legal, targets=whole.ids[whole.positions] + 100)
+    short = short_turns(later, 2)
+    assert short.turns.tolist() == [4, 4, 4, 5, 5, 5]
+    assert short.positions.tolist() == [2, 3, 4, 6, 7, 8]
+    assert short.legal == legal[:6]
+    assert short.targets.tolist() == [100, 120, 199, 101, 121, 199]

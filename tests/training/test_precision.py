@@ -29,7 +29,7 @@ from gradus.training.engine import loss_step
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.logp_diff import logp_diff_limits, uses_trainer_logprobs
 from gradus.training.engine.loss_step import TrainingError, precision, prepare_model, run_update
-from gradus.training.engine.master_weights import master_of
+from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo
@@ -273,6 +273,20 @@ def test_processes_add_up_bfloat16_gradients_in_float32(lamps_model: Path, monke
     assert float((alone - together).norm() / alone.norm()) < 1e-6
 
 
+def test_gradients_of_several_passes_are_added_up_in_float32() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    optimizer = MasterWeights({"weight": weight}, lambda named: torch.optim.SGD(named.values(), lr=1.0))
+    for factor in (1.0, 2.0**-9):  # whose sum in bfloat16 is 1
+        (weight * factor).sum().backward()
+    optimizer.step()
+    assert master_of(weight).tolist() == [-1.0 - 2.0**-9] * 2
+    assert weight.tolist() == [-1.0, -1.0]
+    optimizer.zero_grad()
+    (weight * 0.5).sum().backward()
+    optimizer.step()
+    assert master_of(weight).tolist() == [-1.5 - 2.0**-9] * 2, "a step's gradients are its own"
+
+
 def test_float16_gradients_are_those_of_float32(lamps_model: Path) -> None:
     """Scaled losses keep small gradients above float16's smallest number."""
     norms: list[float] = []
@@ -280,7 +294,7 @@ def test_float16_gradients_are_those_of_float32(lamps_model: Path) -> None:
         config = lamps_config(dtype=dtype, grad_clip=0, max_logp_diff=10.0)
         loaded = load_model(lamps_model, device="cpu", dtype=dtype)
         tiny = [
-            replace(one, advantages=1e-3 * advantages_of(one))
+            replace(one, advantages=1e-5 * advantages_of(one))
             for one in sampled(load_model(lamps_model), lamps_config())
         ]
         norm = policy_update(loaded, make_optimizer(loaded.model, config), tiny, config, 0.0).grad_norm

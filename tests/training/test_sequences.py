@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.core import ConfigError, Episode, StopReason, Task, Turn, TurnTokens
-from gradus.training.data.sequences import episode_samples
+from gradus.training.data.microbatches import microbatches
+from gradus.training.data.sequences import TrainingSample, episode_samples
 
 IDS = st.integers(0, 5000)
 
@@ -58,3 +62,80 @@ def test_a_lost_logprob_is_refused() -> None:
     tokens = TurnTokens(context_ids=(1,), action_ids=(2, 3), logprobs=(-1.0,), restart=True)
     with pytest.raises(ConfigError, match="2 action tokens and 1 log-probs"):
         episode_samples(episode([Turn(index=0, observation="", action="", tokens=tokens)]))
+
+
+def turn(context: tuple[int, ...], action: tuple[int, ...], *, restart: bool = False, **more: object) -> Turn:
+    logprobs = tuple(-0.5 * token for token in action)
+    tokens = TurnTokens(context_ids=context, action_ids=action, logprobs=logprobs, restart=restart, **more)  # type: ignore[arg-type]
+    return Turn(index=0, observation="", action="", tokens=tokens)
+
+
+def test_a_sample_says_where_each_token_stands_and_what_was_shown_between() -> None:
+    legal = ((4, 9), (5,))
+    spoken = [turn((1, 2, 3), (4, 5), restart=True, legal=legal), turn((6,), (7, 8, 9)), turn((1,), (2,), restart=True)]
+    first, second = episode_samples(episode(spoken), index=8, group=5)
+    assert first.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert first.positions.tolist() == [3, 4, 6, 7, 8]
+    assert first.offsets.tolist() == [0, 1, 0, 1, 2]
+    assert first.turns.tolist() == [0, 0, 1, 1, 1]
+    assert first.read is not None
+    assert first.read.tolist() == [5], "what stands before the first answer is no news of the environment"
+    assert first.legal == (*legal, None, None, None)
+    assert (first.key, second.key, second.legal, second.episode) == ((5, 0), (5, 1), None, 8)
+    with pytest.raises(ConfigError, match="must read something before it acts"):
+        episode_samples(episode([turn((), (4,), restart=True)]))
+
+
+def test_a_sample_is_live_if_any_advantage_is_not_zero() -> None:
+    (sample,) = episode_samples(episode([turn((1,), (2, 3), restart=True)]))
+    assert not sample.live
+    lives = [replace(sample, advantages=torch.tensor(values)).live for values in ((0.0, 0.0), (0.0, -1.0), (1.0, 0.0))]
+    assert lives == [False, True, True]
+
+
+def sample(ids: list[int], positions: list[int], *, group: int = 0, **more: object) -> TrainingSample:
+    count = len(positions)
+    zeros = torch.zeros(count, dtype=torch.int64)
+    return TrainingSample(
+        key=(group, 0),
+        episode=0,
+        ids=torch.tensor(ids),
+        positions=torch.tensor(positions),
+        logprobs=torch.zeros(count, dtype=torch.float64),
+        turns=zeros,
+        offsets=zeros,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_labels_are_targets_and_legal_tokens_of_each_row_and_what_was_shown_before_its_end() -> None:
+    read = torch.tensor([3, 5])
+    plain = sample([1, 2, 3, 4, 5, 6], [2, 4], read=read)  # 6 was shown behind the last answer
+    ruled = sample([1, 2, 3, 4], [2, 3], group=1, legal=((3, 7), (4,)), targets=torch.tensor([7, 4]))
+    (batch,) = microbatches([plain, ruled], budget=100, vocabulary=8)
+    for row, index in enumerate(batch.sequences):
+        mine = batch.labels.row == row
+        assert batch.labels.target[mine].tolist() == [[3, 5], [7, 4]][index]
+        assert batch.labels.legal is not None
+        allowed = [[place for place in range(8) if each[place]] for each in batch.labels.legal[mine]]
+        assert allowed == [[list(range(8))] * 2, [[3, 7], [4]]][index]
+    assert batch.labels.read_target.tolist() == [4]
+    assert batch.input_ids[0, batch.labels.read_source].tolist() == [3]
+
+
+def test_a_row_of_its_own_and_a_group_with_a_prefix_are_not_laid_out_together() -> None:
+    shared = list(range(20, 32))
+    rows = [list(range(1, 16)), [*shared, 40, 41, 42], [*shared, 50, 51, 52]]
+    samples = [sample(ids, [13, 14], group=min(index, 1)) for index, ids in enumerate(rows)]
+    batches = microbatches(samples, budget=1000)
+    seen: list[int] = []
+    for batch in batches:
+        for row, index in enumerate(batch.sequences):
+            source = batch.labels.source[batch.labels.row == row]
+            assert batch.input_ids[0, source].tolist() == rows[index][12:14]
+            seen.append(index)
+    assert sorted(seen) == [0, 1, 2]
+    # Of each token that is computed once, itself and all before it. The last of a row is predicted, never read.
+    assert sum(batch.tokens for batch in batches) == 14 + 12 + 2 + 2
+    pairs = sum(range(1, 15)) + sum(range(1, 13)) + 2 * (13 + 14)
+    assert sum(batch.pairs for batch in batches) == pairs

@@ -140,9 +140,10 @@ class RewardSchedule:
             self._weights = self._starting(step + 1)
         elif self._adaptive is not None:
             start = self._starting(step)
+            chosen = self._adaptive.components or tuple(start)
             self._weights = {
                 name: adapt(weight, self._success(name, components.get(name)), start[name], self._adaptive)
-                if self._adapts(name, start)
+                if name in chosen
                 else weight
                 for name, weight in self._weights.items()
             }
@@ -195,10 +196,6 @@ class RewardSchedule:
             return None
         share = (mean - low) / (high - low)
         return share if -_ROUNDING <= share <= 1 + _ROUNDING else None
-
-    def _adapts(self, name: str, start: Mapping[str, float]) -> bool:
-        assert self._adaptive is not None
-        return start[name] > 0 and (not self._adaptive.components or name in self._adaptive.components)
 
 
 def _check(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive: AdaptiveConfig | None) -> None:

@@ -185,7 +185,7 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
             continue
         rows[name]["example"] = shown(accepted[0])
         told = f"{name}: accepted in {len(accepted)} of {len(probes)}, e.g. {accepted[0].answer[:80]!r} for {(accepted[0].task.gold or '')[:40]!r}"
-        if (share.low or 0.0) > 0.5 or (len(probes) >= 4 and len(accepted) == len(probes)):
+        if (share.low or 0.0) > 0.5:  # as with 4 of 4
             failed.append(told)
         elif (share.share or 0.0) > 0.5:
             unsure.append(told)

@@ -69,7 +69,9 @@ class Others:
     """Golds of all tasks, to draw wrong answers of the right form from."""
 
     golds: Sequence[str]
-    _drawn_from: dict[str, list[str]] = field(default_factory=dict[str, list[str]], init=False, repr=False, compare=False)
+    _drawn_from: dict[str, list[str]] = field(
+        default_factory=dict[str, list[str]], init=False, repr=False, compare=False
+    )
 
     @cached_property
     def counts(self) -> Counter[str]:

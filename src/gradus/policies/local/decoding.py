@@ -153,11 +153,10 @@ class Decoder:
         if len(leaders) < 2:
             return 0
         opening = [prompts[i].new for i in leaders]
-        low, high = min(opening), max(opening)  # what the extremes share, all share
+        low, high = min(opening), max(opening)  # what the extremes share, all share, and none is shorter
         shared = 0
-        while shared < min(len(low), len(high)) - 1 and low[shared] == high[shared]:
+        while shared < min(len(low), len(high)) - 1 and low[shared] == high[shared]:  # one stays, for the logits behind
             shared += 1
-        shared = min(shared, min(map(len, opening)) - 1)  # at least one token stays, for the logits behind it
         if shared < _WORTH_SHARING:
             return 0
         slots = [self._slot_of[prompts[i].row] for i in leaders]

@@ -140,10 +140,8 @@ def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
         (N,) ids. A token of probability 0 is never drawn, whatever the rounding.
     """
     cumulative = logprobs.double().exp().cumsum(-1)
-    total = cumulative[:, -1:]
-    # Rounding may carry u * total up to total, beyond the last token that has any mass: stay below it.
-    point = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point, right=True).squeeze(-1)
+    # A float64 below 1 is at most 1 - 2**-53, so its product with the total is rounded to less than the total.
+    return torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True).squeeze(-1)
 
 
 def draw_tokens(
@@ -179,7 +177,7 @@ def _draw_by_blocks(logits: Tensor, uniforms: Tensor, temperature: float) -> tup
         sums = torch.cat([sums, mass[:, whole:].sum(-1, keepdim=True)], dim=-1)
     cumulative = sums.double().cumsum(-1)
     total = cumulative[:, -1:]
-    point = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    point = uniforms[:, None] * total
     block = torch.searchsorted(cumulative, point, right=True).clamp_(max=sums.shape[-1] - 1)
     words = block * _BLOCK + torch.arange(_BLOCK, device=logits.device)
     inside = mass.gather(-1, words.clamp(max=mass.shape[-1] - 1)).double().masked_fill_(words >= mass.shape[-1], 0.0)
