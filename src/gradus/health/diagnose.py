@@ -85,9 +85,8 @@ class Monitor:
             history.add(fresh)
         alerts: list[dict[str, Any]] = []
         for rule in RULES:
-            if len(history := self._histories[rule.kind].now()):
-                if finding := rule.check(history):
-                    alerts.append(_alert(rule, finding, history.step))
+            if len(history := self._histories[rule.kind].now()) and (finding := rule.check(history)):
+                alerts.append(_alert(rule, finding, history.step))
         return alerts
 
 
