@@ -46,6 +46,23 @@ def test_new_records_and_all_records_so_far_come_to_the_same():
     assert whole == _live(records)
 
 
+def test_a_figure_is_read_once_however_long_the_run_goes_on():
+    class Counted(dict):
+        reads = 0
+
+        def get(self, key, default=None):
+            Counted.reads += key == "grad_norm"
+            return super().get(key, default)
+
+    records = [Counted(record) for record in spoiled(0, _clipped, steps=60)]
+    monitor = Monitor()
+    monitor(records[:-1])
+    before, Counted.reads = Counted.reads, 0
+    monitor(records)
+    assert before >= 59
+    assert Counted.reads < 10
+
+
 def test_an_alert_is_returned_as_long_as_it_holds():
     diagnoses = next(each for each in diagnose(spoiled(0, _clipped)) if each.rule == "clip storm")
     steps = [alert["step"] for alert in _live(spoiled(0, _clipped)) if alert["rule"] == "clip storm"]

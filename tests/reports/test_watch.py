@@ -52,6 +52,16 @@ def test_the_page_is_the_report_and_follows(run: Path) -> None:
     assert progress_of({"run": run})["said"] == "GRPO, all 10 steps are done"
 
 
+def test_curves_after_a_step_wait_for_no_diagnosis(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("gradus.pipeline.watch.diagnose", lambda records: asked.append(len(records)) or [])
+    client = TestClient(watch_app({"run": run}))
+    assert client.get("/data").json()["grpo"]
+    assert asked == []
+    client.get("/")
+    assert asked == [4]
+
+
 def test_it_reads_only_and_answers_no_foreign_name(run: Path) -> None:
     client = TestClient(watch_app({"run": run}))
     assert client.post("/").status_code == 405

@@ -75,20 +75,18 @@ class Monitor:
     """
 
     def __init__(self) -> None:
-        self._records: list[Mapping[str, Any]] = []
+        self._histories = {rule.kind: History((), rule.kind) for rule in RULES}
         self._seen: set[tuple[Any, ...]] = set()
 
     def __call__(self, records: Records) -> list[dict[str, Any]]:
         fresh = [record for record in records if _identity(record) not in self._seen]
         self._seen.update(_identity(record) for record in fresh)
-        self._records += fresh
-        kinds = {record.get("kind", "step") for record in self._records}
+        for history in self._histories.values():
+            history.add(fresh)
         alerts: list[dict[str, Any]] = []
         for rule in RULES:
-            if rule.kind in kinds:
-                history = History(self._records, rule.kind).now()
-                if finding := rule.check(history):
-                    alerts.append(_alert(rule, finding, history.step))
+            if len(history := self._histories[rule.kind].now()) and (finding := rule.check(history)):
+                alerts.append(_alert(rule, finding, history.step))
         return alerts
 
 

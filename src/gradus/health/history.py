@@ -30,11 +30,24 @@ class History:
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], kind: str = "step") -> None:
-        self._all = [record for record in records if record.get("kind", "step") == kind]
-        self._span = slice(0, len(self._all))
-        # Both are of all records, and shared by the histories that are parts of this one.
+        self._kind = kind
+        # These are of all records, and shared by the histories that are parts of this one.
+        self._all: list[Mapping[str, Any]] = []
         self._columns: dict[str, Array] = {}
-        self._begins = _begins([record.get("stage") for record in self._all])
+        self._begins: list[int] = []
+        self.add(records)
+
+    def add(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Take in newer records; those of other kinds are left out. What was read before is not read again."""
+        fresh = [record for record in records if record.get("kind", "step") == self._kind]
+        for record in fresh:
+            place = len(self._all)
+            same = place > 0 and self._all[-1].get("stage") == record.get("stage")
+            self._begins.append(self._begins[-1] if same else place)
+            self._all.append(record)
+        for name, values in self._columns.items():
+            self._columns[name] = np.concatenate([values, _column(fresh, name)])
+        self._span = slice(0, len(self._all))
 
     @property
     def records(self) -> Sequence[Mapping[str, Any]]:
@@ -70,7 +83,7 @@ class History:
     def column(self, name: str, last: int | None = None) -> Array:
         """Values of ``name`` over the last so many records (all if None), (n,)."""
         if name not in self._columns:
-            self._columns[name] = np.array([_number(record, name) for record in self._all], dtype=np.float64)
+            self._columns[name] = _column(self._all, name)
         values = self._columns[name][self._span]
         return values if last is None else values[-last:]
 
@@ -133,12 +146,8 @@ def difference(earlier: Array, later: Array) -> float | None:
     return gap / error
 
 
-def _begins(stages: Sequence[Any]) -> list[int]:
-    """For each record the place of the first one of its stage."""
-    begins: list[int] = []
-    for place, stage in enumerate(stages):
-        begins.append(begins[-1] if place and stages[place - 1] == stage else place)
-    return begins
+def _column(records: Sequence[Mapping[str, Any]], name: str) -> Array:
+    return np.array([_number(record, name) for record in records], dtype=np.float64)
 
 
 def _number(record: Mapping[str, Any], name: str) -> float:

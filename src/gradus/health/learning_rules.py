@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from gradus.health.finding import Finding
 from gradus.health.history import History, difference, trend
@@ -90,11 +91,12 @@ def _paid_for(history: History, name: str) -> bool:
     """
     values, rewards = history.column(name), history.column("reward_mean")
     first = history.first_mean(name, _WINDOW)
-    ends = range(_WINDOW, len(values) + 1)
-    varied = [end for end in ends if first is not None and np.nanmean(values[end - _WINDOW : end]) >= _VARIED * first]
-    if not varied:
+    if first is None or len(values) < _WINDOW:
         return False
-    start, then, now = rewards[:_WINDOW], rewards[varied[-1] - _WINDOW : varied[-1]], rewards[-_WINDOW:]
+    varied = np.flatnonzero(np.nanmean(sliding_window_view(values, _WINDOW), axis=1) >= _VARIED * first)
+    if not len(varied):
+        return False
+    start, then, now = rewards[:_WINDOW], rewards[varied[-1] :][:_WINDOW], rewards[-_WINDOW:]
     rose = difference(then, now)
     return rose is not None and rose > _NOISE and bool(4 * np.nanmean(now - then) >= np.nanmean(now - start))
 

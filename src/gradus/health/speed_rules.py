@@ -25,10 +25,8 @@ def slow_training(history: History) -> Finding | None:
     stretches = _stretches(seconds)
     if len(stretches) < 2:
         return None
-    work = [history.column(name, _LOOK) / seconds for name in ("tokens", "action_tokens")]
-    speeds = np.array(
-        [[np.median(speed[each]) for speed in work] for each in stretches]
-    )  # (stretches, 2), newest first
+    work = np.stack([history.column(name, _LOOK) / seconds for name in ("tokens", "action_tokens")])
+    speeds = np.array([np.median(work[:, each], axis=1) for each in stretches])  # (stretches, 2), newest first
     known = ~np.isnan(speeds[0])
     if not known.any():
         return None

@@ -45,17 +45,21 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
     from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
     from starlette.routing import Route
 
+    # Each is made once for what the runs wrote. A page that is open asks for the curves after every step: they need no diagnosis,
+    # which takes seconds for a long run.
     @lru_cache(maxsize=1)
-    def shown(stamp: Stamp) -> tuple[str, Any]:
-        """The page and its curves, made once for what the runs wrote."""
-        record = live_record(runs)
-        return render_report(record, live=True), page_context(record)[1]["curves"]
+    def shown(stamp: Stamp) -> str:
+        return render_report(live_record(runs), live=True)
+
+    @lru_cache(maxsize=1)
+    def curves(stamp: Stamp) -> Any:
+        return page_context(_read(runs))[1]["curves"]
 
     def page(request: Request) -> HTMLResponse:
-        return HTMLResponse(shown(_stamp(runs))[0])
+        return HTMLResponse(shown(_stamp(runs)))
 
     def data(request: Request) -> JSONResponse:
-        return JSONResponse(shown(_stamp(runs))[1])
+        return JSONResponse(curves(_stamp(runs)))
 
     def episode(request: Request) -> JSONResponse:
         number = request.query_params.get("number", "")
@@ -114,21 +118,28 @@ def _evaluated(runs: Mapping[str, Path]) -> Path:
 
 def live_record(runs: Mapping[str, Path]) -> RunRecord:
     """One run as its report would show it, with diagnoses and episodes of now; several runs with their curves over each other."""
+    record = _read(runs)
     if len(runs) > 1:
-        records = {name: read_run(folder) for name, folder in runs.items()}
-        return RunRecord(
-            name=", ".join(runs),
-            overlaid={line: each for name, run in records.items() for line, each in run.grpo_lines(name).items()},
-            watched={name: run.results for name, run in records.items()},
-        )
+        return record
     (folder,) = runs.values()
-    record = read_run(folder)
     if record.doctor is None and (record.sft or record.grpo):
         records = [*record.sft, *record.grpo]
         record = replace(record, doctor=dict(report(diagnose(records), records)))
     if record.episodes is None:
         record = replace(record, episodes=_newest_episodes(folder))
     return record
+
+
+def _read(runs: Mapping[str, Path]) -> RunRecord:
+    """What the runs stored; of several what they are compared by."""
+    records = {name: read_run(folder) for name, folder in runs.items()}
+    if len(records) == 1:
+        return next(iter(records.values()))
+    return RunRecord(
+        name=", ".join(runs),
+        overlaid={line: each for name, run in records.items() for line, each in run.grpo_lines(name).items()},
+        watched={name: run.results for name, run in records.items()},
+    )
 
 
 def progress_of(runs: Mapping[str, Path]) -> dict[str, Any]:
