@@ -373,6 +373,20 @@ def test_a_part_of_an_answer_that_a_grader_does_not_read_is_found(read, told):
     assert (told or "none of") in checks["wrong answers"].evidence
 
 
+@pytest.mark.parametrize(("tolerance", "unit"), [(0.2, ""), (0.2, " g"), (0.0, " g")])
+def test_a_tolerance_too_wide_is_found_with_a_unit_too(tolerance, unit):
+    """Of 11000 g a number was taken from another task alone, too far away for any tolerance."""
+
+    def judge(task, answer):
+        match = re.fullmatch(rf"\s*(-?\d+){unit}\s*", answer, re.ASCII)
+        gold = int(task.gold.split()[0])
+        return float(match is not None and abs(int(match[1]) - gold) <= tolerance * gold)
+
+    tasks = [TextTask(key=str(i), prompt=f"weigh {i}", gold=f"{7000 + 431 * i}{unit}") for i in range(30)]
+    check = {each.name: each for each in _audit(judge, tasks).checks}["wrong answers"]
+    assert check.status == ("fail" if tolerance else "pass"), check.evidence
+
+
 def _records(prompt, n=30):
     golds = [
         {"name": f"{['Ann', 'Bo', 'Cy', 'Di'][i % 4]}", "city": f"{['Oslo', 'Rome', 'Lima'][i % 3]}", "age": 20 + i % 7}

@@ -31,15 +31,19 @@ class Wrong:
         return self.settled or (self.rule is not None and self.rule.search(task.prompt) is not None)
 
 
+_UNIT = re.compile(r"\s+[A-Za-z]+\Z")
+
+
 def _number(change: Callable[[str, Random], str | None]) -> Wrong:
-    """A change of an answer that is one number."""
+    """A change of an answer that is one number, with a unit after it or none."""
 
     def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
         gold = (task.gold or "").strip()
-        if not is_number(gold):
+        number = _UNIT.sub("", gold)
+        if not is_number(number):
             return None
-        changed = change(gold, rng)
-        return None if changed is None or states(changed, gold) else (changed,)
+        changed = change(number, rng)
+        return None if changed is None or states(changed, number) else (changed + gold[len(number) :],)
 
     return Wrong(make=make)
 
