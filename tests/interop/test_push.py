@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from gradus.cli import push as push_command
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.interop.push import plan_push, upload
+from gradus.policies.local.model_card import front_matter
 from gradus.rollouts import roll_out, write_episodes
 from tests.fakes import results_document
 
@@ -88,6 +89,18 @@ class LittleHub:
             if entry["key"] == "file":
                 self.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
         return JSONResponse({"success": True, "commitOid": "0" * 40, "commitUrl": f"{request.base_url}me/it/commit/0"})
+
+
+def test_a_model_is_pushed_whatever_its_chat_template_is(run: Path) -> None:
+    """A template that gradus cannot train over kept the model from being uploaded."""
+    template = "{{ raise_exception('no') }}"
+    (run / "grpo" / "best" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert '"role": "user"' in (plan_push(run, "me/it").files[0].text or "")
+
+
+def test_a_cards_header_is_yaml_for_every_name() -> None:
+    head = {"data_files": "é 🦊: #1.jsonl", "tags": ["a", "b"]}
+    assert yaml.safe_load(front_matter(head).split("---")[1]) == head
 
 
 def test_a_model_that_was_pushed_before_has_each_file_once(run: Path) -> None:

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from tiny_qwen2 import make_tiny_qwen2, random_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, StorageError
 from gradus.interop.push import plan_push
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
@@ -200,6 +200,21 @@ def test_the_cards_example_asks_as_the_model_was_trained(base: Path, tmp_path: P
     assert loaded.tokenizer.decode(ids[0]).endswith("fast")
     spoken = loaded.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids))
     assert said == [loaded.tokenizer.decode(spoken[0, ids.shape[1] :], skip_special_tokens=True)]
+
+
+def test_what_was_pushed_is_no_damaged_folder_but_damaged_adapters_are(
+    base: Path, adapter: Path, tmp_path: Path
+) -> None:
+    """An upload has a card of its own, so that a downloaded model was refused; adapters were not looked at."""
+    export_model(base, tmp_path / "out")
+    for file in plan_push(tmp_path / "out", "a/b").files:
+        (tmp_path / "there").mkdir(exist_ok=True)
+        (tmp_path / "there" / file.path).write_bytes(file.source.read_bytes() if file.source else file.text.encode())
+    load_model(tmp_path / "there")
+    export_model(adapter, tmp_path / "apart", merge=False)
+    (tmp_path / "apart" / "gradus.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"damaged: gradus\.json"):
+        load_model(tmp_path / "apart")
 
 
 def test_adapters_of_a_folder_on_this_machine_are_not_pushed(adapter: Path, tmp_path: Path) -> None:

@@ -148,6 +148,8 @@ def test_adapters_bring_their_own_chat_template_and_say_if_they_do_not_fit(model
     loaded = load_model(tmp_path)
     assert loaded.tokenizer.chat_template == loaded.renderer.tokenizer.chat_template == template + " "
     assert load_model(model_folder("llama"), adapter=tmp_path).tokenizer.chat_template == template + " "
+    shutil.copy(model_folder("llama") / "config.json", tmp_path)  # as some trainers do
+    assert hasattr(load_model(tmp_path).model, "peft_config")
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "r": 3}))
     with pytest.raises(ConfigError, match="do not fit their base"):

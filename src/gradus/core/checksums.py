@@ -8,11 +8,12 @@ from pathlib import Path
 from gradus.core.errors import StorageError
 
 _NAME = "SHA256SUMS"  # as `sha256sum --check` reads it
+_CARD = "README.md"  # for people, who may change it; an upload has another one
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of all files in ``folder`` beside them."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _NAME)
+    """Write the checksums of all files in ``folder`` beside them, but for its card."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (_NAME, _CARD))
     lines = [f"{digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     (folder / _NAME).write_text("".join(lines), encoding="utf-8")
 
@@ -23,7 +24,8 @@ def check_checksums(folder: Path) -> None:
         return
     try:
         lines = (folder / _NAME).read_text(encoding="utf-8").splitlines()
-        damaged = [name for stored, name in (line.split("  ", 1) for line in lines) if digest(folder / name) != stored]
+        stored = [line.split("  ", 1) for line in lines]
+        damaged = [name for known, name in stored if name != _CARD and digest(folder / name) != known]
     except (OSError, ValueError) as error:
         raise StorageError(f"{folder} is damaged: it cannot be compared with its {_NAME} ({error})") from error
     if damaged:

@@ -115,12 +115,15 @@ def _asked(model: Path, settings: ModelSettings) -> str | Sequence[Mapping[str, 
     """What the card's example asks the model."""
     from transformers import AutoTokenizer
 
+    if (model / "tokenizer_config.json").is_file():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model)
+            renderer = ChatRenderer(tokenizer, keep_history=True, template_options=settings.template_options)
+            return what_to_ask(renderer, settings.system_prompt)
+        except Exception:  # whatever a tokenizer's own code says: an example is no reason to refuse an upload
+            pass
     system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
-    if not (model / "tokenizer_config.json").is_file():
-        return [*system, {"role": "user", "content": "..."}]
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    renderer = ChatRenderer(tokenizer, keep_history=True, template_options=settings.template_options)
-    return what_to_ask(renderer, settings.system_prompt)
+    return [*system, {"role": "user", "content": "..."}]
 
 
 def _left_out(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 
 from gradus.core import ConfigError, PolicyError
-from gradus.core.files import write_folder
+from gradus.core.files import read_json, write_folder
+from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.model_card import export_facts, model_card, what_to_ask
 from gradus.policies.local.sampling import SamplingConfig
@@ -100,9 +100,8 @@ def logp_diff(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _adapter(source: Path) -> Mapping[str, Any] | None:
-    file = source / "adapter_config.json"
-    if file.is_file():
-        return json.loads(file.read_text(encoding="utf-8"))
+    if adapter_base(source) is not None:
+        return read_json(source / "adapter_config.json")
     if not (source / "config.json").is_file():
         raise ConfigError(
             f"{source} holds neither a model (config.json) nor adapters (adapter_config.json); check the path"

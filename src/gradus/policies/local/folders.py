@@ -19,14 +19,24 @@ RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "
 def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
     """What ``folder`` holds: a model, an adapter (LoRA) without its base, or neither.
 
-    The config.json of a run is no model's: a model's names its model_type.
+    The config.json of a run is no model's: a model's names its model_type. Some trainers put their base's beside adapters.
     """
+    if _holds_adapters(folder):
+        return "adapter"
     try:
         if "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
             return "model"
     except (OSError, ValueError, TypeError, RecursionError):
         pass
-    return "adapter" if (folder / "adapter_config.json").is_file() else None
+    return None
+
+
+def _holds_adapters(folder: Path) -> bool:
+    """Whether there are adapters and no weights of a whole model."""
+    if not (folder / "adapter_config.json").is_file():
+        return False
+    whole = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    return not (whole and (folder / "config.json").is_file())
 
 
 def check_layers(folder: str | Path) -> None:
@@ -47,7 +57,7 @@ def adapter_base(folder: str | Path) -> str | None:
     Raises StorageError if adapter_config.json is damaged, ConfigError if it names no model.
     """
     file = Path(folder).expanduser() / "adapter_config.json"
-    if not file.is_file() or (file.parent / "config.json").is_file():
+    if not _holds_adapters(file.parent):
         return None
     base = read_document(file, dict[str, Any]).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from gradus.core import ConfigError
+from gradus.core.checksums import check_checksums
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
 from gradus.policies.local.one_thread import ONE_AT_A_TIME
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
@@ -78,6 +79,8 @@ def load_model(
     name = os.fspath(path_or_name)
     base, adapter = _base_and_adapter(name, adapter)
     check_model_source(base, asked=base == name)
+    if adapter is not None:
+        check_checksums(Path(adapter).expanduser())
     stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
     given = {"keep_history": keep_history, "template_options": template_options, "tool_calls": tool_calls}
     given = {

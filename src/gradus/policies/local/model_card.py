@@ -104,7 +104,11 @@ def export_facts(
 
 def front_matter(head: Mapping[str, Any]) -> str:
     """A card's header. YAML reads JSON values, so no value needs quoting rules of its own."""
-    return "---\n" + "".join(f"{name}: {json.dumps(value)}\n" for name, value in head.items()) + "---\n\n"
+    return (
+        "---\n"
+        + "".join(f"{name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in head.items())
+        + "---\n\n"
+    )
 
 
 def evaluation_table(results: Mapping[str, Any]) -> str:
