@@ -81,9 +81,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
     rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
     recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
-    how_trained = dict.fromkeys(
-        ("grpo", "stage", "adaptive")
-    )  # an algorithm that was registered elsewhere may be unknown here
+    how_trained = ["grpo=", "stage=", "adaptive="]  # unset: its algorithm may be unknown here
     spec = (
         load_recipe(None, path=recipe, changes=how_trained).spec()
         if recipe.is_file()
