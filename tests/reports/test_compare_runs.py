@@ -81,6 +81,15 @@ def test_runs_of_an_algorithm_that_another_process_registered_can_be_compared(ru
     assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 8
 
 
+def test_what_only_a_notebook_knew_is_said_to_be_so(runs: dict[str, Path]) -> None:
+    for folder in runs.values():
+        (folder / "recipe.toml").write_text('environment = "of_a_notebook"\n')
+    with pytest.raises(
+        ConfigError, match=r"unknown environment 'of_a_notebook'(?s:.*)make the same call of gradus.train"
+    ):
+        compare_runs(runs)
+
+
 def test_runs_of_other_tasks_and_quick_ones_are_said_to_be_so(runs: dict[str, Path]) -> None:
     """Ten of a hundred tasks were shared, and "100 episodes" stood there for both; that one was a quick run was said nowhere."""
     assert "tasks" not in compare_runs(runs)

@@ -1,10 +1,12 @@
 """Environments that take their time: what comes of an episode does not depend on who was first."""
 
 import asyncio
+import sys
 import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from troubled import Coroutines, Troubled
@@ -193,6 +195,20 @@ def test_environments_in_processes_give_the_same_episodes_and_their_errors_end_t
     assert came[:3] == expected[:3]
     assert (came[3].failure.stage, came[3].failure.type) == ("reset", "EnvironmentFault")
     assert expected[3].failure.message in came[3].failure.message
+
+
+def test_what_another_process_cannot_import_is_refused_at_once(monkeypatch: pytest.MonkeyPatch):
+    """A lambda left a pipe that nobody read, and the second reset waited for ever."""
+    with pytest.raises(ConfigError, match=r"cannot pass .*lambda.* on .*; expected a class or a function of a module"):
+        in_processes(lambda: Troubled("none"), 1)
+    notebook = ModuleType("__main__")
+    kind = type("Doors", (), {"__module__": "__main__"})
+    notebook.Doors = kind
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    with pytest.raises(ConfigError, match="which this session alone knows; expected a class"):
+        in_processes(kind, 1)
+    notebook.__file__ = "a_script.py"
+    in_processes(kind, 1)
 
 
 @pytest.mark.parametrize(

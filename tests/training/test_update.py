@@ -14,7 +14,7 @@ import torch
 from fakes import lamps
 from transformers import MistralConfig, MistralForCausalLM
 
-from gradus.algorithms import algorithm_names
+from gradus.algorithms import LossResult, algorithm_names, find_algorithm, registry
 from gradus.core import ConfigError
 from gradus.core.metrics import read_metrics
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -417,3 +417,26 @@ def test_the_entropy_bonus_moves_a_token_by_its_share(loaded: LoadedModel) -> No
     assert float(part.norm()) > 0
     torch.testing.assert_close(part + rest, whole, rtol=1e-4, atol=1e-6)
     assert not moved(torch.zeros).any()
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda own, *_, **__: LossResult(loss=own.sum(), metrics={}), None),
+        (lambda own, *_, **__: own.sum(), "must return a LossResult.*, got Tensor"),
+        (lambda own, *_, **__: LossResult(loss=own[0], metrics={}), "one number with a gradient, got shape .* with a"),
+        (lambda own, *_, **__: LossResult(loss=own.sum().detach(), metrics={}), r"got shape \(\) without a gradient"),
+    ],
+)
+def test_a_loss_of_ones_own_is_held_to_its_word(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, loss: Any, says: str | None
+) -> None:
+    own = replace(find_algorithm("grpo"), loss=loss)
+    monkeypatch.setattr(registry, "_ALGORITHMS", {**registry._ALGORITHMS, "mine": own})
+    settings = config(algorithm="mine")
+    samples = played(loaded, settings)
+    with nullcontext() if says is None else pytest.raises(ConfigError, match=says):
+        gradient(loaded, samples, settings)
+    optimizer = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
+    figures = None if says else policy_update(loaded, optimizer, samples, settings, 0.0).figures
+    assert figures is None or (figures["clip_fraction"], figures["ratio_max"], figures["kl"]) == (None, None, None)

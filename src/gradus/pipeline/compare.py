@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus import environments
-from gradus.core import ConfigError, Episode
+from gradus.core import ConfigError, EnvironmentSpec, Episode
 from gradus.core.documents import Results, TaskCounts, read_document
 from gradus.core.files import read_toml
 from gradus.core.members import stored_file
@@ -66,8 +66,6 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         if policy is not None:
             raise ConfigError(f"a log of inspect_ai holds one policy, so {policy!r} chooses nothing; leave it out")
         return _compare_logs(runs)
-    from gradus.pipeline.recipe_files import load_recipe  # it brings torch
-
     stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
     environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
     grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
@@ -80,15 +78,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         )
     files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
     rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
-    recipe = next(iter(runs.values())) / "recipe.toml"  # it knows reward functions of one's own
-    how_trained = dict.fromkeys(
-        ("grpo", "stage", "adaptive")
-    )  # an algorithm that was registered elsewhere may be unknown here
-    spec = (
-        load_recipe(None, path=recipe, changes=how_trained).spec()
-        if recipe.is_file()
-        else environments.load_registered(environment)
-    )
+    spec = _spec_of(next(iter(runs.values())), environment)
     seeds = (
         sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
     )
@@ -103,6 +93,22 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     }:
         document["tasks"] = tasks
     return document
+
+
+def _spec_of(run: Path, environment: str) -> EnvironmentSpec:
+    """The environment of a run, with reward functions of one's own. How the run was trained does not matter here."""
+    from gradus.pipeline.recipe_files import load_recipe  # it brings torch
+
+    recipe = run / "recipe.toml"
+    try:
+        if recipe.is_file():
+            return load_recipe(None, path=recipe, changes=["grpo=", "stage=", "adaptive="]).spec()
+        return environments.load_registered(environment)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nEnvironments, rows and rewards that were given as Python objects are known to the session that they were given in "
+            "alone: make the same call of gradus.train or gradus.run there again, which trains nothing that is done, and then gradus.compare"
+        ) from error
 
 
 def _unlike_tasks(of_runs: Mapping[str, Mapping[int, Sequence[Episode]]]) -> TaskCounts | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import itertools
 import multiprocessing
+import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -28,9 +30,23 @@ def in_processes(make: Callable[[], Environment], workers: int) -> Callable[[], 
     """
     if workers < 1:
         raise ConfigError(f"in_processes needs at least 1 worker, got {workers}")
+    _check_importable(make)
     houses = [_House(make) for _ in range(workers)]
     turn = itertools.count()
     return lambda: _Elsewhere(houses[next(turn) % workers])
+
+
+def _check_importable(make: Callable[[], Environment]) -> None:
+    """Raise ConfigError for what another process would not find: a lambda, or what a cell of a notebook defines."""
+    way_out = (
+        "expected a class or a function of a module, which another process can import; put it into a file and import it"
+    )
+    try:
+        named = pickle.dumps(make)
+    except Exception as error:
+        raise ConfigError(f"in_processes cannot pass {make!r} on ({error}); {way_out}") from error
+    if b"__main__" in named and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ConfigError(f"in_processes got {make!r}, which this session alone knows; {way_out}")
 
 
 class _House:
@@ -87,10 +103,11 @@ class _House:
         if self._pipe is None:
             self._left.clear()
             spawn = multiprocessing.get_context("spawn")
-            self._pipe, theirs = spawn.Pipe()
+            pipe, theirs = spawn.Pipe()
             self._process = spawn.Process(target=_live, args=(theirs, self._make), daemon=True)
             self._process.start()
             theirs.close()
+            self._pipe = pipe
             atexit.register(self._pipe.close)
         return self._pipe
 

@@ -99,9 +99,14 @@ def split_items(
     seen = [item for item in items if share_of("seen " + item.question) < _TENTH]
     kept = [item for item in items if share_of("seen " + item.question) >= _TENTH]
     if not kept or not held_out:
-        file = f", or a second file, as in {name.partition('?')[0]}?test=FILE" if ":" in name else ""
+        second = (
+            f"a second file, as in {name.partition('?')[0]}?test=FILE"
+            if ":" in name
+            else "gradus.one_turn(rows, test=...)"
+        )
         raise ConfigError(
-            f"{name} has {len(kept)} rows to train on and {len(held_out)} held out; expected some of both, give more rows{file}"
+            f"{name} has {len(kept)} rows to train on and {len(held_out)} held out, by what they ask; expected some of both, "
+            f"give more questions, or {second}"
         )
     splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out, "harder": _longest(held_out)}
     return TableTasks(name, splits, system_prompt=system_prompt)

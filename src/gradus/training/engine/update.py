@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.algorithms import CORRECTIONS, kl_loss
-from gradus.core import child_seed
+from gradus.algorithms import CORRECTIONS, LossResult, kl_loss
+from gradus.core import ConfigError, child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
@@ -302,6 +302,7 @@ class _Update:
             clip_high=config.clips[1],
             weights=weights,
         )
+        check_loss(result)
         self.sums.metrics.append({**result.metrics, **mismatch})
         return result.loss
 
@@ -317,6 +318,19 @@ class _Update:
         assert self.reference is not None
         with self.reference() as model, tree_attention(model):
             return score_tokens(model, batch, self.config.sampling).logprobs[None]
+
+
+def check_loss(result: object) -> None:
+    """Hold an algorithm of one's own to its word: a LossResult whose loss is one number with a gradient. Raises ConfigError."""
+    if not isinstance(result, LossResult):
+        raise ConfigError(
+            f"the algorithm's loss must return a LossResult(loss=..., metrics=...), got {type(result).__name__}"
+        )
+    if result.loss.numel() != 1 or not result.loss.requires_grad:
+        gradient = "with" if result.loss.requires_grad else "without"
+        raise ConfigError(
+            f"the algorithm's loss must be one number with a gradient, got shape {tuple(result.loss.shape)} {gradient} a gradient"
+        )
 
 
 def _advantages(sample: TrainingSample) -> Tensor:

@@ -37,15 +37,20 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, float | None]:
         return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
     metrics = [combine_metrics(update.metrics) for update in updates]
     count, shown = len(updates), sum(update.shown for update in updates)
+    kl = [update.kl if update.measured else one.get("approx_kl") for update, one in zip(updates, metrics, strict=True)]
+    largest = [one["ratio_max"] for one in metrics if "ratio_max" in one]
     return {
         "loss": sum(update.loss for update in updates) / count,
-        "kl": sum(
-            update.kl if update.measured else one["approx_kl"] for update, one in zip(updates, metrics, strict=True)
-        )
-        / count,
+        "kl": _mean(kl),
         "entropy": sum(update.entropy / update.scored for update in updates) / count,
-        "clip_fraction": sum(one["clip_fraction"] for one in metrics) / count,
-        "ratio_max": max(one["ratio_max"] for one in metrics),
+        "clip_fraction": _mean([one.get("clip_fraction") for one in metrics]),
+        "ratio_max": max(largest) if largest else None,
         **({"observation_loss": sum(update.read for update in updates) / shown} if shown else {}),
         **{name: metrics[-1][name] for name in metrics[-1] if name.startswith("mismatch_")},
     }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None if a loss of one's own does not say it."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(values) if len(known) == len(values) else None
