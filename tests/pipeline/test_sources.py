@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 import gradus
+from gradus import environments
 from gradus.api.training import make_recipe
 from gradus.core import ConfigError
 from gradus.pipeline.run import do_stages
@@ -141,3 +142,14 @@ def test_code_is_told_apart_by_what_it_says_and_encloses(one, other):
     assert code_digest([one]) == code_digest([one]) != code_digest([other])
     assert code_digest([Scorer()]) == code_digest([Scorer().method])
     assert code_digest([gradus.load_environment]) is None, "another version of Gradus is no change"
+
+
+def test_rows_are_read_once_to_tell_how_the_template_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage asks; with a pretrained model each read all rows again."""
+    recipe = make_recipe("arithmetic", settings=[f"model.path={tmp_path}"])
+    read: list[str] = []
+    load = environments.load
+    monkeypatch.setattr("gradus.environments.load", lambda name: read.append(name) or load(name))
+    assert recipe.template() == recipe.template()
+    assert recipe.template()["keep_history"]
+    assert read == ["arithmetic"]
