@@ -16,7 +16,7 @@ from gradus.api.environments import as_name
 from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError, StorageError
 from gradus.environments.verifiable import ArithmeticTasks, VerifiableEnvironment, check_tasks, parse_source, read_tasks
 from gradus.environments.verifiable.arithmetic import solve, work
-from gradus.environments.verifiable.items import TRAIN_SEEDS
+from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks
 from gradus.rollouts import roll_out
 
 DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
@@ -293,6 +293,17 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     assert [problem.severity for problem in problems.values()].count("error") == 6
     by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
+
+
+def test_rows_that_all_ask_the_same_are_not_each_compared_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    checks = "gradus.environments.verifiable.checks"
+    monkeypatch.setattr(f"{checks}.same_answer", lambda given, gold: compared.append(given) or given == gold)
+    items = [Item(question="Summarize the text.", answer=f"about {number}") for number in range(60)]
+    tasks = TableTasks("a", {"train": items, "in-distribution": items[:1], "held-out": items[:1]})
+    problems = {problem.check: problem.message for problem in check_tasks(tasks)}
+    assert problems["contradictions"] == "questions that have different answers in different rows: 1"
+    assert len(compared) < 3 * len(items)
 
 
 def test_the_vocabulary_spells_everything_that_is_said(spec: EnvironmentSpec) -> None:

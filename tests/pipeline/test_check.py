@@ -155,6 +155,13 @@ def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
     assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
 
 
+def test_a_long_check_says_where_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("gradus.pipeline.progress.EVERY", 0.0)
+    monkeypatch.setattr("gradus.pipeline.checks.CHECKS", {"data": (lambda subject: [], ())})
+    gradus.check("arithmetic", settings=NANO)
+    assert "check · data 0/1 checks" in capsys.readouterr().err
+
+
 def test_answers_behind_an_open_thought_are_spelled_as_they_are_taught(tmp_path: Path, qwen: Path) -> None:
     """The teacher's answer closes the thought that the prompt leaves open; that is no change on the way."""
     model = Path(shutil.copytree(qwen, tmp_path / "thinks"))

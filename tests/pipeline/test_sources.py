@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import gradus
+from gradus import environments
 from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.api.training import make_recipe
 from gradus.core import ConfigError
@@ -214,3 +215,14 @@ def test_an_algorithm_of_this_session_is_known_by_its_code_and_trains_here(
     assert run(1.0)[0] != run(2.0)[0] != run(2.0, clip=(0.1, 0.1))[0]
     assert run(1.0)[1] == {}
     assert known_elsewhere(make_recipe("arithmetic"))
+
+
+def test_rows_are_read_once_to_tell_how_the_template_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage asks; with a pretrained model each read all rows again."""
+    recipe = make_recipe("arithmetic", settings=[f"model.path={tmp_path}"])
+    read: list[str] = []
+    load = environments.load
+    monkeypatch.setattr("gradus.environments.load", lambda name: read.append(name) or load(name))
+    assert recipe.template() == recipe.template()
+    assert recipe.template()["keep_history"]
+    assert read == ["arithmetic"]

@@ -83,11 +83,11 @@ class Monitor:
         self._seen.update(_identity(record) for record in fresh)
         for history in self._histories.values():
             history.add(fresh)
-        alerts: list[dict[str, Any]] = []
-        for rule in RULES:
-            if len(history := self._histories[rule.kind].now()) and (finding := rule.check(history)):
-                alerts.append(_alert(rule, finding, history.step))
-        return alerts
+        return [
+            _alert(rule, finding, history.step)
+            for rule in RULES
+            if len(history := self._histories[rule.kind].now()) and (finding := rule.check(history))
+        ]
 
 
 def _alert(rule: Rule, finding: Finding, step: int | None) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class Recipe(_Section):
     _shipped: str | None = PrivateAttr(
         default=None
     )  # its name, if it comes with Gradus and was asked for by that name alone
+    _one_turn: bool | None = PrivateAttr(default=None)  # what template() found: to ask again is to read all rows again
 
     environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
     grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
@@ -234,7 +235,9 @@ class Recipe(_Section):
 
     def template(self) -> dict[str, Any]:
         """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
-        keep = self.model.keep_history or (self.model.path is not None and self.spec().max_turns == 1)
+        if self._one_turn is None and self.model.path is not None and not self.model.keep_history:
+            self._one_turn = self.spec().max_turns == 1
+        keep = self.model.keep_history or (self.model.path is not None and self._one_turn)
         written = None if self.model.tool_calls == "auto" else self.model.tool_calls
         return {
             "keep_history": keep or None,

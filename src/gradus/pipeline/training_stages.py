@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gradus.core import ConfigError, Episode, Grader
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.core.waiting import blocking
@@ -59,7 +59,7 @@ def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: P
     """SFT with what the recipe wants besides: trackers."""
     config = _seeded(recipe.sft, recipe)
     with track(recipe.trackers, folder, config) as trackers:
-        loaded = _model_to_train(recipe, model, config)
+        loaded = _model_to_train(recipe, recipe.spec(), model, config)
         return train_sft(loaded, episodes, config, folder, resume=resume, monitor=Monitor(), on_record=trackers)
 
 
@@ -82,12 +82,13 @@ def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
 
 def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, *, resume: bool) -> GrpoResult:
     """GRPO with what the recipe wants besides: trackers, and a server that samples."""
-    config = _seeded(recipe.grpo, recipe)
-    source, sampler, push_weights = served_sampler(_model_to_train(recipe, str(model), config), config, folder)
+    config, spec = _seeded(recipe.grpo, recipe), recipe.spec()
+    loaded = _model_to_train(recipe, spec, str(model), config)
+    source, sampler, push_weights = served_sampler(loaded, config, folder)
     with track(recipe.trackers, folder, config) as trackers:
         return train_grpo(
             source,
-            recipe.spec(),
+            spec,
             config,
             folder,
             grader=grader,
@@ -101,22 +102,21 @@ def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, 
         )
 
 
-def _model_to_train(recipe: Recipe, model: str, config: TrainerConfig) -> LoadedModel:
+def _model_to_train(recipe: Recipe, spec: EnvironmentSpec, model: str, config: TrainerConfig) -> LoadedModel:
     """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
     device = world().device or config.device if config.device == "auto" else config.device
     options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
     loaded = load_model(model, device=device, **options, **recipe.template())
     check_model(loaded)
-    system_prompt, tools = _rules(recipe)
+    system_prompt, tools = _rules(recipe, spec)
     loaded.renderer.for_tools(tools)  # what the chat template cannot do is refused before anything is trained
     return loaded.with_settings(
         environment=recipe.environment, system_prompt=system_prompt, tools=tools, sampling=recipe.grpo.sampling
     )
 
 
-def _rules(recipe: Recipe) -> tuple[str, tuple[dict[str, Any], ...]]:
+def _rules(recipe: Recipe, spec: EnvironmentSpec) -> tuple[str, tuple[dict[str, Any], ...]]:
     """What the environment says first in the first training task, and the tools that can be called there."""
-    spec = recipe.spec()
     task = spec.train_task(recipe.grpo.first_task)
     environment = blocking(spec.make())
     try:

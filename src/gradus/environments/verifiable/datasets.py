@@ -94,10 +94,8 @@ def split_items(
 ) -> TableTasks:
     """Items in splits: a tenth is held out unless ``held_out`` is given, a tenth of the rest is only seen in evaluation."""
     if held_out is None:
-        held_out = [item for item in items if share_of(item.question) < _TENTH]
-        items = [item for item in items if share_of(item.question) >= _TENTH]
-    seen = [item for item in items if share_of("seen " + item.question) < _TENTH]
-    kept = [item for item in items if share_of("seen " + item.question) >= _TENTH]
+        held_out, items = _tenth(items, "")
+    seen, kept = _tenth(items, "seen ")
     if not kept or not held_out:
         second = (
             f"a second file, as in {name.partition('?')[0]}?test=FILE"
@@ -110,6 +108,14 @@ def split_items(
         )
     splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out, "harder": _longest(held_out)}
     return TableTasks(name, splits, system_prompt=system_prompt)
+
+
+def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:
+    """About a tenth of the items, and the rest."""
+    parts: tuple[list[Item], list[Item]] = [], []
+    for item in items:
+        parts[share_of(key + item.question) >= _TENTH].append(item)
+    return parts
 
 
 def _longest(items: Sequence[Item]) -> list[Item]:

@@ -20,6 +20,7 @@ from gradus.pipeline.checks.outside import remote, run_folder, sampling_server, 
 from gradus.pipeline.checks.settings import audited, batches, knobs, names, schedule
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed
 from gradus.pipeline.checks.tasks import data, environment, gold
+from gradus.pipeline.progress import progress_bar
 from gradus.pipeline.recipe import Recipe
 
 __all__ = [
@@ -59,9 +60,13 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
 def check_recipe(recipe: Recipe, *, out: Path | None = None, online: bool = False) -> tuple[Finding, ...]:
     """All findings about a recipe. Servers and hubs are asked only with ``online``."""
     findings = [passed(f"the recipe for {recipe.environment} is understood", check="recipe")]
-    with TemporaryDirectory(prefix="gradus-check-") as scratch:
+    with (
+        TemporaryDirectory(prefix="gradus-check-") as scratch,
+        progress_bar("check", len(CHECKS), "checks") as advance,
+    ):
         subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online)
-        for name, (check, needs) in CHECKS.items():
+        for number, (name, (check, needs)) in enumerate(CHECKS.items()):
+            advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
             findings += _done(name, check, needs, subject, findings)
     return tuple(findings)
 
