@@ -147,9 +147,9 @@ def test_how_far_the_judge_disagrees_with_itself_is_measured_and_changes_no_scor
     checked = rewards(recheck=1.0)
     assert [each.value for each in checked(rows("moody", "kind moody", "kind"))] == [each.value for each in plain]
     assert checked.metrics["judge_disagreement"] == [0.25, 0.25, 0.0]
-    for concurrency in (1, 8):
-        both = rewards(samples=2, concurrency=concurrency)(rows("moody"))
-        assert both[0].components == {"judge": 0.125}
+    both = rewards(samples=2)
+    for _ in ("asked", "kept"):
+        assert both(rows("moody"))[0].components == {"judge": 0.125}
     wide = rewards(recheck=1.0, range=[0, 10])
     wide(rows("moody"))
     assert wide.metrics["judge_disagreement"] == [0.025]  # of the range

@@ -380,6 +380,10 @@ def test_a_steps_figures_are_those_of_its_episodes() -> None:
         "turns_mean": 1.5,
         "action_tokens_mean": (5 + 2 + 4 + 6) / 4,
     }
+    alone = episode_metrics(
+        [Group(task=right.task, episodes=(right, failed)), Group(task=right.task, episodes=(right, cut))]
+    )
+    assert (alone["reward_std"], alone["zero_variance_groups"]) == (0.5, 0.5), "one reward has no spread"
     assert figures.keys() == expected.keys()
     for name, value in expected.items():
         assert figures[name] == pytest.approx(value), name
