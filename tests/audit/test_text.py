@@ -962,8 +962,17 @@ def test_a_wrong_number_is_another_number():
     assert all(made is not None and made != ("352",) for made in _made("one digit changed", "352"))
     assert states("50%", "0.5")
     assert not states("50%", "50")
-    task, others = TextTask(key="0", prompt="", gold="18"), Others(golds=["18", "18.0", "$18", "19"])
+    task, others = TextTask(key="0", prompt="", gold="18"), Others(golds=["18", "018", "19"])
     assert {others.another(task, random.Random(seed)) for seed in range(20)} == {"19"}
+
+
+@pytest.mark.parametrize(("again", "hangs"), [(False, 0), (True, 1)])
+def test_a_call_that_was_cut_off_counts_if_it_is_cut_off_again(again, hangs, monkeypatch):
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_sound))
+    calls = iter([Score(hung=True), Score(hung=again)])
+    monkeypatch.setattr(scorer, "_call", lambda *asked: next(calls))
+    (score,) = scorer.score([(scorer.subject.tasks[0], "x")])
+    assert (score.hung, scorer.hangs, scorer.calls) == (again, hangs, 1)
 
 
 def test_a_reward_that_is_not_finite_is_an_error():

@@ -1,8 +1,12 @@
 """The least that an environment, a grader and a policy must be."""
 
+import sys
+
 import pytest
 
-from gradus.core import Condition, ConfigError, EnvironmentSpec, Grader, GradingError, Observation, Task
+from gradus.core import Condition, ConfigError, EnvironmentSpec, Grader, GradingError, Observation, StorageError, Task
+from gradus.core.documents import Usage, checked
+from gradus.core.naming import did_you_mean, import_file
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.rewards.grading import reweigh
 from gradus.rollouts import roll_out
@@ -101,3 +105,36 @@ def test_a_scripted_policy_draws_by_its_episode_and_name():
     assert len({text for row in texts for text in row}) > 1
     with pytest.raises(ConfigError, match="takes no argument"):
         policy_factory("dice", counting)("six")
+
+
+def test_a_file_is_imported_once_and_again_if_it_was_mended(tmp_path):
+    file = tmp_path / "mine.py"
+    (tmp_path / "beside.py").write_text("number = 3\n")
+    file.write_text("import beside\nitems = [beside.number]\nraise ValueError('not yet')\n")
+    before = list(sys.path)
+    with pytest.raises(ConfigError, match="ValueError: not yet"):
+        import_file(str(file), "a test")
+    file.write_text("import beside\nitems = [beside.number, 4]\n")
+    module = import_file(str(file), "a test")
+    assert module.items == [3, 4]
+    assert import_file(str(file), "a test") is module
+    assert sys.path == before
+    del sys.modules["beside"]
+
+
+def test_only_a_close_name_is_suggested():
+    assert did_you_mean("formatt", ["format", "length"]) == ", did you mean format?"
+    assert did_you_mean("tone", ["format", "length"]) == ""
+
+
+def test_a_document_is_held_to_its_types():
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "cost": None}
+    assert checked(usage, Usage, "here") is usage
+    for wrong in ({**usage, "prompt_tokens": "1"}, {**usage, "cost": "0.5"}):
+        for partial in (False, True):
+            with pytest.raises(StorageError, match="here is not what Gradus writes there: at"):
+                checked(wrong, Usage, "here", partial=partial)
+    part = {"prompt_tokens": 1}
+    assert checked(part, Usage, "here", partial=True) is part
+    with pytest.raises(StorageError, match="completion_tokens"):
+        checked(part, Usage, "here")

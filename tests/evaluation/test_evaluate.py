@@ -283,6 +283,28 @@ def test_seeds_that_agree_come_to_what_one_of_them_comes_to(small):
                 figures, expected = (each[condition]["pairs"]["feeder - random"]["reward"] for each in (records, plain))
                 for key in ("mean", "low", "high", "p_holm"):
                     assert figures[key] == pytest.approx(expected[key], abs=2e-6)
+                figures, expected = (each[condition]["policies"]["feeder"]["reward"] for each in (records, plain))
+                for key in ("mean", "low", "high"):
+                    assert figures[key] == pytest.approx(expected[key], abs=2e-6)
+
+
+def test_each_seeds_mean_is_over_what_it_has_and_pairs_are_over_the_tasks_of_all():
+    result = evaluate(echo(), {"random": Guess()}, episodes=4)
+    (condition,) = result.episodes
+
+    def rewarded(*values):
+        given = zip(result.episodes[condition]["random"], values, strict=False)
+        return [replace(each, reward=replace(each.reward, value=value)) for each, value in given]
+
+    policies = {
+        "a": {0: rewarded(1.0, 2.0, None, 4.0), 1: rewarded(3.0, 2.0, 1.0, 0.0)},
+        "b": {0: rewarded(0.0, 2.0, 5.0, 1.0), 1: rewarded(1.0, 1.0, 1.0, 1.0)},
+        "short": {0: rewarded(0.0, 0.0, 0.0, 0.0), 1: rewarded(0.0, 0.0, 0.0)},
+    }
+    record = compare_seeds(echo(), {condition: policies}, seeds=[0, 1])["conditions"][condition]
+    assert record["policies"]["a"]["reward"]["by_seed"] == pytest.approx([7 / 3, 6 / 4], abs=1e-6)
+    assert record["pairs"]["b - a"]["reward"]["by_seed"] == pytest.approx([-4 / 3, -2 / 4], abs=1e-6)
+    assert [record["pairs"][pair]["reward"]["episodes"] for pair in ("b - a", "short - a")] == [4, 3]
 
 
 def test_correcting_over_pairs_counts_all_of_them(small):

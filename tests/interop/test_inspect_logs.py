@@ -77,6 +77,30 @@ def test_the_reward_is_the_first_scorer_of_the_log_and_not_of_its_first_sample(m
     assert read_log(Path("a.eval"), policy="a").scorer == "g"
 
 
+def test_a_sample_is_an_episode_with_its_epoch_its_end_and_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [("C", 1.0), ("I", 0.0), ("P", 0.5), ("N", 0.0), ("yes", 1.0), ("no", 0.0), (True, 1.0), ("3.5", 3.5)]
+    samples = [_sample(index, {"s": word, "t": 0.25}) for index, (word, _) in enumerate(words)]
+    samples[1].epoch, samples[2].limit = 3, SimpleNamespace(type="token")
+    samples[3].error = SimpleNamespace(message="broke")
+    samples[4].id = "a text"
+    samples[4].messages = [
+        SimpleNamespace(role=role, text=text)
+        for role, text in (("system", "s"), ("user", "u"), ("assistant", "a"), ("tool", "t"), ("assistant", "b"))
+    ]
+    _stub(monkeypatch, samples, listed=("s", "t"))
+    episodes = read_log(Path("a.eval"), policy="a").episodes
+    assert [each.reward and each.reward.value for each in episodes] == [
+        None if index == 3 else value for index, (_, value) in enumerate(words)
+    ]
+    assert [each.stop for each in episodes[1:5]] == ["terminated", "token_limit", "failed", "terminated"]
+    assert [each.member for each in episodes[:3]] == [0, 2, 0]
+    assert [dict(each.metrics) for each in episodes[:1]] == [{"t": 0.25}]
+    assert [each.task.seed for each in episodes[:4]] == [0, 1, 2, 3]
+    assert episodes[4].task.seed == read_log(Path("b.eval"), policy="b").episodes[4].task.seed > 10
+    turns = [(turn.index, turn.observation, turn.action) for turn in episodes[4].turns]
+    assert turns == [(0, "s\n\nu", "a"), (1, "t", "b")]
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> list[Path]:
     pytest.importorskip("inspect_ai")

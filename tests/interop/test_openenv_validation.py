@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,11 +25,13 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentFault
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.validation import report
+from gradus.interop.openenv.validation import statistical as statistics
 from gradus.interop.openenv.validation.semantic import SEMANTIC, Package
 from gradus.interop.openenv.validation.statistical import oracle_spec, statistical
 from gradus.interop.openenv.validation.trajectories import read_oracle, read_trajectories
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
+from gradus.stats import Interval
 
 CAUGHT = {
     "sum": {"semantic.floor_gap"},
@@ -86,6 +89,70 @@ def test_the_adversarial_floor_tells_a_verifier_that_takes_any_text_with_the_ans
         "statistical.reward_reachability": "pass",
         "statistical.headroom": "pass",
     }
+
+
+def _earned(role: str, mean: float, low: float | None) -> Any:
+    return SimpleNamespace(policy=role, role=role, reward=Interval(mean=mean, low=low, high=None, n=9))
+
+
+@pytest.mark.parametrize(
+    ("role", "mean", "low", "status"),  # from a floor of 0.2 to an oracle of 1 the limit is 0.6
+    [
+        ("exploit", 0.7, 0.61, "fail"),
+        ("search", 0.7, 0.59, "pass"),
+        ("search", 0.7, None, "fail"),
+        ("ladder", 0.9, 0.8, "pass"),
+    ],
+)
+def test_a_plan_may_earn_half_of_the_way_from_the_floor_to_the_oracle(
+    role: str, mean: float, low: float | None, status: str
+) -> None:
+    audit: Any = SimpleNamespace(points=[_earned(role, mean, low), _earned("exploit", 0.3, 0.3)])
+    assert statistics._by_plans(audit, 0.2, 1.0).status == status
+
+
+@pytest.mark.parametrize(
+    ("noise", "tolerance", "status"), [(0.25, 0.0, "pass"), (0.3, 0.0, "fail"), (0.3, 0.3, "pass"), (None, 0.0, "skip")]
+)
+def test_noise_stays_below_half_of_what_a_group_spreads(
+    noise: float | None, tolerance: float, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(measured={} if noise is None else {"largest_difference": noise})
+    monkeypatch.setattr(statistics, "verifier_determinism", lambda package: found)
+    package: Any = SimpleNamespace(variance_tolerance=tolerance)
+    signal: Any = SimpleNamespace(measured={"forecast": {"8": {"reward_std": 0.5}}})
+    assert statistics._variance(package, signal).status == status
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reach", "room"),  # a tenth of the way from 0.2 to 1 is 0.08
+    [
+        ([0.2, 0.27], "fail", "pass"),
+        ([0.2, 0.29], "pass", "pass"),
+        ([0.95, 0.95], "pass", "fail"),
+        ([None, 0.9], "pass", "pass"),
+        ([None, None], "fail", "fail"),
+    ],
+)
+def test_a_policy_reaches_something_and_leaves_something(
+    rewards: list[float | None], reach: str, room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = [SimpleNamespace(reward=None if value is None else SimpleNamespace(value=value)) for value in rewards]
+    monkeypatch.setattr(statistics, "roll_out", lambda *_, **options: SimpleNamespace(episodes=episodes))
+    spec: Any = SimpleNamespace(tasks=lambda name: [], grader=lambda: None)
+    policy: Any = SimpleNamespace(name="p")
+    assert [each.status for each in statistics._by_policy(spec, policy, 0.2, 1.0, 0).values()] == [reach, room]
+
+
+@pytest.mark.parametrize(("low", "status"), [(0.11, "fail"), (0.09, "pass"), (None, "pass")])
+def test_the_gap_is_that_of_the_answer_that_earned_most_unearned(low: float | None, status: str) -> None:
+    rates = [
+        {"operator": operator, "unearned": {"mean": mean, "low": bound, "high": None}}
+        for operator, mean, bound in (("little", 0.1, 0.5), ("most", 0.3, low))
+    ]
+    text: Any = SimpleNamespace(checks=[SimpleNamespace(measured={"best": rates})])
+    found = statistics._gameability(text)
+    assert (found.status, found.measured["operator"]) == (status, "most")
 
 
 def test_an_oracle_script_is_run_and_what_it_prints_is_played(tmp_path: Path) -> None:

@@ -119,6 +119,22 @@ def test_every_observation_has_a_text(members: dict[str, Any], text: str) -> Non
     assert environments.from_class(_line(**members)).make().reset(seed=0).text == text
 
 
+def test_actions_begin_where_their_space_begins_and_what_is_cut_off_is_truncated() -> None:
+    taken: list[int] = []
+    kind = _line(
+        action_space=gymnasium.spaces.Discrete(2, start=5),
+        step=lambda self, action: (taken.append(int(action)) or 0, 0.0, False, True, {}),
+    )
+    environment = environments.from_class(kind).make()
+    environment.reset(seed=0)
+    seen = environment.step("0 would be wrong, " + "so " * 30 + "I go 1")
+    assert (taken, seen.action_valid, seen.terminated, seen.truncated) == ([6], True, False, True)
+    environment.reset(seed=0)
+    assert not environment.step("2").action_valid, "there are two actions, 0 and 1"
+    assert taken[1:] in ([5], [6])
+    assert environments.load("gymnasium:CartPole-v1").max_turns == 500
+
+
 def _broken(self: Any) -> None:
     raise OSError("no license")
 

@@ -18,6 +18,10 @@ trl = pytest.importorskip("trl", reason="needs the extra trl")
 from gradus import environments  # noqa: E402
 from gradus.core import ConfigError, EnvironmentSpec  # noqa: E402
 from gradus.interop.trl import Rollout, make_trainer, task_dataset  # noqa: E402
+from gradus.policies.local.loading import load_model  # noqa: E402
+from gradus.policies.local.policy import LocalPolicy  # noqa: E402
+from gradus.policies.local.renderers import ChatRenderer  # noqa: E402
+from gradus.policies.local.sampling import SamplingConfig  # noqa: E402
 from gradus.policies.nano.model import (  # noqa: E402
     NanoConfig,
     make_nano,
@@ -134,6 +138,30 @@ def test_members_of_a_group_share_their_task_and_differ_by_what_they_did(nano: s
         rollout(prompts[1:], trainer)
     again = Rollout(spec, max_new_tokens=6)(prompts, trainer)
     assert again["completion_ids"] == rollouts["completion_ids"]  # the same seed keys, the same episodes
+
+
+def test_each_row_is_its_own_episode_if_one_between_could_not_be_graded(nano: str) -> None:
+    spec = short_week(2)
+    policy = LocalPolicy(load_model(nano), SamplingConfig(max_new_tokens=6))
+    tasks = [spec.train_task(index) for index in range(2)]
+    groups = roll_out(spec, policy, tasks, group_size=GROUP, seed=0, key=("trl",), grader=spec.grader()).groups
+    first = groups[0].episodes
+    lost = replace(first[1], reward=replace(first[1].reward, value=None, terms=(), error="no grade"))
+    groups = [replace(groups[0], episodes=(first[0], lost, *first[2:])), groups[1]]
+    renderer = policy.loaded.renderer
+    assert isinstance(renderer, ChatRenderer)
+    rows = Rollout(spec)._columns(groups, renderer)
+    episodes = [episode for group in groups for episode in group.episodes]
+    assert rows["reward"] == [None if each is lost else each.reward.value for each in episodes]
+    for place, episode in enumerate(episodes):
+        sampled = [] if episode is lost else [token for turn in episode.turns for token in turn.tokens.action_ids]
+        said = [] if episode is lost else [value for turn in episode.turns for value in turn.tokens.logprobs]
+        masked = np.array(rows["env_mask"][place], dtype=bool)
+        assert np.array(rows["completion_ids"][place])[masked].tolist() == sampled
+        assert np.array(rows["logprobs"][place])[masked].tolist() == said
+        assert not np.array(rows["token_advantages"][place])[~masked].any()
+        if sampled:
+            assert rows["prompt_ids"][place] == list(episode.turns[0].tokens.context_ids)
 
 
 @pytest.mark.parametrize(

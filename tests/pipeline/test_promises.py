@@ -27,7 +27,10 @@ RESULTS = {
     [
         ({"policy": "grpo", "above": 0.65}, True),
         ({"policy": "grpo", "bound": "low", "above": 0.65}, False),
+        ({"policy": "grpo", "above": 0.7}, False),
         ({"policy": "grpo", "figure": "belief_mae", "below": 0.1}, True),
+        ({"policy": "grpo", "figure": "belief_mae", "below": 0.2}, True),
+        ({"policy": "grpo", "figure": "belief_mae", "below": 0.05}, False),
         ({"pair": "grpo - sft", "figure": "true_reward", "bound": "low", "above": 0}, False),
         ({"policy": "nobody", "above": 0}, None),
         ({"policy": "grpo", "grader": "v9", "above": 0}, None),

@@ -217,6 +217,9 @@ def test_a_stages_own_seed_moves_on_with_the_runs(recipe: Recipe) -> None:
     fixed = load_recipe(f"{OWN}:spec", changes={**SMALL, "seed": 2, "grpo.seed": 5})
     made = [seed_recipe(fixed, seed) for seed in (2, 3, 4)]
     assert [each.grpo.seed for each in made] == [5, 6, 7]
+    assert [each.eval.seed for each in made] == [2, 2, 2], "all are judged by the same draws"
+    judged = load_recipe(f"{OWN}:spec", changes={**SMALL, "eval.seed": 9})
+    assert [seed_recipe(judged, seed).eval.seed for seed in (0, 1)] == [9, 9]
     assert all("seed" not in each.sft.model_fields_set for each in made)
 
 

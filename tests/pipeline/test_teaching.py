@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request
+from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request, Reward, Turn, Usage
 from gradus.environments import load
 from gradus.pipeline.policies import make_policy
-from gradus.pipeline.teach_summary import TeachSummary
+from gradus.pipeline.teach_summary import Tally, TeachSummary
 from gradus.pipeline.teaching import teach
-from gradus.rollouts import read_episodes
+from gradus.rollouts import read_episodes, roll_out
 
 
 def test_workers_write_the_same_file(tmp_path: Path):
@@ -161,6 +161,24 @@ def test_a_composition_of_the_same_name_grades_again(tmp_path: Path):
         replace(load("arithmetic").grader(), name="rewards", compute=lambda e, v=v: [v] * len(e)) for v in (1, 5)
     )
     assert [taught(path, Moody(), grader=each).reward_mean for each in (one, five, one)] == [1.0, 5.0, 1.0]
+
+
+def test_a_summary_averages_what_is_graded_and_knows_a_cost_only_if_all_are_known():
+    spec = load("arithmetic")
+    policy = spec.policy("gold")
+    (episode,) = roll_out(spec, policy, [spec.train_task(0)]).episodes
+
+    def told(value: float | None, *costs: float | None):
+        usages = [Usage(prompt_tokens=10, completion_tokens=3, cost=cost) for cost in costs]
+        turns = tuple(Turn(index=index, observation="", action="", usage=usage) for index, usage in enumerate(usages))
+        return replace(episode, reward=Reward(grader="g", value=value), turns=turns)
+
+    for costs, cost in (((0.25, 0.5), 0.75), ((0.25, None), None), ((), None)):
+        tally = Tally()
+        assert tally.count([told(1.0, *costs), told(None), told(0.0)]) == 3
+        summary = tally.summary(policy, 2, 1, spec.grader(), 0.0)
+        assert (summary.cost, summary.reward_mean, summary.stored) == (cost, 0.5, 5)
+        assert (summary.prompt_tokens, summary.completion_tokens) == (10 * len(costs), 3 * len(costs))
 
 
 def test_another_seed_is_refused_and_another_grader_grades_what_is_there(tmp_path: Path):

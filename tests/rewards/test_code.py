@@ -76,9 +76,16 @@ def test_whole_programs_are_judged_by_what_they_print(score):
 
 def test_a_row_without_tests_has_no_reward_and_a_broken_test_is_an_error(score):
     assert score("x", []).components == {"tests": None}
-    broken = score("x", [{"expected": 3}])
-    assert broken.value is None
-    assert "a test has call and expected" in broken.error
+    for test in (
+        {"expected": 3},
+        {"call": "f()", "expect": 3},
+        {"call": "f()", "expected": 3, "stdout": ""},
+        "f() == 3",
+    ):
+        broken = score("def f():\n    return 3", [{"call": "f()", "expected": 3}, test])
+        assert broken.value is None
+        assert "a test has call and expected" in broken.error
+        assert str(test) in broken.error
 
 
 def test_code_is_the_last_fenced_block_that_is_no_thought():

@@ -47,6 +47,8 @@ class Handler(BaseHTTPRequestHandler):
             "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
             "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100},
         }  # fmt: skip
+        if "unmetered" in answer:
+            del reply["usage"]
         data = json.dumps({"error": {"message": "out of order"}} if failing else reply).encode()
         with server.lock:
             server.inside -= 1
@@ -145,8 +147,18 @@ def test_how_far_the_judge_disagrees_with_itself_is_measured_and_changes_no_scor
     checked = rewards(recheck=1.0)
     assert [each.value for each in checked(rows("moody", "kind moody", "kind"))] == [each.value for each in plain]
     assert checked.metrics["judge_disagreement"] == [0.25, 0.25, 0.0]
-    both = rewards(samples=2)(rows("moody"))
-    assert both[0].components == {"judge": 0.125}
+    both = rewards(samples=2)
+    for _ in ("asked", "kept"):
+        assert both(rows("moody"))[0].components == {"judge": 0.125}
+    wide = rewards(recheck=1.0, range=[0, 10])
+    wide(rows("moody"))
+    assert wide.metrics["judge_disagreement"] == [0.025]  # of the range
+
+
+def test_a_score_below_the_range_is_none(rewards):
+    low, inside = rewards(range=[1, 10])(rows("plain", "beyond"))
+    assert (low.value, inside.components) == (None, {"judge": 7.0})
+    assert "expected a score from 1 to 10" in low.error
 
 
 def test_nothing_is_asked_beyond_the_budget(server, rewards):
@@ -156,6 +168,17 @@ def test_nothing_is_asked_beyond_the_budget(server, rewards):
     assert "the budget of 0.01 US dollars is used up" in scored[-1].error
     assert asked.metrics["judge_cost"] == [pytest.approx(0.009)]
     assert len(server.bodies) == 3
+
+
+def test_calls_under_way_and_replies_without_a_count_are_taken_for_what_they_may_cost(server, rewards):
+    limits = {"price": [0.0, 10.0], "max_tokens": 200}  # at most 0.002 dollars a call, 0.001 as it is counted
+    asked = rewards(budget=0.0035, concurrency=4, **limits)
+    scored = asked(rows(*[f"kind {number}" for number in range(4)]))
+    assert sorted(each.value is None for each in scored) == [False, True, True, True]
+    assert asked.metrics["judge_cost"] == [pytest.approx(0.001)]
+    unmetered = rewards(**limits)
+    unmetered(rows("unmetered"))
+    assert unmetered.metrics["judge_cost"] == [pytest.approx(0.002)]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.core import Episode, StopReason, StorageError, Task, Turn, TurnTokens
+from gradus.core.members import lines_of
 from gradus.rollouts import EpisodeWriter, decode, encode, read_episodes, regrade, roll_out, write_episodes
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -86,6 +87,19 @@ def test_a_packed_file_reads_back_equal_and_any_tool_reads_it(tmp_path, episodes
     assert path.stat().st_size < plain.stat().st_size / 3
     plain.unlink()
     assert read_episodes(tmp_path / "e.jsonl").episodes == episodes  # the name without .gz serves as well
+
+
+def test_lines_that_another_tool_cut_between_members_are_whole_again(tmp_path):
+    one, two, open_end = (gzip.compress(text, mtime=0) for text in (b"a\nb", b"c\nd\n", b"e\nf"))
+    damaged = two[:12] + b"\xff" + two[13:]
+    for raw, lines, problems in (
+        (one + two + open_end, ["a\n", "bc\n", "d\n", "e\n", "f"], 0),
+        (one + damaged + open_end, ["a\n", "e\n", "f"], 1),  # what the damaged one ended is lost with it
+        (one + two[:-3], ["a\n"], 1),
+    ):
+        (tmp_path / "x.gz").write_bytes(raw)
+        told: list[str] = []
+        assert (list(lines_of(tmp_path / "x.gz", told)), len(told)) == (lines, problems)
 
 
 def test_a_torn_last_member_costs_that_member_only_and_appending_goes_on(tmp_path, episodes):

@@ -8,8 +8,10 @@ import math
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,10 +19,25 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors import SafetensorError
 
-from gradus.core import ConfigError, Episode, Group, Reward, StopReason, StorageError, Task
+from gradus.core import (
+    ConfigError,
+    Episode,
+    Failure,
+    Group,
+    Reward,
+    RewardTerm,
+    StopReason,
+    StorageError,
+    Task,
+    Turn,
+    TurnTokens,
+)
 from gradus.core.files import write_folder, write_text
 from gradus.core.strictness import VARIABLE
+from gradus.training.engine.logp_diff import LogpDiff, check_logp_diff, logp_diff_figures, measure_logp_diff
+from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
+from gradus.training.engine.update_figures import UpdateSums, part_of_mean, pass_figures
 from gradus.training.run.checkpoints import (
     Checkpoint,
     latest_checkpoint,
@@ -32,7 +49,7 @@ from gradus.training.run.checkpoints import (
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen, spark
-from gradus.training.run.step_metrics import answer_information, has_zero_variance
+from gradus.training.run.step_metrics import answer_information, episode_metrics, has_zero_variance
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
@@ -309,3 +326,103 @@ def test_rewards_that_differ_by_float_noise_have_no_variance() -> None:
     group = Group(task=task, episodes=members)
     assert len(set(group.values())) == 2
     assert has_zero_variance(group)
+
+
+def _said(text: str, tokens: int, *, valid: bool = True) -> Turn:
+    ids = TurnTokens(context_ids=(1,), action_ids=(2,) * tokens, logprobs=(-1.0,) * tokens, restart=False)
+    return Turn(index=0, observation="", action=text, valid=valid, tokens=ids)
+
+
+def _done(
+    turns: list[Turn], value: float, terms: list[dict[str, float]], components: dict[str, float | None], **more: object
+) -> Episode:
+    each = tuple(tuple(RewardTerm(component=name, value=part) for name, part in turn.items()) for turn in terms)
+    reward = Reward(grader="g", value=value, terms=each, components=components)
+    given = {"stop": StopReason.TERMINATED, **more}
+    return Episode(task=Task(environment="e", seed=1), policy="p", turns=tuple(turns), reward=reward, **given)  # type: ignore[arg-type]
+
+
+def test_a_steps_figures_are_those_of_its_episodes() -> None:
+    right = _done(
+        [_said("x", 2), _said("y", 3)], 1.0, [{"a": 0.6}, {"a": 0.2, "b": 0.2}], {"a": 1.0, "b": 0.0},
+        metrics={"true_reward": 1.0, "m": 2.0},
+    )  # fmt: skip
+    cut = _done(
+        [_said("x", 1), _said("", 1, valid=False)], 0.0, [{"a": 0.5}, {"b": -0.5}], {"a": 0.0, "b": None},
+        stop=StopReason.TURN_LIMIT, metrics={"m": 4.0},
+    )  # fmt: skip
+    failed = Episode(
+        task=right.task, policy="p", turns=(_said("z", 9, valid=False),), stop=StopReason.FAILED,
+        failure=Failure(stage="act", type="E", message=""), metrics={"m": 100.0, "true_reward": 100.0},
+    )  # fmt: skip
+    other = Task(environment="e", seed=2)
+    same = [_done([_said("x", n)], 0.5, [{"a": 0.5}], {"a": 0.5}, metrics={"m": 0.0}) for n in (4, 6)]
+    same = [replace(each, task=other) for each in same]
+    figures = episode_metrics(
+        [Group(task=right.task, episodes=(right, cut, failed)), Group(task=other, episodes=tuple(same))]
+    )
+    expected = {
+        "reward_mean": 0.5,  # of 1, 0, 0.5 and 0.5
+        "reward_std": 0.25,  # of the groups' 0.5 and 0
+        "reward_total_std": math.sqrt(0.125),
+        "zero_variance_groups": 0.5,
+        "true_reward_mean": 1.0,
+        "components": {"a": 0.5, "b": 0.0},
+        "component_variance": {"a": 0.3, "b": 0.7},  # of 1 and 0: a gave 0.8 and 0.5, b gave 0.2 and -0.5
+        "metrics": {"m": 1.5},
+        "groups": 2,
+        "episodes": 5,
+        "failed_episodes": 1 / 5,
+        "truncated_episodes": 1 / 5,
+        "invalid_actions": 2 / 7,
+        "distinct_actions": 4 / 7,
+        "answer_information": math.log(0.75 * 1.5 * 1.5) / 3,
+        "turns_mean": 1.5,
+        "action_tokens_mean": (5 + 2 + 4 + 6) / 4,
+    }
+    alone = episode_metrics(
+        [Group(task=right.task, episodes=(right, failed)), Group(task=right.task, episodes=(right, cut))]
+    )
+    assert (alone["reward_std"], alone["zero_variance_groups"]) == (0.5, 0.5), "one reward has no spread"
+    assert figures.keys() == expected.keys()
+    for name, value in expected.items():
+        assert figures[name] == pytest.approx(value), name
+
+
+def test_the_figures_of_a_pass_are_means_over_its_updates() -> None:
+    def noted(kl: float, clipped: float, ratio: float, mismatch: float) -> list[dict[str, torch.Tensor]]:
+        named = {"approx_kl": kl, "clip_fraction": clipped, "ratio_max": ratio, "mismatch_kl": mismatch}
+        half = {name: part_of_mean(name, torch.tensor(value), 0.5) for name, value in named.items()}
+        return [half, half]  # two microbatches of half the tokens each
+
+    first = UpdateSums(loss=1.0, kl=0.8, entropy=6.0, read=5.0, scored=3, shown=2, measured=True)
+    second = UpdateSums(loss=3.0, kl=0.0, entropy=4.0, read=1.0, scored=4, shown=4)
+    first.metrics, second.metrics = noted(0.1, 0.5, 3.0, 0.7), noted(0.2, 0.25, 2.0, 0.9)
+    assert pass_figures([first, second]) == pytest.approx(
+        {
+            "loss": 2.0,
+            "kl": (0.8 + 0.2) / 2,  # to a reference if there is one
+            "entropy": (2.0 + 1.0) / 2,
+            "clip_fraction": 0.375,
+            "ratio_max": 3.0,
+            "observation_loss": 6.0 / 6,
+            "mismatch_kl": 0.9,
+        }
+    )
+
+
+def test_differences_of_log_probs_stop_a_run_beyond_any_of_their_limits() -> None:
+    measured = measure_logp_diff([np.arange(50) / 100, np.arange(50, 101) / 100])
+    assert measured is not None
+    assert (measured.mean, measured.p99, measured.max) == pytest.approx((0.5, 0.99, 1.0))
+    check_logp_diff(measured, measured)
+    for name in ("mean", "p99", "max"):
+        with pytest.raises(TrainingError, match="disagree"):
+            check_logp_diff(measured, replace(measured, **{name: getattr(measured, name) - 1e-6}))
+        with pytest.raises(TrainingError, match="disagree"):
+            check_logp_diff(replace(measured, **{name: math.nan}), LogpDiff(mean=9.0, p99=9.0, max=9.0))
+    limits = LogpDiff(mean=0.1, p99=1.0, max=math.inf)
+    assert logp_diff_figures(None, limits) == {
+        **dict.fromkeys(("logp_diff_mean", "logp_diff_p99", "logp_diff_max")),
+        "logp_diff_limits": {"mean": 0.1, "p99": 1.0, "max": None},
+    }
