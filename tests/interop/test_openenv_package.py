@@ -72,6 +72,14 @@ def test_a_file_that_the_environment_is_made_of_travels_along(tmp_path: Path) ->
     assert any(each.startswith("math-verify") for each in project["dependencies"])  # it grades in a process of its own
 
 
+def test_a_package_of_an_extra_is_declared(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    write_package("gymnasium:Blackjack-v1", tmp_path / "package")
+    project = tomllib.loads((tmp_path / "package" / "pyproject.toml").read_text())["project"]
+    names = [each.partition(">")[0] for each in project["dependencies"]]
+    assert [each for each in names if "gym" in each or "gradus" in each] == ["gymnasium"]
+
+
 @pytest.mark.parametrize("kind", ["options", "folder"])
 def test_what_options_and_folders_name_travels_along(kind: str, tmp_path: Path) -> None:
     rows = [{"question": f"what is {number} + 1?", "target": str(number + 1)} for number in range(60)]

@@ -29,6 +29,9 @@ from gradus.interop.openenv.schema import schemas
 _EPISODES = 20  # rolled out to see how large rewards get
 _OPENENV = "openenv>=0.2.2"
 _BRIDGES = "gradus.interop"
+_BESIDE = {
+    "gradus.rewards.answers": "math-verify"
+}  # runs in a process of its own, whose modules the probe does not see
 _FILE_OPTIONS = ("test", "system")  # options of a data set that name files
 
 
@@ -107,11 +110,10 @@ def _needs(name: str) -> tuple[list[str], list[str]]:
     loaded: list[str] = json.loads(probe.stdout.splitlines()[-1])
     tops = {module.partition(".")[0] for module in loaded}
     owners = packages_distributions()
-    if "gradus.rewards.answers" in loaded:  # it grades in a process of its own, whose modules are not among those seen
-        tops.add("math_verify")
     distributions = {owner.lower() for top in tops for owner in owners.get(top, ())} | {"websockets", "uvicorn"}
-    declared = [each for each in requires("gradus-rl") or () if "extra ==" not in each]
-    requirements = [each for each in declared if _base(each) in distributions]
+    distributions |= {needed for module, needed in _BESIDE.items() if module in loaded}
+    declared = [each.partition(";")[0].strip() for each in requires("gradus-rl") or ()]  # those of extras too
+    requirements = {each for each in declared if _base(each) in distributions - {"gradus-rl"}}
     return [module for module in loaded if module.partition(".")[0] == "gradus"], sorted(requirements)
 
 
