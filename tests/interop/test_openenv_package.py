@@ -78,6 +78,7 @@ def test_a_package_of_an_extra_is_declared(tmp_path: Path) -> None:
     project = tomllib.loads((tmp_path / "package" / "pyproject.toml").read_text())["project"]
     names = [each.partition(">")[0] for each in project["dependencies"]]
     assert [each for each in names if "gym" in each or "gradus" in each] == ["gymnasium"]
+    assert (tmp_path / "package/gradus/interop/suites/workers/reasoning_gym_worker.py").is_file()
 
 
 @pytest.mark.parametrize("kind", ["options", "folder"])
