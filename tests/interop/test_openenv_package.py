@@ -33,7 +33,7 @@ def test_it_has_what_openenv_looks_for(package: Path) -> None:
     project = tomllib.loads((package / "pyproject.toml").read_text())
     assert project["project"]["scripts"]["server"] == "rhythm_env.server.app:main"
     assert any(each.startswith("openenv") for each in project["project"]["dependencies"])
-    assert not any("torch" in each for each in project["project"]["dependencies"])
+    assert not any("torch" in each or "math" in each for each in project["project"]["dependencies"])
     manifest = yaml.safe_load((package / "openenv.yaml").read_text())
     assert manifest["app"] == "server.app:app"
     low, high = manifest["validation"]["reward"]["range"]
@@ -68,6 +68,17 @@ def test_a_file_that_the_environment_is_made_of_travels_along(tmp_path: Path) ->
     write_package(f"jsonl:{tasks}", tmp_path / "package")
     assert (tmp_path / "package" / "data" / "tasks.jsonl").read_text() == tasks.read_text()
     assert 'ROOT / "data/tasks.jsonl"' in (tmp_path / "package" / "server" / "app.py").read_text()
+    project = tomllib.loads((tmp_path / "package" / "pyproject.toml").read_text())["project"]
+    assert any(each.startswith("math-verify") for each in project["dependencies"])  # it grades in a process of its own
+
+
+def test_a_package_of_an_extra_is_declared(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    write_package("gymnasium:Blackjack-v1", tmp_path / "package")
+    project = tomllib.loads((tmp_path / "package" / "pyproject.toml").read_text())["project"]
+    names = [each.partition(">")[0] for each in project["dependencies"]]
+    assert [each for each in names if "gym" in each or "gradus" in each] == ["gymnasium"]
+    assert (tmp_path / "package/gradus/interop/suites/workers/reasoning_gym_worker.py").is_file()
 
 
 @pytest.mark.parametrize("kind", ["options", "folder"])

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
+from gradus.pipeline.checks import require_names
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
 
@@ -106,6 +107,16 @@ def test_a_missing_tracker_is_said_before_anything_is_done(tmp_path: Path, monke
     with pytest.raises(ConfigError, match=r"pip install 'gradus-rl\[wandb\]'"):
         run_recipe(load_recipe("rhythm", trackers=["wandb"]), out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_missing_bitsandbytes_is_said_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("gradus.policies.local.loading", "gradus.training.engine.optimizers"):
+        monkeypatch.setattr(sys.modules[module], "find_spec", lambda name: None)
+    given = ["sft.optimizer=adamw8bit", "grpo.quantize=4bit", "grpo.lora.rank=2"]
+    with pytest.raises(ConfigError, match="could not be finished") as caught:
+        require_names(load_recipe("arithmetic", changes=given))
+    assert str(caught.value).count("pip install 'gradus-rl[quantized]'") == 2
+    require_names(load_recipe("arithmetic", changes=["sft.optimizer=adamw8bit", "teach.enabled=false"]))
 
 
 @pytest.mark.parametrize(

@@ -176,9 +176,7 @@ def _from_hub(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping
     try:
         from datasets import load_dataset
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{source.place} is no file; to take it from the hub install the package datasets (extra trl)"
-        ) from error
+        raise ConfigError(f"{source.place} is no file; to take it from the hub, pip install datasets") from error
     try:
         dataset: Any = load_dataset(source.place, "main")
     except Exception as error:

@@ -29,6 +29,11 @@ from gradus.interop.openenv.schema import schemas
 _EPISODES = 20  # rolled out to see how large rewards get
 _OPENENV = "openenv>=0.2.2"
 _BRIDGES = "gradus.interop"
+_BESIDE = {  # run in a process of their own, whose modules the probe does not see
+    "gradus.rewards.answers": "math-verify",
+    "gradus.interop.suites.reasoning_gym": "reasoning-gym",
+    "gradus.interop.suites.textarena": "textarena",
+}
 _FILE_OPTIONS = ("test", "system")  # options of a data set that name files
 
 
@@ -108,9 +113,13 @@ def _needs(name: str) -> tuple[list[str], list[str]]:
     tops = {module.partition(".")[0] for module in loaded}
     owners = packages_distributions()
     distributions = {owner.lower() for top in tops for owner in owners.get(top, ())} | {"websockets", "uvicorn"}
-    declared = [each for each in requires("gradus-rl") or () if "extra ==" not in each]
-    requirements = [each for each in declared if _base(each) in distributions]
-    return [module for module in loaded if module.partition(".")[0] == "gradus"], sorted(requirements)
+    distributions |= {needed for module, needed in _BESIDE.items() if module in loaded}
+    declared = [each.partition(";")[0].strip() for each in requires("gradus-rl") or ()]  # those of extras too
+    requirements = {each for each in declared if _base(each) in distributions - {"gradus-rl"}}
+    modules = [module for module in loaded if module.partition(".")[0] == "gradus"]
+    if "gradus.interop.suites" in modules:
+        modules.append("gradus.interop.suites.workers")
+    return modules, sorted(requirements)
 
 
 def _base(requirement: str) -> str:

@@ -165,7 +165,9 @@ def _gymnasium() -> Any:
     try:
         import gymnasium
     except ModuleNotFoundError as error:
-        raise ConfigError("gymnasium: needs a package that is not installed: pip install gymnasium") from error
+        raise ConfigError(
+            "gymnasium: needs a package that is not installed: pip install 'gradus-rl[gymnasium]'"
+        ) from error
     return gymnasium
 
 

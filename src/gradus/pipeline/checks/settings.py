@@ -15,6 +15,8 @@ from gradus.pipeline.policies import installed_policies, teacher_name
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.state import CHECKPOINTS
 from gradus.policies.local.folders import find_model
+from gradus.policies.local.loading import check_quantize
+from gradus.training.engine.optimizers import check_optimizer
 
 _FEW_MEMBERS, _FEW_EPISODES = 4, 30
 _FULL_RATE, _LORA_RATE, _SFT_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
@@ -24,7 +26,7 @@ _COUNTED = ("policies", "policy"), ("conditions", "condition"), ("promises", "pr
 
 
 def names(subject: Subject) -> list[Finding]:
-    """Every policy, pair, condition and grader that the recipe names is there."""
+    """Every policy, pair, condition and grader that the recipe names is there, and so are the packages of its settings."""
     findings: list[Finding] = []
     for call in _named(subject):
         try:
@@ -63,6 +65,9 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda: _enough_tasks(max(sizes, key=lambda name: sizes[name]), max(sizes.values()), section.episodes)
     if recipe.grpo.validation_condition is not None:
         yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
+    for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
+        yield lambda config=config: check_optimizer(config.optimizer)
+        yield lambda config=config: check_quantize(config.quantize)
     for promise in recipe.promises:
         yield lambda promise=promise: _promise(subject, promise)
 

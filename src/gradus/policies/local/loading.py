@@ -196,12 +196,19 @@ def _published_dtype(base: str) -> str:
     return str(stored or "float32").removeprefix("torch.")
 
 
+def check_quantize(quantize: str | None) -> None:
+    """Raises ConfigError if the package of quantized weights is missing; does not import it."""
+    if quantize == "4bit" and find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "quantize = '4bit' needs bitsandbytes; pip install 'gradus-rl[quantized]', or leave quantize out"
+        )
+
+
 def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     """What transformers is told to load linear layers as NF4 (arXiv 2305.14314)."""
     from transformers import BitsAndBytesConfig
 
-    if find_spec("bitsandbytes") is None:
-        raise ConfigError("quantize = '4bit' needs bitsandbytes; install gradus-rl[quantized], or leave quantize out")
+    check_quantize("4bit")
     config = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

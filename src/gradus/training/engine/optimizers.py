@@ -67,15 +67,20 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
     return MasterWeights(named, make) if rounded else make(named)
 
 
+def check_optimizer(name: str) -> None:
+    """Raises ConfigError if the package of an optimizer is missing; imports none."""
+    if name == "adamw8bit" and find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "optimizer = 'adamw8bit' needs bitsandbytes; pip install 'gradus-rl[quantized]', or set optimizer = adamw"
+        )
+
+
 def _adamw(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
 def _adamw8bit(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    if find_spec("bitsandbytes") is None:
-        raise ConfigError(
-            "optimizer = 'adamw8bit' needs bitsandbytes; install gradus-rl[quantized], or set optimizer = adamw"
-        )
+    check_optimizer("adamw8bit")
     from bitsandbytes.optim import AdamW8bit  # pyright: ignore[reportMissingImports] - an extra
 
     return AdamW8bit(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps)
