@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import Command
-from gradus.cli.output import json_text, next_command, same
+from gradus.cli.output import json_text, next_command, problem, same
 
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
@@ -42,7 +42,6 @@ def try_(
     """Score stored or typed completions. Exit code 1 if a reward function failed on any."""
     from gradus import api
     from gradus.core import ConfigError
-    from gradus.core.printable import printable
 
     if (file is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
@@ -52,8 +51,8 @@ def try_(
             typer.echo(json_text(row))
     else:
         tried.show()
-        for problem in tried.problems():
-            typer.secho(printable(problem), fg="red", err=True)
+        for each in tried.problems():
+            problem(each)
         if completion and answer is None and any("it takes answer" in each for each in tried.problems()):
             typer.echo("give it with --answer", err=True)
     if tried.tryout.errors:
