@@ -2,8 +2,10 @@
 
 import importlib
 import inspect
+import io
 import json
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from gradus import api
 from gradus.audit.text.tasks import CALLS_SECONDS
 from gradus.cli.app import _stopped, app, main
 from gradus.cli.commands import attach
+from gradus.cli.output import problem
 from gradus.core import ConfigError, GradusError, Panel
 from gradus.environments import load
 from gradus.pipeline.recipe_files import load_recipe
@@ -327,3 +330,21 @@ def test_an_escape_in_an_error_is_shown_and_not_obeyed(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert "␛[2J" in said
     assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_a_problem_has_no_color_if_none_is_wanted(no_color, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr("sys.stderr", Terminal())
+    problem("failed")
+    assert ("\x1b" in sys.stderr.getvalue()) == (not no_color)
+
+
+def test_what_a_command_does_is_one_line():
+    """A line break in the middle of a sentence was printed in the list of commands."""
+    for command in app.registered_commands:
+        assert "\n" not in inspect.getdoc(command.callback).partition("\n\n")[0], command.name

@@ -19,6 +19,7 @@ from gradus.core.strictness import VARIABLE
 from gradus.pipeline.compare import by_name, compare_runs, differing_settings, named_runs
 from gradus.reports import show_results
 from gradus.reports.run_files import read_run
+from gradus.reports.score_tables import score_charts
 from gradus.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
@@ -106,6 +107,8 @@ def test_runs_of_other_tasks_and_quick_ones_are_said_to_be_so(runs: dict[str, Pa
     console = Console(file=StringIO(), width=100)
     console.print(show_results(document))
     assert "in-distribution, low 8, high 3 episodes, grader v3" in console.file.getvalue()
+    (chart,) = score_charts(document)["measures"][0]["conditions"]
+    assert chart["note"] == "low 8, high 3 episodes"
 
 
 def test_p_is_corrected_over_pairs(runs: dict[str, Path]) -> None:

@@ -35,6 +35,7 @@ FLAGS = [
     "--dump-dom",
 ]
 WIDTHS = (390, 1280)
+LONG = "a_name_without_a_place_to_break" * 4
 LISTEN = "<script>window.problems=[];addEventListener('error',(event)=>problems.push(event.message));</script>"
 # Frames have any width one asks for; a window has a least one. What each frame looks like is written where the DOM dump shows it.
 PROBE = """<!doctype html><body data-seen=""><script>
@@ -93,7 +94,7 @@ setTimeout(async () => {
 def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(tmp_path: Path) -> None:
     """A legend gave the last single step beside the swatch of the running mean, and the axis of scores began at the untrained model."""
     steps = [{"kind": "step", "step": number, "reward_mean": 0.5 + 0.2 * (-1) ** number} for number in range(40)]
-    scores = {"grpo": 0.8, "sft": 0.7, "heuristic": 0.3, "base": -9.0}
+    scores = {"grpo": 0.8, "sft": 0.7, "heuristic": 0.3, "base": -9.0, LONG: 0.5}
     policies = {
         name: {"reward": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}} for name, mean in scores.items()
     }
@@ -108,6 +109,9 @@ def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(t
     assert "step →" in seen
     chart = seen.partition('id="scores-chart"')[2].partition("<details")[0]
     assert len(re.findall(r'<path class="dot"', chart)) == 1  # base, as an arrow
+    (name,) = [each for each in re.findall(r'class="name[^>]*>([^<]*)<', chart) if "…" in each]
+    assert name.startswith("a_name")  # its beginning lay outside the page
+    assert name.endswith("break")
     lowest = re.findall(r'class="tick"[^>]*>([^<]*)<', chart)[0]
     assert float(lowest.replace("\N{MINUS SIGN}", "-")) > -1
 
@@ -122,8 +126,16 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
         "reward": -9.0,
         "components": {},
     }
-    payload = {**played.episodes, "listed": [elsewhere]}
-    page = write_eval_report(played.results, payload, tmp_path / "report.html", about=played.about)
+    long = {"heuristic+constant": LONG, "held-out": f"{LONG}s"}  # names of any length
+
+    def renamed(value: Any) -> Any:
+        text = json.dumps(value)
+        for old, new in long.items():
+            text = text.replace(old, new)
+        return json.loads(text)
+
+    payload = renamed({**played.episodes, "listed": [elsewhere]})
+    page = write_eval_report(renamed(played.results), payload, tmp_path / "report.html", about=renamed(played.about))
     source = page.read_text(encoding="utf-8").replace("<head>", f"<head>{LISTEN}", 1)
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE % (json.dumps(source).replace("<", "\\u003c"), list(WIDTHS)), encoding="utf-8")

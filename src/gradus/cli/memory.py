@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gradus.cli.options import JSON, TEMPERATURE, Command
-from gradus.cli.output import next_command, note, print_json
+from gradus.cli.output import next_command, note, print_json, problem
 from gradus.core import EnvironmentFault
 from gradus.core.printable import printable
 
@@ -242,7 +242,7 @@ def import_(
         f"{summary.inserted} entries taken in, {summary.duplicates} there already, {len(summary.refused)} refused"
     )
     for refusal in summary.refused:
-        typer.secho(refusal, fg="yellow", err=True)
+        problem(refusal, "yellow")
     if summary.refused:
         raise typer.Exit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -64,6 +65,11 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 def note(text: str) -> None:
     """A line on standard error, so that standard output holds results alone."""
     typer.echo(printable(text), err=True)
+
+
+def problem(text: str, color: str = "red") -> None:
+    """A line on standard error that stands out; without color if NO_COLOR says so."""
+    typer.secho(printable(text), fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def same(*names: str) -> list[str]:

@@ -25,9 +25,7 @@ def command(
     out: Path | None = typer.Option(None, "--out", "-o", help="Write the regraded episodes here (the input is kept)."),
     json_file: str | None = JSON,
 ) -> None:
-    """Grade stored episodes again with another grader. Nothing is rolled out but a policy to compare --against. Exit code 1 if no episode got
-    a reward.
-    """
+    """Grade stored episodes again; only a policy to compare --against is rolled out. Exit code 1 if no episode got a reward."""
     from gradus import api
 
     result = api.regrade(file, grader, rewards=reward, against=against, environment=environment)

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from gradus.cli.options import JSON, Command
-from gradus.cli.output import json_text, next_command, print_json, same
+from gradus.cli.output import json_text, next_command, print_json, problem, same
 
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
@@ -42,7 +42,6 @@ def try_(
     """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any."""
     from gradus import api
     from gradus.core import ConfigError
-    from gradus.core.printable import printable
 
     if (file is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
@@ -54,8 +53,8 @@ def try_(
     else:
         tried.show()
         print_json(rows, json_file)
-        for problem in tried.problems():
-            typer.secho(printable(problem), fg="red", err=True)
+        for each in tried.problems():
+            problem(each)
         if completion and answer is None and any("it takes answer" in each for each in tried.problems()):
             typer.echo("give it with --answer", err=True)
     if tried.tryout.errors:

@@ -8,7 +8,7 @@ import re
 STAND_IN = "gradus-stand-in"  # what an output does with characters that it does not have: the name of an error handler
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _PICTURES = 0x2400  # where Unicode has a picture of each control character
-_ALIKE = {"−": "-", "–": "-", "—": "-", "\u00a0": " "}
+_ALIKE = {**dict.fromkeys("−–—─━", "-"), "\u00a0": " ", "·": ".", "→": ">", "’": "'", "“": '"', "”": '"'}
 
 
 def printable(text: str) -> str:
@@ -26,7 +26,7 @@ def _picture(found: re.Match[str]) -> str:
 
 
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
-    """A hyphen for the sign of a negative number, and a question mark for what has nothing like it in ASCII."""
+    """A hyphen for the sign of a negative number, and so on; a question mark for what has nothing like it in ASCII."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

@@ -163,7 +163,8 @@ def _size(value: float) -> str:
     return f"{value / GIB:.2f} GiB" if value >= 0.1 * GIB else f"{value / 2**20:.1f} MiB"
 
 
-def _time(hours: float) -> str:
+def time_text(hours: float) -> str:
+    """``1.5 h``, ``12 min``, ``under 1 min``."""
     return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else "under 1 min"
 
 
@@ -173,6 +174,6 @@ def as_rows(plan: Plan) -> list[tuple[str, str]]:
     rows.append((f"peak, while {plan.moment}", f"{_size(plan.peak)} of {plan.hardware.memory / GIB:.1f} GiB"))
     rows += [(f"a step: {name}", f"{value:.1f} s") for name, value in plan.seconds.items()]
     others = "audit, teaching, SFT and evaluation come on top"
-    rows.append((f"GRPO, {plan.steps} steps", f"{_time(plan.hours)}; {others}"))
+    rows.append((f"GRPO, {plan.steps} steps", f"{time_text(plan.hours)}; {others}"))
     rows.append(("cost", "no price given" if plan.cost is None else f"${plan.cost:.2f}"))
     return rows

@@ -59,19 +59,27 @@ def score_charts(results: Json | None) -> Json | None:
         names = measures_of(conditions) if not measures else ["reward"]  # another grader changes the reward alone
         for name in names:
             shown = f"reward, {grader}" if name == "reward" else _measure_name(results, name)
-            charts = [_score_chart(conditions, condition, name) for condition in conditions]
+            charts = [_score_chart(results, conditions, condition, name) for condition in conditions]
             measures.append({"key": f"{grader}/{name}", "name": shown, "conditions": charts})
     return {"measures": measures}
 
 
-def _score_chart(conditions: Mapping[str, Any], condition: str, measure: str) -> Json:
+def episode_counts(results: Mapping[str, Any], condition: str) -> str:
+    """How many episodes there are; of each run, if compared runs differ in it."""
+    counts = (results.get("tasks") or {}).get(condition)
+    if counts is None:
+        return str(results["conditions"][condition].get("episodes", "?"))
+    return ", ".join(f"{name} {count}" for name, count in counts["runs"].items())
+
+
+def _score_chart(results: Json, conditions: Mapping[str, Any], condition: str, measure: str) -> Json:
     stored = conditions[condition]
     rows: list[Json] = []
     for name in reversed(ranked(conditions, condition, measure)):
         value = figure(stored["policies"][name].get(measure))
         bounds = asdict(value) if value else {"mean": None, "low": None, "high": None}
         rows.append({"name": name, **bounds, "strong": is_own(name)})
-    return {"name": condition, "note": f"{stored.get('episodes', '?')} episodes", "rows": rows}
+    return {"name": condition, "note": f"{episode_counts(results, condition)} episodes", "rows": rows}
 
 
 def is_own(policy: str) -> bool:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.reports.results import figure, graders_of, headline_condition, measures_of, ranked
-from gradus.reports.score_tables import Cell, Row, ScoreTable, is_own, missing_episodes, score_tables, seed_tables
+from gradus.reports.score_tables import (
+    Cell,
+    Row,
+    ScoreTable,
+    episode_counts,
+    is_own,
+    missing_episodes,
+    score_tables,
+    seed_tables,
+)
 from gradus.reports.terms import actions_used
 from gradus.reports.verdict import verdict_on
 from gradus.stats import format_interval
@@ -64,7 +73,7 @@ def condition_table(results: Mapping[str, Any], condition: str, grader: str | No
         labels.setdefault(_label(results, each), each)
     measures = list(labels.values())[:MOST]
     table = Table(
-        title=f"{condition}, {_episodes(results, condition)} episodes, grader {name}",
+        title=f"{condition}, {episode_counts(results, condition)} episodes, grader {name}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -78,14 +87,6 @@ def condition_table(results: Mapping[str, Any], condition: str, grader: str | No
         cells = [Text(format_interval(each, digits=2)) for each in figures]
         table.add_row(Text(policy), *cells, style="bold" if is_own(policy) else None)
     return table
-
-
-def _episodes(results: Mapping[str, Any], condition: str) -> str:
-    """How many there are; of each run, if compared runs differ in it."""
-    counts = (results.get("tasks") or {}).get(condition)
-    if counts is None:
-        return str(results["conditions"][condition].get("episodes", "?"))
-    return ", ".join(f"{name} {count}" for name, count in counts["runs"].items())
 
 
 def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:

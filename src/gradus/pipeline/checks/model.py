@@ -107,14 +107,14 @@ def context(subject: Subject) -> list[Finding]:
 def memory(subject: Subject) -> list[Finding]:
     """The forecast of `gradus plan` for GRPO, against what this machine has."""
     from gradus.pipeline.checks.plan import forecast_of
-    from gradus.planning.forecast import check_fits, make_plan
+    from gradus.planning.forecast import check_fits, make_plan, time_text
     from gradus.planning.hardware import this_machine
 
     config = subject.recipe.grpo
     shape, lengths = forecast_of(subject)
     plan = make_plan(shape, config, lengths, this_machine())
     check_fits(plan, config)  # raises, naming the setting to change
-    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, about {plan.hours * 60:.0f} min of GRPO"
+    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, {time_text(plan.hours)} of GRPO"
     if plan.peak > _TIGHT * plan.hardware.memory:
         return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
     return [passed(line)]

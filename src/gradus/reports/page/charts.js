@@ -245,6 +245,13 @@ function spoken(spec) {
   return `${spec.label ?? "Chart"}: ${[...parts, ...stages].join("; ")}`;
 }
 
+// Both ends of a name tell it from others: a model's address begins alike, and -greedy stands at the end.
+function shortened(name, most) {
+  if (name.length <= most) return name;
+  const end = Math.floor((most - 1) / 3);
+  return `${name.slice(0, Math.floor(most) - 1 - end)}…${name.slice(name.length - end)}`;
+}
+
 // rows: [{name, mean, low, high, strong}], one dot with its interval each, on the axis `range`. What leaves it ends in an arrow there.
 function dotChart(host, { rows, range, label }) {
   const said = rows.filter((row) => known(row.mean)).map((row) => `${row.name} ${write(row.mean, 3)}`);
@@ -265,7 +272,7 @@ function dotChart(host, { rows, range, label }) {
     }
     rows.forEach((row, index) => {
       const y = frame.top + (index + 0.5) * frame.row;
-      picture.append(svg("text", { class: row.strong ? "name strong" : "name", x: frame.left - 10, y: y + 4, "text-anchor": "end" }, row.name));
+      picture.append(svg("text", { class: row.strong ? "name strong" : "name", x: frame.left - 10, y: y + 4, "text-anchor": "end" }, shortened(row.name, (frame.left - 12) / 6.4), svg("title", {}, row.name)));
       if (!known(row.mean)) {
         picture.append(svg("text", { class: "tick", x: frame.left + 4, y: y + 4 }, "not defined"));
         return;
