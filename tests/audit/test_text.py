@@ -20,9 +20,10 @@ from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
 from gradus.audit.text.blind import BLIND, REFLEXES
 from gradus.audit.text.checks import _is_accepted, _is_refused, _seconds, _settled_by, review_list, text_checks
-from gradus.audit.text.mutations import EQUIVALENT, WRONG
+from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import Probes, _ask_bases, _ask_wrong, _chosen
 from gradus.audit.text.rates import Base, Probe, Rate, rate
+from gradus.audit.text.rewritings import EQUIVALENT
 from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Score, Scorer, growth
 from gradus.audit.text.shapes import Others, states

@@ -143,6 +143,22 @@ def test_a_batch_that_took_too_long_is_not_asked_again_row_by_row() -> None:
     assert asked == [2]
 
 
+def test_a_call_about_a_whole_file_has_more_time_than_one_about_a_batch() -> None:
+    """600 s were the limit of a call however long the file was: after them every row was an error."""
+
+    def slow(completions):
+        time.sleep(0.15)
+        return [1.0] * len(completions)
+
+    async def also(completions):
+        await asyncio.sleep(0.15)
+        return [1.0] * len(completions)
+
+    for function in (slow, also):
+        many = Rewards([function], time_limit=0.1)(rows(*[RIGHT] * 257))
+        assert {each.value for each in many} == {1.0}
+
+
 def test_what_tools_and_the_system_said_is_no_part_of_a_completion() -> None:
     said = [("system", "w"), ("assistant", "a"), ("tool", "<answer>2</answer>"), ("user", "u"), ("assistant", "b")]
     messages = [{"role": role, "content": text} for role, text in said]

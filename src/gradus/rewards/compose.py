@@ -25,6 +25,7 @@ from gradus.rewards.limits import OutOfTime, limited
 
 Messages = list[dict[str, Any]]
 RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
+_IN_TIME = 256  # completions that the limit on a call's time is meant for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +75,8 @@ class Rewards:
 
     ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
     A function that raises on a batch is asked again one completion at a time; those that raise again are errors of that
-    completion, counted in ``errors`` under ``name: ExceptionType``. ``time_limit``: seconds that one call of a function may take;
-    a batch that took longer is an error of all its completions. Raises ConfigError for names that meet twice.
+    completion, counted in ``errors`` under ``name: ExceptionType``. ``time_limit``: seconds that a call of a function may take for
+    every 256 completions or part of them; a batch that took longer is an error of all its completions. Raises ConfigError for names that meet twice.
     """
 
     def __init__(
@@ -155,10 +156,10 @@ class Rewards:
         """What a function says of the rows at ``places``."""
         function, logged = self.functions[name], _Logged()
         try:
-            call = limited(function, self.time_limit)
-            answer = call(**self._arguments(function, rows[places.start : places.stop], logged))
+            seconds = self._seconds(places)
+            answer = limited(function, seconds)(**self._arguments(function, rows[places.start : places.stop], logged))
             if inspect.isawaitable(answer):
-                answer = _run(partial(_in_time, answer, self.time_limit))
+                answer = _run(partial(_in_time, answer, seconds))
             return self._accepted(answer, logged, len(rows), places)
         except Exception as error:
             if len(places) == 1 or isinstance(error, OutOfTime):
@@ -170,12 +171,16 @@ class Rewards:
         try:
             answer = function(**self._arguments(function, rows[places.start : places.stop], logged))
             if inspect.isawaitable(answer):
-                answer = await _in_time(answer, self.time_limit)
+                answer = await _in_time(answer, self._seconds(places))
             return self._accepted(answer, logged, len(rows), places)
         except Exception as error:
             if len(places) == 1 or isinstance(error, OutOfTime):
                 return [self._failed(name, error) for _ in places]
         return [(await self._ask_async(name, rows, range(place, place + 1)))[0] for place in places]
+
+    def _seconds(self, places: range) -> float:
+        """The time for a call about these rows: a whole file is one call, and a step of training is one."""
+        return self.time_limit * math.ceil(len(places) / _IN_TIME)
 
     def _accepted(self, answer: Any, logged: _Logged, rows: int, places: range) -> list[_Outcome]:
         """A call's outcomes; what it logged is kept only if they are valid, its extras at the places of its rows."""

@@ -12,9 +12,10 @@ from gradus.audit.bounds import high_of, low_of
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check, Status, tasks_to_settle
 from gradus.audit.text.forms import DECLARED
-from gradus.audit.text.mutations import EQUIVALENT, WRONG
+from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.rates import Probe, Rate, shown
+from gradus.audit.text.rewritings import EQUIVALENT
 from gradus.stats import Interval, Proportion, format_interval, holm, mean_interval, wilson
 
 EXPLOITABLE = (

@@ -1,4 +1,4 @@
-"""Answers made from the right one: wrong ones that must earn nothing, and right ones that must earn all."""
+"""Wrong answers made from the right one, which must earn nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from gradus.audit.text.blind import Operator
-from gradus.audit.text.shapes import NUMBER, Others, is_label, is_number, parts, states
+from gradus.audit.text.shapes import LISTED, NUMBER, Others, is_label, is_number, parts, states
 from gradus.audit.text.tasks import TextTask
 
 
@@ -133,7 +132,6 @@ def _twice(elements: list[str], rng: Random) -> list[str] | None:
     return [*elements, elements[0]] if all(is_number(each.strip("'\"")) for each in elements) else None
 
 
-_LISTED = (", ", ",", "\n", " and ")  # separators of elements, which a grid or a formula has not
 _LISTS = re.compile(r"(?i)\b(?:lists?|sets?|any order|which of)\b")
 
 
@@ -145,7 +143,7 @@ def _word_twice(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] 
     elements, separator, left, right = split
     words = [each.strip("'\" ") for each in elements]
     if (
-        separator not in _LISTED
+        separator not in LISTED
         or len(set(words)) < len(words)
         or not all(re.fullmatch(r"[^\W\d_]+", each) for each in words)
     ):
@@ -346,69 +344,4 @@ WRONG: Mapping[str, Wrong] = {
     "a unit that nobody asked for": Wrong(make=_unit, settled=False),
     "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False, rule=_CASE),
     "look-alike letters": _text(_look_alike, settled=False),
-}
-
-
-def _form(text: str) -> Operator:
-    return lambda task, others, rng: text.replace("GOLD", task.gold) if task.gold else None
-
-
-def _if_number(change: Callable[[str], str | None]) -> Operator:
-    def make(task: TextTask, others: Others, rng: Random) -> str | None:
-        gold = (task.gold or "").strip()
-        return change(gold) if is_number(gold) and "e" not in gold.lower() else None
-
-    return make
-
-
-def _respaced(task: TextTask, others: Others, rng: Random) -> str | None:
-    try:
-        value = json.loads(task.gold or "")
-    except ValueError:
-        return None
-    if not isinstance(value, list | dict):
-        return None
-    spaced, tight = json.dumps(value), json.dumps(value, separators=(",", ":"))
-    return tight if task.gold == spaced else spaced
-
-
-_ANY_ORDER = re.compile(  # of the answer, not of what is to be used for it
-    r"(?i)\bany order\b|\border (?:does not|doesn't) matter\b|\border is (?:not |un)important\b"
-)
-_USED = re.compile(r"(?i)\b(?:us(?:e|es|ed|ing)|appl(?:y|ied)|combin(?:e|ed|ing))\b[^.!?\n]*\border\b")
-
-
-def _reordered(task: TextTask, others: Others, rng: Random) -> str | None:
-    """The elements from the last to the first, where the question allows any order."""
-    split = parts((task.gold or "").strip())
-    if split is None or not _ANY_ORDER.search(task.prompt) or _USED.search(task.prompt):
-        return None
-    elements, separator, left, right = split
-    if separator not in _LISTED or len(set(elements)) < 2 or elements == elements[::-1]:
-        return None
-    return f"{left}{separator.join(elements[::-1])}{right}"
-
-
-# Form -> (how it is made, whether a refusal fails the check rather than being listed as strict).
-EQUIVALENT: Mapping[str, tuple[Operator, bool]] = {
-    "a newline at the end": (_form("GOLD\n"), True),
-    "a space at the end": (_form("GOLD "), True),
-    "a space before it": (_form(" GOLD"), True),
-    "a period at the end": (_form("GOLD."), False),
-    "in quotes": (_form('"GOLD"'), False),
-    "in bold": (_form("**GOLD**"), False),
-    "in a sentence": (_form("The answer is GOLD."), False),
-    "in a box": (_form("\\boxed{GOLD}"), False),
-    "in a code fence": (_form("```\nGOLD\n```"), False),
-    "with .0": (_if_number(lambda gold: None if "." in gold else f"{gold}.0"), False),
-    "with trailing zeros": (_if_number(lambda gold: f"{gold}00" if "." in gold else None), False),
-    "with a plus sign": (_if_number(lambda gold: None if gold[0] in "-+" else f"+{gold}"), False),
-    "with a leading zero": (_if_number(lambda gold: f"0{gold}" if gold[0].isdigit() else None), False),
-    "with thousands separators": (
-        _if_number(lambda gold: f"{int(gold):,}" if re.fullmatch(r"\d{4,}", gold) else None),
-        False,
-    ),
-    "with a typographic minus": (_if_number(lambda gold: "−" + gold[1:] if gold[0] == "-" else None), False),
-    "JSON with other spaces": (_respaced, False),
-    "in another order": (_reordered, True),
 }

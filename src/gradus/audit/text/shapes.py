@@ -14,6 +14,7 @@ from gradus.audit.text.tasks import TextTask
 
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 _PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
+LISTED = (", ", ",", "\n", " and ")  # separators of elements, which a grid or a formula has not
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
 
 
