@@ -150,7 +150,7 @@ def test_a_chat_that_holds_its_answer_or_cannot_be_shown_is_no_question(message,
 
 
 def test_too_few_rows_in_memory_are_told_no_file() -> None:
-    with pytest.raises(ConfigError, match=r"give more rows$"):
+    with pytest.raises(ConfigError, match=r"give more questions, or gradus.one_turn\(rows, test=...\)$"):
         one_turn(ROWS[:1], judge=exact)
 
 

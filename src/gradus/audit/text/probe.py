@@ -137,16 +137,18 @@ def _ask_each(
     asked: Probes, scorer: Scorer, operators: Mapping[str, Operator], tasks: Sequence[TextTask], seed: int
 ) -> dict[str, list[Probe]]:
     """Every operator on every task, task by task, so that each has had its turn if the time is over."""
-    rows: dict[str, list[tuple[TextTask, str]]] = {name: [] for name in operators}
-    in_turn: list[tuple[TextTask, str]] = []
-    for task in tasks:
-        for name, make in operators.items():
-            answer = make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))
-            if answer is not None:
-                rows[name].append((task, answer))
-                in_turn.append((task, task.whole(answer)))
-    scorer.score(in_turn)
-    return {name: _scored(asked, scorer, name, each) for name, each in rows.items()}
+    rows = [
+        (name, task, answer)
+        for task in tasks
+        for name, make in operators.items()
+        if (answer := make(task, asked.others, child_rng(seed, "audit", "text", name, task.key))) is not None
+    ]
+    scores = scorer.score([(task, task.whole(answer)) for _, task, answer in rows])
+    scored = list(zip(rows, scores, strict=True))
+    return {
+        name: [_probe(asked, name, task, answer, score) for (own, task, answer), score in scored if own == name]
+        for name in operators
+    }
 
 
 def _scored(asked: Probes, scorer: Scorer, name: str, rows: Sequence[tuple[TextTask, str]]) -> list[Probe]:
