@@ -276,6 +276,13 @@ def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, sa
     assert f"next: gradus {says}" in gradus("run", "shop")
 
 
+def test_commands_are_attached_once():
+    """Each call in a process added all commands again, and each later call built them all."""
+    before = len(app.registered_commands), len(app.registered_groups)
+    attach(app)
+    assert (len(app.registered_commands), len(app.registered_groups)) == before
+
+
 def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch):
     """The audit and the table of regraded episodes were about jsonl:rows.jsonl."""
     monkeypatch.chdir(tmp_path)

@@ -38,7 +38,9 @@ _APPS = {"rewards": "rewards", "memory": "memory"}
 
 
 def attach(app: typer.Typer) -> None:
-    """Register every command whose file is there."""
+    """Register every command whose file is there, once: a second time each would be built twice at every call."""
+    if app.registered_commands:
+        return
     for panel, commands in _GROUPS.items():
         for name, module in commands.items():
             loaded = importlib.import_module(f"gradus.cli.{module}")
