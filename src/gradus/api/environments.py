@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.api.given import path_text, whole_number
-from gradus.core import ConfigError, EnvironmentSpec, GradusError, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.pipeline.own_code import forget_changed_files
 
 if TYPE_CHECKING:
@@ -77,29 +77,8 @@ def list_environments(suite: str | None = None) -> list[dict[str, str]]:
     from gradus.interop.suites.naming import list_suite
 
     if suite is None:
-        return [{"name": each, "summary": _summary(each)} for each in environments.names()]
+        return [{"name": each, "summary": environments.summary(each)} for each in environments.names()]
     return [{"name": suite + each, "summary": text} for each, text in list_suite(suite.removesuffix(":")).items()]
-
-
-_NEED_A_NAME = {  # what stands after the colon says which environment it is
-    "gsm8k": "word problems with worked solutions; gsm8k:PATH, or gsm8k:openai/gsm8k to download them",
-    "jsonl": "your own questions and answers, a JSON object a line; jsonl:PATH",
-    "csv": "your own questions and answers in a table; csv:PATH",
-    "openenv": "an environment that a server runs; openenv:ws://HOST:PORT",
-    "reasoning-gym": "puzzles with checked answers; reasoning-gym:NAME (gradus envs reasoning-gym: lists them)",
-    "textarena": "games in words; textarena:GAME (gradus envs textarena: lists them)",
-    "gymnasium": "Gymnasium's environments as text; gymnasium:ID (gradus envs gymnasium: lists them)",
-    "verifiers": "an environment of verifiers; verifiers:MODULE or verifiers:FILE.py",
-}
-
-
-def _summary(name: str) -> str:
-    if name in _NEED_A_NAME:
-        return _NEED_A_NAME[name]
-    try:
-        return environments.load(name).summary
-    except GradusError as error:  # of another package
-        return f"cannot be described: {error}"
 
 
 def describe(environment: str | EnvironmentSpec | type) -> dict[str, Any]:

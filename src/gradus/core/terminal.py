@@ -30,10 +30,8 @@ class Terminal(Console):
                 column.overflow = column.overflow if column.no_wrap else "fold"
         elif isinstance(renderable, str):
             renderable = self._text(renderable)
-        elif isinstance(
-            renderable, Text
-        ):  # before its lines are made: a picture takes the room that a control character does not
-            renderable = renderable.copy()
+        elif isinstance(renderable, Text):
+            renderable = renderable.copy()  # before its lines are made: a picture takes room, a control character none
             renderable.plain = self._text(renderable.plain)
         for segment in super().render(renderable, options):
             yield segment if segment.control is not None else segment._replace(text=self._text(segment.text))

@@ -7,7 +7,17 @@ from gradus.environments.registry import (
     load_registered,
     names,
     register,
+    summary,
     with_random,
 )
 
-__all__ = ["from_class", "is_registered_by_name", "load", "load_registered", "names", "register", "with_random"]
+__all__ = [
+    "from_class",
+    "is_registered_by_name",
+    "load",
+    "load_registered",
+    "names",
+    "register",
+    "summary",
+    "with_random",
+]

@@ -28,13 +28,23 @@ _LOADERS: dict[str, str] = {
     "gsm8k": "gradus.environments.verifiable:load_gsm8k",
     "jsonl": "gradus.environments.verifiable:load_jsonl",
     "csv": "gradus.environments.verifiable:load_csv",
-    "openenv": "gradus.interop.openenv.client:load",  # a server elsewhere, openenv:ws://HOST:PORT
+    "openenv": "gradus.interop.openenv.client:load",
     "reasoning-gym": "gradus.interop.suites.reasoning_gym:load",
     "textarena": "gradus.interop.suites.textarena:load",
     "gymnasium": "gradus.interop.suites.gymnasium:load",
     "verifiers": "gradus.interop.suites.verifiers:load",
 }
 
+_NEED_A_NAME = {  # what stands after the colon says which environment it is
+    "gsm8k": "word problems with worked solutions; gsm8k:PATH, or gsm8k:openai/gsm8k to download them",
+    "jsonl": "your own questions and answers, a JSON object a line; jsonl:PATH",
+    "csv": "your own questions and answers in a table; csv:PATH",
+    "openenv": "an environment that a server runs; openenv:ws://HOST:PORT",
+    "reasoning-gym": "puzzles with checked answers; reasoning-gym:NAME (gradus envs reasoning-gym: lists them)",
+    "textarena": "games in words; textarena:GAME (gradus envs textarena: lists them)",
+    "gymnasium": "Gymnasium's environments as text; gymnasium:ID (gradus envs gymnasium: lists them)",
+    "verifiers": "an environment of verifiers; verifiers:MODULE or verifiers:FILE.py",
+}
 
 _OWN = frozenset(_LOADERS)
 _GIVEN: SessionNames[Loader] = SessionNames()
@@ -69,6 +79,16 @@ def _installed() -> dict[str, EntryPoint]:
 def names() -> list[str]:
     """The registered names, in order of registration."""
     return list(dict.fromkeys([*_LOADERS, *_GIVEN, *_installed()]))
+
+
+def summary(name: str) -> str:
+    """A line about a registered environment: what it is, and what it wants after a colon."""
+    if name in _NEED_A_NAME:
+        return _NEED_A_NAME[name]
+    try:
+        return load(name).summary
+    except GradusError as error:  # of another package
+        return f"cannot be described: {error}"
 
 
 def load(name: str) -> EnvironmentSpec:

@@ -51,8 +51,8 @@ def known_elsewhere(recipe: Recipe) -> bool:
     """Whether another process finds the environment, the rewards and the algorithm by their names."""
     head = recipe.environment.partition(":")[0]
     local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
-    local = local or is_registered_here(recipe.grpo.algorithm)
-    return not local and not any(each.function.startswith("python:") for each in recipe.rewards)
+    given = any(each.function.startswith("python:") for each in recipe.rewards)
+    return not (local or given or is_registered_here(recipe.grpo.algorithm))
 
 
 def _is_own(run: RunContext, name: str) -> bool:

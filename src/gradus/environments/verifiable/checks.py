@@ -108,13 +108,8 @@ def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
     answers: dict[str, list[str]] = {}
     for item in items:
         told, gold = answers.setdefault(_key(item), []), gold_answer(item.answer)
-        if (
-            len(told) > 1
-        ):  # two tell that they differ: thousands of rows may ask the same, as an instruction without its text
-            continue
-        if not any(
-            gold == other or same_answer(gold, other) for other in told
-        ):  # 1,680 minutes and 1680 are one answer
+        # Two tell that they differ: thousands of rows may ask the same. 1,680 minutes and 1680 are one answer.
+        if len(told) < 2 and not any(gold == other or same_answer(gold, other) for other in told):
             told.append(gold)
     first = {_key(item): item for item in reversed(items)}
     twice = [first[key] for key, count in counts.items() if count > 1 and key]

@@ -156,16 +156,15 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
 
 def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]] | None]:
     path = Path(source.place).expanduser()
+    named = Path(source.test).expanduser() if source.test else None
     if path.is_dir():
         train, test = path / "train.jsonl", path / "test.jsonl"
         if test.exists() and not train.exists():
             train, test = test, train
-        held_out = Path(source.test).expanduser() if source.test else test
+        held_out = named or test
         return read_rows(train, source.kind), read_rows(held_out, source.kind) if held_out.exists() else None
     if path.exists():
-        return read_rows(path, source.kind), read_rows(
-            Path(source.test).expanduser(), source.kind
-        ) if source.test else None
+        return read_rows(path, source.kind), read_rows(named, source.kind) if named else None
     if source.kind != "gsm8k" or path.suffix:
         raise ConfigError(f"no file {source.place} for {source.name}")
     return _from_hub(source)
