@@ -172,6 +172,36 @@ def test_heads_look_back_from_the_first_step(tmp_path: Path, kv_heads: int, thet
     assert looking == [True, True, False, False]
 
 
+def test_words_of_near_numbers_begin_near_each_other_if_asked(tmp_path: Path):
+    meters = [f"{letter}{level / 20:.2f}" for letter in "VC" for level in range(21)]
+    odd = [f"V{level / 10:+.1f}" for level in range(-4, 5)]
+    same = ["x7", "x07", "x7.0"]
+    words = Vocabulary(words=[*meters, *odd, *same, "y1", "y2", "sleep", "day"], pieces=list("ab"))
+    shape = NanoConfig(hidden_size=256, layers=1, heads=2, embedding_std=0.1)
+    seen = {}
+    for name, each in (("plain", shape), ("numbers", shape.model_copy(update={"number_init": True}))):
+        loaded = load_model(make_nano(tmp_path / name, words, each))
+        place = loaded.tokenizer.convert_tokens_to_ids
+        weights = loaded.model.model.embed_tokens.weight.detach()
+        seen[name] = {word: weights[place(f"▁{word}")] for word in words.words}
+        assert weights.isfinite().all()
+
+    def alike(name: str, one: str, other: str) -> float:
+        return torch.cosine_similarity(seen[name][one], seen[name][other], dim=0).item()
+
+    ladder = [alike("numbers", "V0.50", f"V{0.5 + step / 20:.2f}") for step in (1, 3, 6, 10)]
+    assert ladder == sorted(ladder, reverse=True)
+    assert ladder[0] > 0.8
+    assert alike("numbers", "V-0.4", "V-0.3") > alike("numbers", "V-0.4", "V+0.4") + 0.3
+    rise = {letter: seen["numbers"][f"{letter}1.00"] - seen["numbers"][f"{letter}0.00"] for letter in "VC"}
+    assert torch.cosine_similarity(rise["V"], rise["C"], dim=0) > 0.7  # what tells sizes apart is shared by the kinds
+    assert max(abs(alike("plain", "V0.50", word)) for word in ("V0.55", "V1.00", "C0.50")) < 0.3
+    for word in ("y1", "y2", "sleep", "day"):  # no numbers, or too few to be a range
+        assert torch.equal(seen["numbers"][word], seen["plain"][word]), word
+    stacked = torch.stack([seen["numbers"][word] for word in meters])
+    assert stacked.std().item() == pytest.approx(0.1, rel=0.1)
+
+
 def test_a_full_folder_is_not_overwritten(tmp_path: Path):
     (tmp_path / "kept").write_text("mine")
     with pytest.raises(StorageError, match="empty folder"):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from gradus.core import ConfigError, StorageError, Vocabulary, child_seed
 from gradus.core.files import write_folder
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
 PAD, SYSTEM, OBSERVATION, ACTION, END = "<|pad|>", "<|system|>", "<|observation|>", "<|action|>", "<|end|>"
@@ -42,7 +45,14 @@ _FETCHED = 0.1  # share of a word, in a head's subspace, that the head adds wher
 
 _LOOKING_PAIRS = 2  # the fastest, which tell neighbors apart
 
+_KIND, _LINE, _WAVES, _OWN = 0.6, 0.87, 0.5, 0.3  # what a number's embedding is made of, by standard deviation
+_WAVE_COUNT, _WAVE_SPREAD = 16, 4.0  # random waves over a kind's range, and how fast they are in radians a half of it
+_FEWEST_NUMBERS = 3  # of one kind: two would be opposites
+
+
 SPACE = "▁"  # stands for the space that is implied before a word
+
+_NUMBER = re.compile(rf"{SPACE}([A-Za-z_]*)([+-]?)(\d{{1,15}}(?:\.\d{{1,15}})?)")  # such as V0.40, r+1.2 or 7
 
 
 class NanoConfig(BaseModel):
@@ -87,6 +97,10 @@ class NanoConfig(BaseModel):
         ge=0,
         le=100,
         description="Attention logit by which head h looks h + 1 tokens back from the first step, in the first half of the blocks; 0 for none.",
+    )
+    number_init: bool = Field(
+        default=False,
+        description="Words of one kind that hold numbers, such as V0.40 and V0.45, begin with embeddings as near as the numbers.",
     )
 
     @model_validator(mode="after")
@@ -232,6 +246,8 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         model: Any = LlamaForCausalLM(shape)
         with torch.no_grad():
             model.model.embed_tokens.weight.mul_(config.embedding_std / shape.initializer_range)
+            if config.number_init:
+                _init_numbers(model.model.embed_tokens.weight, tokenizer.get_vocab(), config.embedding_std)
             for layer in model.model.layers if config.position_bias else ():
                 for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
                     projection.bias.normal_(std=config.position_bias)
@@ -241,6 +257,39 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
                 for layer in model.model.layers[: max(1, config.layers // 2)]:
                     _init_looking_back(layer.self_attn, config)
         return model
+
+
+def _init_numbers(embeddings: Tensor, vocabulary: Mapping[str, int], std: float) -> None:
+    """Embeddings of words that hold numbers: what is common to their kind, a line and waves along the kind's range, and something of
+    their own. Line and waves have the same directions in all kinds, so that a layer which reads the size of one number reads all.
+
+    A kind is a word's letters and whether it has a sign; its embeddings keep the standard deviation ``std``. The waves are random
+    Fourier features (Rahimi and Recht, 2007): their products fall with the distance of the numbers.
+    """
+    import torch
+
+    kinds: dict[tuple[str, bool], list[tuple[float, int]]] = {}
+    for word, place in sorted(vocabulary.items()):
+        if found := _NUMBER.fullmatch(word):
+            letters, sign, digits = found.groups()
+            kinds.setdefault((letters, bool(sign)), []).append((float(sign + digits), place))
+    width = embeddings.shape[1]
+    line, rates = torch.randn(width), torch.randn(_WAVE_COUNT) * _WAVE_SPREAD
+    directions = torch.randn(2 * _WAVE_COUNT, width) / _WAVE_COUNT**0.5
+    for members in kinds.values():
+        if len(members) < _FEWEST_NUMBERS:
+            continue
+        numbers = torch.tensor([number for number, _ in members])
+        low, high = numbers.min(), numbers.max()
+        along = (
+            ((2 * numbers - low - high) / (high - low)).unsqueeze(1)
+            if high > low
+            else numbers.new_zeros(len(members), 1)
+        )
+        waves = torch.cat([(along * rates).sin(), (along * rates).cos()], dim=1) @ directions
+        made = _KIND * torch.randn(width) + _LINE * along * line + _WAVES * waves
+        made += _OWN * torch.randn(len(members), width)
+        embeddings[[place for _, place in members]] = made * (std / made.square().mean().sqrt())
 
 
 def _init_looking_back(attention: Any, config: NanoConfig) -> None:
