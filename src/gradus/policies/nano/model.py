@@ -59,7 +59,8 @@ class NanoConfig(BaseModel):
     """Shape of the nano model.
 
     A model that must learn to copy learns it in about half the time with ``rope_theta`` 100, ``position_bias`` 0.5 and
-    ``embedding_std`` 0.1; and in little more than half of that with ``mimetic_init`` and the ordinary ``rope_theta``.
+    ``embedding_std`` 0.1; and in little more than half of that with ``mimetic_init`` and the ordinary ``rope_theta``. One that reads
+    many numbers, each a word, learns from them in about seven tenths of the steps with ``number_init``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
