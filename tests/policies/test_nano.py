@@ -202,6 +202,20 @@ def test_words_of_near_numbers_begin_near_each_other_if_asked(tmp_path: Path):
     assert stacked.std().item() == pytest.approx(0.1, rel=0.1)
 
 
+def test_fresh_weights_do_not_depend_on_threads(tmp_path: Path):
+    words = Vocabulary(words=list("0123456789"), pieces=list("ab"))
+    shape = NanoConfig(hidden_size=160, layers=1, heads=2, position_bias=0.5, mimetic_init=True, number_init=True)
+    threads = torch.get_num_threads()
+    made = []
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            made.append((make_nano(tmp_path / str(number), words, shape) / "model.safetensors").read_bytes())
+    finally:
+        torch.set_num_threads(threads)
+    assert made[0] == made[1] == made[2]
+
+
 def test_a_full_folder_is_not_overwritten(tmp_path: Path):
     (tmp_path / "kept").write_text("mine")
     with pytest.raises(StorageError, match="empty folder"):

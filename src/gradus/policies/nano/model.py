@@ -49,7 +49,6 @@ _KIND, _LINE, _WAVES, _OWN = 0.6, 0.87, 0.5, 0.3  # what a number's embedding is
 _WAVE_COUNT, _WAVE_SPREAD = 16, 4.0  # random waves over a kind's range, and how fast they are in radians a half of it
 _FEWEST_NUMBERS = 3  # of one kind: two would be opposites
 
-
 SPACE = "▁"  # stands for the space that is implied before a word
 
 _NUMBER = re.compile(rf"{SPACE}([A-Za-z_]*)([+-]?)(\d{{1,15}}(?:\.\d{{1,15}})?)")  # such as V0.40, r+1.2 or 7
@@ -282,15 +281,14 @@ def _init_numbers(embeddings: Tensor, vocabulary: Mapping[str, int], std: float)
             continue
         numbers = torch.tensor([number for number, _ in members])
         low, high = numbers.min(), numbers.max()
-        along = (
-            ((2 * numbers - low - high) / (high - low)).unsqueeze(1)
-            if high > low
-            else numbers.new_zeros(len(members), 1)
-        )
-        waves = torch.cat([(along * rates).sin(), (along * rates).cos()], dim=1) @ directions
-        made = _KIND * torch.randn(width) + _LINE * along * line + _WAVES * waves
-        made += _OWN * torch.randn(len(members), width)
-        embeddings[[place for _, place in members]] = made * (std / made.square().mean().sqrt())
+        along = ((2 * numbers - low - high) / (high - low).clamp(min=1e-9)).unsqueeze(1)
+        waves = torch.cat([(along * rates).sin(), (along * rates).cos()], dim=1)
+        made = _KIND * torch.randn(width) + _LINE * along * line + _OWN * torch.randn(len(members), width)
+        for wave, direction in zip(
+            waves.T, directions, strict=True
+        ):  # a product's last bit depends on the number of threads
+            made += _WAVES * wave.unsqueeze(1) * direction
+        embeddings[[place for _, place in members]] = made * (std / float(made.double().square().mean().sqrt()))
 
 
 def _init_looking_back(attention: Any, config: NanoConfig) -> None:
