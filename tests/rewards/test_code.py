@@ -148,7 +148,7 @@ def test_values_that_are_not_finite_are_compared_by_equality(said, expected, sam
 
 def test_a_model_runs_code_as_a_tool():
     class Sums:
-        tools = (python_tool(seconds=2),)
+        tools = (python_tool(seconds=50),)
 
         def reset(self, seed: int) -> str:
             return "How much is 17 ** 9?"
