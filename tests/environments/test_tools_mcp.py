@@ -1,5 +1,6 @@
 """Servers of the official MCP package as tools: one in this process, one started for each episode."""
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -124,6 +125,39 @@ def test_a_server_that_is_refused_does_not_go_on_running(server_file, tmp_path):
     with pytest.raises(ConfigError, match="no tool 'subtract'"):
         _ = McpTools(f"mcp:{sys.executable} {server_file}", only=["subtract"]).tools
     assert _ends(tmp_path / "process")
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import nowhere_installed", "No module named 'nowhere_installed'"),
+        ("raise SystemExit(3)", "does not answer: Connection closed"),
+    ],
+)
+def test_a_server_that_ends_at_once_says_why(tmp_path, program, said):
+    (tmp_path / "broken.py").write_text(program)
+    with pytest.raises(ConfigError, match=said):
+        _ = McpTools(f"mcp:{sys.executable} {tmp_path / 'broken.py'}", timeout=20).tools
+
+
+def test_what_a_server_writes_to_its_standard_error_is_not_shown(server_file):
+    server_file.write_text(
+        SERVER.replace("global total", "global total; os.write(2, b'adding')").replace("\n", "import os\n", 1)
+    )
+    using = (
+        "import sys\n"
+        "from gradus.environments.tools import McpTools, ToolEnvironment\n"
+        "class Asking:\n"
+        "    tools = (McpTools(sys.argv[1]),)\n"
+        "    def reset(self): return 'Add seven.'\n"
+        "environment = ToolEnvironment(Asking())\n"
+        "environment.reset(seed=0)\n"
+        "print(environment.step(sys.argv[2]).text)\n"
+    )
+    command = [sys.executable, "-c", using, f"mcp:{sys.executable} {server_file}", call("add", number=7)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == "the total is 7"
+    assert "adding" not in ended.stderr
 
 
 def test_a_server_that_does_not_start_is_named():

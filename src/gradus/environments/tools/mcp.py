@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.core.waiting import begin, wait_for
@@ -24,7 +25,8 @@ class McpTools:
     """The tools of one server: ``mcp:COMMAND``, ``mcp:http://HOST/mcp``, or a server object in this process.
 
     Nothing is started before ``tools`` is asked for. ``timeout``: seconds that the server may take to start or to answer a call.
-    ``only``: names of tools that are used, if not all are.
+    ``only``: names of tools that are used, if not all are. What a command writes to its standard error is not shown, unless it
+    does not start.
 
     Raises:
         ConfigError: the extra is not installed, the server does not answer, or has no tool of a name in ``only``.
@@ -37,6 +39,7 @@ class McpTools:
         self._client: Client | None = None
         self._stop: asyncio.Event | None = None
         self._task: Future[None] | None = None
+        self._written: IO[str] | None = None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -47,8 +50,8 @@ class McpTools:
             try:
                 listing = listed.result(self._timeout)
             except Exception as error:
+                said = self._complaint() or _cause(error) or f"nothing came within {self._timeout:g} s"
                 self.close()
-                said = str(error) or f"nothing came within {self._timeout:g} s"
                 raise ConfigError(
                     f"the MCP server {self.name!r} does not answer: {said}; is its command or address right?"
                 ) from error
@@ -66,7 +69,15 @@ class McpTools:
                 wait_for(_set(self._stop))
             else:  # before its tools are listed, the connection does not wait for the event
                 self._task.cancel()
-        self._task = self._stop = self._tools = self._client = None
+        self._task = self._stop = self._tools = self._client = self._written = None
+
+    def _complaint(self) -> str:
+        """The last line that a server which was started here wrote to its standard error."""
+        if self._written is None:
+            return ""
+        self._written.seek(0)
+        lines = [line.strip() for line in self._written if any(map(str.isalpha, line))]
+        return lines[-1] if lines else ""
 
     async def _connected(self, listed: Future[list[Any]]) -> None:
         """Hold the connection until it is told to stop: it has to be closed by whoever opened it."""
@@ -84,12 +95,16 @@ class McpTools:
     def _make(self) -> Client:
         try:
             from mcp import Client, StdioServerParameters
+            from mcp.client.stdio import stdio_client
         except ImportError as error:
             raise ConfigError("MCP servers need the extra mcp: pip install 'gradus-rl[mcp]'") from error
         server = self._server
         if isinstance(server, str) and not server.startswith(("http://", "https://")):
             command, *arguments = shlex.split(server)
             server = StdioServerParameters(command=command, args=arguments)
+        if isinstance(server, StdioServerParameters):
+            self._written = TemporaryFile("w+", encoding="utf-8", errors="replace")
+            server = stdio_client(server, errlog=self._written)
         return Client(server, read_timeout_seconds=self._timeout)
 
     def _chosen(self, listed: Sequence[Any]) -> tuple[Tool, ...]:
@@ -108,6 +123,13 @@ class McpTools:
         if result.is_error:
             raise RuntimeError(text)
         return text
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong, without the groups of errors that the client's tasks wrap around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
 
 
 def _as_tool(tool: Any, run: Any) -> Tool:
