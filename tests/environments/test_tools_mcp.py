@@ -59,7 +59,7 @@ def asking(*tools):
         def reset(self):
             return "Add seven."
 
-    Asking.tools = tools
+    Asking.tools = tools if len(tools) > 1 else tools[0]
     return Asking
 
 

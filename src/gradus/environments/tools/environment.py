@@ -141,7 +141,8 @@ class ToolEnvironment:
         """The tools by name: public functions of the class, then what it lists."""
         names = [name for name in public_methods(type(self.instance)) if name not in HOOKS]
         given = [getattr(self.instance, name) for name in names]
-        given += list(getattr(self.instance, "tools", ()))
+        listed = getattr(self.instance, "tools", ())
+        given += [listed] if isinstance(listed, str | McpTools | Tool) else list(listed)
         tools = [tool for each in given for tool in self._expanded(each)]
         by_name = {tool.name: tool for tool in tools}
         if len(by_name) < len(tools):

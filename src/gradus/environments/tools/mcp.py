@@ -103,7 +103,7 @@ class McpTools:
             command, *arguments = shlex.split(server)
             server = StdioServerParameters(command=command, args=arguments)
         if isinstance(server, StdioServerParameters):
-            self._written = TemporaryFile("w+", encoding="utf-8", errors="replace")
+            self._written = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with this object
             server = stdio_client(server, errlog=self._written)
         return Client(server, read_timeout_seconds=self._timeout)
 
