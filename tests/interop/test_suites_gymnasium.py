@@ -1,5 +1,6 @@
 """``gymnasium:ID`` as a text environment."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def test_silence_does_not_escape_what_steps_cost() -> None:
 def test_what_cannot_be_text_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected Discrete"):
         environments.load("gymnasium:Pendulum-v1")
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="an id that another package registers is PACKAGE:ID"):
         environments.load("gymnasium:NoSuchThing-v1")
     with pytest.raises(ConfigError, match="takes an id"):
         environments.load("gymnasium")
@@ -70,6 +71,30 @@ class Line(gymnasium.Env):
     def step(self, action):
         self.place += 1 if action == 1 else -1
         return self.place, float(self.place == 5), self.place == 5, False, {}
+
+
+def test_an_id_of_another_package_is_made_as_gymnasium_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lakes_of_others.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Pond-v0', 'gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv', kwargs={'is_slippery': False})"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = environments.load("gymnasium:lakes_of_others:Pond-v0").make()
+    assert environment.reset(seed=0).text.splitlines()[-1] == "HFFG"
+    with pytest.raises(ConfigError, match="No module named 'nowhere'"):
+        environments.load("gymnasium:nowhere:Pond-v0")
+
+
+def test_a_wrapper_is_a_class_like_any(tmp_path: Path) -> None:
+    (tmp_path / "wrapped.py").write_text(
+        "import gymnasium\n"
+        "class Wrapped(gymnasium.ObservationWrapper):\n"
+        "    def __init__(self): super().__init__(gymnasium.make('CliffWalking-v1'))\n"
+        "    def observation(self, observation): return [int(observation), 7]\n"
+    )
+    assert environments.load(f"{tmp_path}/wrapped.py:Wrapped").make().reset(seed=0).text == "[36, 7]"
 
 
 def test_a_class_of_ones_own_gets_numbers_and_not_their_text() -> None:

@@ -6,6 +6,7 @@ Options go to ``gymnasium.make``, as in ``gymnasium:FrozenLake-v1?is_slippery=fa
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -39,10 +40,9 @@ def load(argument: str | None = None) -> EnvironmentSpec:
 
 def of_class(kind: type) -> EnvironmentSpec:
     """The environment that a class of Gymnasium's is: its actions are numbers, and what it draws as text is shown."""
-    modes = getattr(kind, "metadata", {}).get("render_modes", ())
     parameters = inspect.signature(kind).parameters.values()
     taken = any(each.name == "render_mode" or each.kind is each.VAR_KEYWORD for each in parameters)
-    options = {"render_mode": "ansi"} if "ansi" in modes and taken else {}
+    options = _drawn_as_text(kind) if taken else {}
     name = kind.__name__
 
     def make() -> Any:
@@ -173,15 +173,29 @@ def _gymnasium() -> Any:
 
 def _made(name: str, options: Mapping[str, Any]) -> Any:
     gymnasium = _gymnasium()
+    module, _, registered = name.rpartition(":")  # MODULE:ID as in gymnasium.make: the module registers the id
     try:
-        modes = getattr(gymnasium.envs.registration.load_env_creator(gymnasium.spec(name).entry_point), "metadata", {})
-        ansi = {"render_mode": "ansi"} if "ansi" in modes.get("render_modes", ()) else {}
-        return gymnasium.make(name, **ansi, **options)
+        if module:
+            importlib.import_module(module)
+        kind = gymnasium.envs.registration.load_env_creator(gymnasium.spec(registered).entry_point)
+        return gymnasium.make(registered, **_drawn_as_text(kind), **options)
     except Exception as error:  # an unknown id, a missing package, an option that is refused: all say so
-        own = "; your own class is FILE.py:CLASS" if ":" in name else ""
+        hint = ""
+        if module:
+            hint = "; your own class is FILE.py:CLASS"
+        elif registered not in gymnasium.registry:
+            hint = "; an id that another package registers is PACKAGE:ID"
         given = f" with {', '.join(f'{key}={value!r}' for key, value in options.items())}" if options else ""
         said = f"KeyError: {error}" if isinstance(error, KeyError) else error  # whose text is the key alone
-        raise ConfigError(f"gymnasium:{name} cannot be made{given}: {said}{own}") from error
+        raise ConfigError(f"gymnasium:{name} cannot be made{given}: {said}{hint}") from error
+
+
+def _drawn_as_text(kind: Any) -> dict[str, str]:
+    """The option that makes an environment draw itself as text, if it can."""
+    metadata = getattr(kind, "metadata", None)  # of a wrapper's class it is a property
+    return (
+        {"render_mode": "ansi"} if isinstance(metadata, Mapping) and "ansi" in metadata.get("render_modes", ()) else {}
+    )
 
 
 def _random_action(script: Script, actions: int) -> str:
