@@ -29,6 +29,7 @@ from gradus.audit.text.scoring import CANARY, Score, Scorer, growth
 from gradus.audit.text.shapes import Others, states
 from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core.naming import import_object
+from gradus.core.sandbox import sandbox_works
 from gradus.environments.verifiable import one_turn
 from gradus.stats import Interval
 
@@ -80,6 +81,8 @@ def test_a_sound_grader_passes_without_declarations():
     ],
 )
 def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):
+    if told == "executes the answer" and not sandbox_works():
+        pytest.skip("no sandbox on this machine")
     result = _audit(judge, seconds=0.3)
     found = next(each for each in result.checks if each.name == check)
     assert found.status == "fail", _status(result)
