@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gradus.reports import verdict_on
 from gradus.reports.results import figure
-from gradus.stats import format_interval, format_number, format_signed
+from gradus.reports.score_tables import figure_cell
+from gradus.stats import format_interval, format_money, format_number, format_signed
 
 numbers = st.floats(min_value=-100, max_value=100)
 
@@ -95,9 +96,36 @@ def test_a_trained_checkpoint_is_not_called_a_method() -> None:
 @given(numbers)
 def test_numbers_are_written_with_a_true_minus_and_without_negative_zero(value: float) -> None:
     for text in (format_number(value), format_signed(value)):
-        assert "-" not in text
+        assert not text.startswith("-")
         assert text.strip("+\N{MINUS SIGN}0.") or not text.startswith("\N{MINUS SIGN}")
-        assert float(text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(value, abs=0.0005001)
+        assert float(text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(value, rel=0.05, abs=1e-12)
+
+
+def test_small_numbers_keep_figures_that_can_be_read() -> None:
+    small = (0.0123, 0.00123, -0.0004, 1.2e-05, 1e-9, 1e-17, 0.0)
+    assert [format_number(each) for each in small] == [
+        "0.012",
+        "0.00123",
+        "−0.0004",
+        "1.2e-05",
+        "1e-09",
+        "0.000",
+        "0.000",
+    ]
+    assert [format_number(each, 2) for each in small[:2]] == ["0.012", "0.0012"]
+    assert [format_signed(each) for each in (1.2e-05, -1.2e-05, 0.0)] == ["+1.2e-05", "−1.2e-05", "0.000"]
+    assert [format_money(each) for each in (0.0, 0.00423, 0.42, 1234.5)] == ["$0.00", "$0.0042", "$0.42", "$1,234.50"]
+
+
+def test_the_numbers_of_an_interval_are_as_exact_as_its_largest_one_needs() -> None:
+    wide, narrow = (
+        {"mean": 0.0001, "low": -0.02, "high": 0.0202},
+        {"mean": 0.0, "low": -1.26e-05, "high": 1.26e-05},
+    )
+    assert format_interval(wide, signed=True) == "0.000 [−0.020,\N{NO-BREAK SPACE}+0.020]"
+    assert format_interval(narrow, signed=True) == "0 [−1.26e-05,\N{NO-BREAK SPACE}+1.26e-05]"
+    assert figure_cell(figure(wide)).note == "−0.020 to 0.020"
+    assert figure_cell(figure(narrow), signed=True).note == "−1.26e-05 to +1.26e-05"
 
 
 def test_missing_is_a_dash_and_not_0() -> None:

@@ -12,6 +12,7 @@ from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, ski
 from gradus.rollouts import roll_out
 from gradus.rollouts.received import checked_prompt, received
 from gradus.rollouts.rollout import make_environment, start_of, unequal_starts
+from gradus.stats import format_number
 
 _FEW = 8  # tasks of each condition that gold answers
 
@@ -129,8 +130,17 @@ def gold(subject: Subject) -> list[Finding]:
     if earned is None:
         return [failed("no gold episode has a reward", _TRY)]
     if nothing is not None and earned <= nothing:
-        return [failed(f"gold gets a reward of {earned:.3f} and an empty answer {nothing:.3f} on the same tasks", _TRY)]
-    return [passed(f"{len(episodes)} gold episodes are right, their reward is {earned:.3f} (no range is declared)")]
+        return [
+            failed(
+                f"gold gets a reward of {format_number(earned)} and an empty answer {format_number(nothing)} on the same tasks",
+                _TRY,
+            )
+        ]
+    return [
+        passed(
+            f"{len(episodes)} gold episodes are right, their reward is {format_number(earned)} (no range is declared)"
+        )
+    ]
 
 
 _TRY = "find out why with gradus rewards try; a grader that refuses right answers teaches wrong ones"
