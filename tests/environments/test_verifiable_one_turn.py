@@ -196,6 +196,19 @@ def test_what_is_no_reward_or_judge_is_said(wrong, said) -> None:
         one_turn(ROWS, **wrong)
 
 
+@pytest.mark.parametrize("between", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("names", [("question", "answer"), ("question", "answer", "note (a, b; c|d\te)")])
+def test_what_stands_between_the_cells_of_a_table_is_found(between: str, names: tuple[str, ...], tmp_path) -> None:
+    """A comma in a header or a cell made a file of semicolons one column, and | was not known."""
+    rows = [[f"Say, what is {n}; or\t{n} | 1?", str(n), "x"][: len(names)] for n in range(60)]
+    path = tmp_path / ("rows.tsv" if between == "\t" else "rows.csv")
+    with open(path, "w", newline="") as file:
+        csv.writer(file, delimiter=between).writerows([names, *rows])
+    splits = gradus.load_environment(path).data_set.splits
+    items = {item.question: item.answer for items in splits.values() for item in items}
+    assert items == {row[0]: row[1] for row in rows}
+
+
 def test_a_csv_file_leaves_the_limit_of_other_readers(tmp_path) -> None:
     (tmp_path / "rows.csv").write_text("question,answer\n" + "".join(f"What is {n}?,{n}\n" for n in range(60)))
     before = csv.field_size_limit()

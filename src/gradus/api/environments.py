@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
-_KINDS = {".jsonl": "jsonl", ".csv": "csv"}
-_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".tsv", ".xls", ".xlsx", ".zst", ".bz2", ".xz", ".zip")
+_KINDS = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "csv"}
+_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".xls", ".xlsx", ".zst", ".bz2", ".xz", ".zip")
 
 
 def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:

@@ -15,6 +15,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -34,6 +35,8 @@ from gradus.environments.verifiable.items import (
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
+_DELIMITERS = ",;\t|"  # spreadsheets of many countries write semicolons; the first one if nothing tells them apart
+_LOOKED_AT = 50  # rows
 _LONGEST_CELL = 2**31 - 1  # characters; Python's own limit is 131,072
 
 
@@ -195,14 +198,31 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
     return rows
 
 
+def _delimiter(text: str) -> str:
+    """What stands between cells: that by which most of the first rows have as many cells as the header, two at least."""
+
+    def shape(between: str) -> tuple[int, int]:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=between)
+        try:
+            width, *widths = [len(row) for row in islice(rows, _LOOKED_AT) if row] or [0]
+        except csv.Error:
+            return 0, 0
+        return (widths.count(width), width) if width > 1 else (0, 0)
+
+    return max(_DELIMITERS, key=shape)
+
+
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
     text = read_text(path).removeprefix("\ufeff")
-    header = text.partition("\n")[0]
-    between = next((each for each in ",;\t" if each in header), ",")  # spreadsheets of many countries write semicolons
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     try:
         names = reader.fieldnames or ()
+        if len(names) == 1:
+            raise StorageError(
+                f"{path} has one column, {names[0]!r}; expected two or more with a comma, a semicolon, a tab or | between the cells, as "
+                "in question,answer"
+            )
         if twice := next((name for name in names if name and names.count(name) > 1), None):
             raise StorageError(f"{path} has two columns called {twice!r}; give each a name of its own")
         for row in reader:
