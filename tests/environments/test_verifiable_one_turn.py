@@ -6,12 +6,13 @@ import time
 
 import numpy
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 
 import gradus
 from gradus.core import ConfigError, Episode
 from gradus.environments.verifiable import DataSource, one_turn
 from gradus.environments.verifiable.datasets import _item as _file_item
-from gradus.environments.verifiable.from_rows import _item
+from gradus.environments.verifiable.from_rows import _item, list_rows
 from gradus.rollouts import roll_out
 
 ROWS = [{"question": f"What comes after {n}?", "answer": str(n + 1), "number": n} for n in range(200)]
@@ -194,6 +195,38 @@ def test_braces_of_an_answer_format_are_its_own() -> None:
 def test_what_is_no_reward_or_judge_is_said(wrong, said) -> None:
     with pytest.raises(ConfigError, match=said):
         one_turn(ROWS, **wrong)
+
+
+@pytest.mark.parametrize("stored", ["disk", "parquet"])
+def test_classes_of_a_data_set_are_answered_by_their_names(stored: str, tmp_path, capsys) -> None:
+    """They were the numbers 0, 1 and 2, which no reader of the question can know."""
+    names = ["bad", "so so", "good"]
+    kinds = Features({"question": Value("string"), "answer": ClassLabel(names=names), "other": ClassLabel(names=names)})
+    rows = [{"question": f"Review {n}?", "answer": n % 3, "other": 1} for n in range(60)]
+    made = Dataset.from_list(rows, features=kinds)
+    if stored == "disk":
+        made.save_to_disk(tmp_path / "rows")
+        made = Dataset.load_from_disk(tmp_path / "rows")
+    else:
+        made.to_parquet(tmp_path / "rows.parquet")
+        made = Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path / "cache"))
+    capsys.readouterr()
+    splits = gradus.load_environment(made).data_set.splits
+    items = {item.question: item for items in splits.values() for item in items}
+    assert {question: item.answer for question, item in items.items()} == {
+        row["question"]: names[row["answer"]] for row in rows
+    }
+    assert all(item.columns["answer"] == item.answer and item.columns["other"] == 1 for item in items.values())
+    assert capsys.readouterr().err == "answer: classes are taken by their names: bad, so so, good\n"
+
+
+def test_a_row_without_a_class_has_no_answer() -> None:
+    kinds = Features({"question": Value("string"), "answer": ClassLabel(names=["no", "yes"])})
+    rows = Dataset.from_list([{"question": f"{n}?", "answer": n % 2 or None} for n in range(9)], features=kinds)
+    with pytest.raises(ConfigError, match="row 1 has no answer"):
+        gradus.load_environment(rows)
+    made = Dataset.from_list([{"question": f"{n}?", "answer": -1} for n in range(9)], features=kinds)
+    assert {row["answer"] for row in list_rows(made)} == {None}
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t", "|"])

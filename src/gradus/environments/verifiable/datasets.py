@@ -27,6 +27,7 @@ from gradus.environments.verifiable.items import (
     Item,
     TableTasks,
     cell_text,
+    named_rows,
     plain,
     read_gold,
     row_item,
@@ -183,9 +184,10 @@ def _from_hub(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping
         dataset: Any = load_dataset(source.place, "main")
     except Exception as error:
         raise ConfigError(f"{source.place} is no file, and the hub gave no data set of that name: {error}") from error
-    return [dict(row) for row in dataset["train"]], [
-        dict(row) for row in dataset["test"]
-    ] if "test" in dataset else None
+    train, test = (named_rows(dataset[each], source.answer) if each in dataset else None for each in ("train", "test"))
+    if train is None:
+        raise ConfigError(f"{source.place} has no split called train; it has {', '.join(dataset)}")
+    return train, test
 
 
 def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
