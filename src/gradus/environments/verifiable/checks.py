@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradus.environments.verifiable.items import Item, TableTasks
+from gradus.environments.verifiable.items import Item, TableTasks, plain
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
+
+_CHOICES = ("choices", "options", "endings")
+_LETTERS = ("A", "B", "C", "D", "E")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,12 @@ def check_tasks(
             _overlong(tasks, items, prompt_limit, measure),
             f"rows with a prompt of more than {prompt_limit} tokens",
         ),
+        _problem(
+            "choices",
+            "error",
+            [item for item in items if hides_choices(item)],
+            "questions that do not show the choices of which the answer is one",
+        ),
         *_repeats(items),
         _problem("overlap", "error", _overlap(tasks), "questions that are held out and trained on as well"),
     ]
@@ -83,6 +92,20 @@ def _gold_scores(item: Item) -> bool:
     gold = gold_answer(item.answer)
     read = read_answer(in_format("known", gold)).text
     return not gold or (read is not None and same_answer(read, gold))
+
+
+def hides_choices(item: Item) -> bool:
+    """Whether the answer is the place or the letter of one of the row's choices, and the question does not show them.
+
+    Choices are a list in a column of a usual name (in ARC's form it holds ``text``), or columns that have letters as names.
+    """
+    columns, gold = item.columns, gold_answer(item.answer)
+    listed = next((columns[name] for name in _CHOICES if name in columns), None)
+    listed = plain(listed.get("text") if isinstance(listed, Mapping) else listed)
+    texts = [str(each) for each in listed] if isinstance(listed, list) else []
+    if not texts and gold in _LETTERS:
+        texts = [str(columns[each]) for each in _LETTERS if each in columns]
+    return len(texts) > 1 and gold not in texts and not all(text.strip() in item.question for text in texts)
 
 
 def _is_python(item: Item) -> bool:

@@ -27,6 +27,7 @@ from gradus.environments.verifiable.items import (
     Item,
     TableTasks,
     cell_text,
+    is_chat,
     named_rows,
     plain,
     read_gold,
@@ -149,9 +150,12 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
     if source.kind == "gsm8k" and source.worked is None:
         solution, mark, _ = answer.rpartition("####")
         worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
+    asked = row[source.question]
+    if source.question == source.answer and is_chat(asked):
+        asked = asked[:-1]  # the last message is the answer
     return row_item(
         f"{source.place} row {number}",
-        row[source.question],
+        asked,
         answer=answer,
         worked=worked or None,
         columns={**row, "answer": own},

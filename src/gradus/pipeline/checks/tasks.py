@@ -85,6 +85,7 @@ _REMEDIES = {
     "gold answers": "write the answers as plain values, or grade them with a reward function of your own",
     "structured answers": "write them as texts, or read them in a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
+    "choices": "write the choices into the question, with the letters or numbers that the answers use",
     "duplicates": "remove the repeats, or they are trained on more often than the others",
     "contradictions": "decide which answer is right and remove the other rows",
     "overlap": "remove these questions from the training file, or what is held out proves nothing",
