@@ -34,6 +34,7 @@ from gradus.environments.verifiable.items import (
     row_item,
     share_of,
 )
+from gradus.environments.verifiable.telling import told
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
@@ -89,7 +90,7 @@ def read_tasks(source: DataSource) -> TableTasks:
     name = source.name
     if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":
         source = replace(source, question="prompt")  # as TRL calls it
-    items = [_item(source, row, number) for number, row in enumerate(train, 1)]
+    items = [_item(source, row, number) for number, row in enumerate(told(train, f"rows of {source.place} read"), 1)]
     held_out = None if test is None else [_item(source, row, number) for number, row in enumerate(test, 1)]
     return split_items(name, items, held_out, system_prompt=_system_prompt(source))
 
@@ -118,7 +119,7 @@ def split_items(
 def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:
     """About a tenth of the items, and the rest."""
     parts: tuple[list[Item], list[Item]] = [], []
-    for item in items:
+    for item in told(items, "rows told apart by what they ask"):
         parts[share_of(key + item.question) >= _TENTH].append(item)
     return parts
 

@@ -14,6 +14,7 @@ from gradus.environments.verifiable.environment import Judge, Verdict
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, named_rows, plain, read_gold, row_item
 from gradus.environments.verifiable.policies import Writer, make_policies
 from gradus.environments.verifiable.spec import one_turn_spec, table_spec, text_vocabulary
+from gradus.environments.verifiable.telling import told
 from gradus.rewards import (
     RewardFunction,
     Rewards,
@@ -185,7 +186,7 @@ def answered_rows(rows: Any) -> EnvironmentSpec | None:
 
 
 def _items(rows: Any) -> list[Item]:
-    return [_item(row, number) for number, row in enumerate(list_rows(rows), 1)]
+    return [_item(row, number) for number, row in enumerate(told(list_rows(rows), "rows read"), 1)]
 
 
 def _item(row: Mapping[str, Any], number: int) -> Item:
