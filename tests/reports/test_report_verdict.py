@@ -50,6 +50,35 @@ def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, 
     assert "v9 on home" in verdict.headline
 
 
+@pytest.mark.parametrize(
+    ("tasks", "seeds", "student", "others"),
+    [
+        (
+            10,
+            [],
+            ", as far as 10 tasks and one training seed tell: v9",
+            "is above 0 on 10 tasks, which are too few to prove it.",
+        ),
+        (19, [0, 1], ", as far as 19 tasks tell: v9", "is above 0 on 19 tasks, which are too few to prove it."),
+        (20, [0], "made the student better: v9", "is proven on 20 tasks."),
+    ],
+)
+def test_a_headline_says_on_how_few_tasks_something_was_seen(
+    tasks: int, seeds: list[int], student: str, others: str
+) -> None:
+    """Six tasks of one run were called a proof."""
+    results = document((0.1, 0.05, 0.15), (1.0, 0.5, 1.5)) | {"seeds": seeds}
+    stored = results["conditions"]["home"]
+    for figures in stored["pairs"]["grpo - sft"].values():
+        figures["episodes"] = tasks
+    assert student in verdict_on(results).headline
+    stored["policies"] = {"b": stored["policies"]["sft"], "a": {**stored["policies"]["grpo"], "reward": {"mean": 0.6}}}
+    stored["pairs"] = {"a - b": stored["pairs"]["grpo - sft"]}
+    assert verdict_on(results).headline.endswith(f"Its lead over b, +0.100 [+0.050,\N{NO-BREAK SPACE}+0.150], {others}")
+    one = verdict_on(results | {"one_checkpoint": ["a", "b"]}).headline
+    assert one.endswith(others.replace(" tasks", " tasks and one training seed"))
+
+
 @given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
 def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below: float, above: float) -> None:
     low, high = mean - below, mean + above
@@ -143,7 +172,9 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
     }
     results["conditions"] = {"home": home, "held-out": held}
     headline = verdict_on(results).headline
-    assert headline.startswith("GRPO made the student better: v9 on held-out 0.727 to 0.782 (+0.100")
+    assert headline.startswith(
+        "GRPO made the student better, as far as 10 tasks and one training seed tell: v9 on held-out 0.727 to 0.782 (+0.100"
+    )
     assert "episode reward 9.10 to 9.90" in headline
 
 

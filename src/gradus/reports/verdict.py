@@ -35,6 +35,7 @@ HEADLINES = {  # by what is shown of the reward and of the true reward
     ("refuted", "none"): "GRPO made the student worse",
 }
 OPEN = "GRPO is not proven to have changed the student"
+_FEW = 20  # tasks
 VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
 
 
@@ -150,7 +151,10 @@ def _student_headline(results: Json, condition: str) -> str | None:
     if true is not None:
         amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
     states = (state_of(reward), state_of(true) if true is not None else "none")
-    return f"{HEADLINES.get(states, OPEN).format(aim=aim)}: {amount}."
+    headline = HEADLINES.get(states, OPEN).format(aim=aim)
+    if _is_little(reward) and headline != OPEN:
+        headline += f", as far as {_seen(reward, one_seed=len(results.get('seeds') or ()) < 2)} tell"
+    return f"{headline}: {amount}."
 
 
 def _change(results: Json, condition: str, pair: Difference, measure: str) -> str:
@@ -187,8 +191,24 @@ def _ranking_headline(results: Json, condition: str) -> str:
     gap = lead.figures.get("reward") if lead else None
     if gap is None:
         return f"{text}; {known[-2]} follows."
-    proven = "proven" if state_of(gap) == "shown" else "not proven"
-    return f"{text}. Its lead over {known[-2]}, {format_interval(gap, signed=True)}, is {proven}."
+    seen = _seen(gap, one_seed=bool(results.get("one_checkpoint")))
+    if state_of(gap) != "shown":
+        proven = "is not proven"
+    elif _is_little(gap):
+        proven = f"is above 0 on {seen}, which are too few to prove it"
+    else:
+        proven = f"is proven on {seen}" if seen else "is proven"
+    return f"{text}. Its lead over {known[-2]}, {format_interval(gap, signed=True)}, {proven}."
+
+
+def _is_little(difference: Figure) -> bool:
+    """Whether so few tasks were seen that an interval without 0 is a hint and no proof."""
+    return difference.n is not None and difference.n < _FEW
+
+
+def _seen(difference: Figure, *, one_seed: bool) -> str:
+    """``8 tasks and one training seed``: what a difference was seen on; empty if that was not stored."""
+    return "" if difference.n is None else f"{difference.n} tasks" + (" and one training seed" if one_seed else "")
 
 
 def _claims(results: Json, condition: str) -> list[Claim]:
