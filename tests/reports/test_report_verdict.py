@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gradus.reports import verdict_on
 from gradus.reports.results import figure
 from gradus.reports.score_tables import figure_cell
+from gradus.reports.tables import pair_table
 from gradus.stats import format_interval, format_money, format_number, format_signed
 
 numbers = st.floats(min_value=-100, max_value=100)
@@ -187,3 +188,26 @@ def test_no_claim_where_p_is_large_or_pairs_are_few(p: float, episodes: int) -> 
     assert verdict.headline.startswith("GRPO is not proven to have changed the student")
     assert verdict.claims["home"][0].state == "open"
     assert any("Only 2 pairs" in each for each in verdict.cautions) == (episodes == 2)
+
+
+def test_many_runs_are_counted_where_their_names_would_hide_what_is_said() -> None:
+    """With thirty runs the cautions were 25 lines of names, and 29 lines said that nothing was told apart."""
+    names = [f"run {number}" for number in range(30)]
+    figures = {"reward": {"mean": 0.1, "low": -0.1, "high": 0.3, "episodes": 50}}
+    pairs = {f"{upper} - {lower}": figures for upper, lower in zip(names[1:], names, strict=False)}
+    pairs["run 9 - run 8"] = {"reward": {"mean": 0.1, "low": 0.05, "high": 0.15, "episodes": 50}}
+    policies = {name: {"reward": {"mean": number / 30}} for number, name in enumerate(names)}
+    results = {
+        "conditions": {"home": {"episodes": 50, "policies": policies, "pairs": pairs}},
+        "one_checkpoint": names,
+        "quick_runs": names,
+        "tasks": {"home": {"shared": 50, "runs": dict.fromkeys(names, 60) | {"run 3": 50}}},
+    }
+    cautions = verdict_on(results).cautions
+    assert len(cautions) == 3
+    assert all(len(each) < 250 for each in cautions)
+    assert "run 0, run 1, run 2 and 27 more are one checkpoint each" in cautions[0]
+    assert "home 50 (50 to 60 in 30 runs)" in cautions[2]
+    shown = str(pair_table(results, "home"))
+    assert shown.startswith("run 9 is above run 8")
+    assert shown.endswith("\n28 others are not told apart; the report has each")

@@ -17,7 +17,7 @@ from gradus.reports.results import (
     measures_of,
     ranked,
 )
-from gradus.reports.verdict import STUDENTS, state_of
+from gradus.reports.verdict import STUDENTS, counts_of, state_of
 from gradus.stats import format_number, format_p, format_signed
 
 Json = dict[str, Any]
@@ -70,7 +70,7 @@ def episode_counts(results: Mapping[str, Any], condition: str) -> str:
     counts = (results.get("tasks") or {}).get(condition)
     if counts is None:
         return str(results["conditions"][condition].get("episodes", "?"))
-    return ", ".join(f"{name} {count}" for name, count in counts["runs"].items())
+    return counts_of(counts["runs"])
 
 
 def _score_chart(results: Json, conditions: Mapping[str, Any], condition: str, measure: str) -> Json:

@@ -36,6 +36,7 @@ HEADLINES = {  # by what is shown of the reward and of the true reward
 }
 OPEN = "GRPO is not proven to have changed the student"
 _FEW = 20  # tasks
+_MOST_NAMES = 6
 VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
 
 
@@ -72,7 +73,7 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     if single := results.get("one_checkpoint"):
         cautions.append(_single(single))
     if of_runs := results.get("quick_runs"):
-        cautions.append(f"At toy size, so that its figures prove nothing: {', '.join(of_runs)}.")
+        cautions.append(f"At toy size, so that its figures prove nothing: {named(of_runs)}.")
     if tasks := results.get("tasks"):
         cautions.append(_unlike(tasks))
     pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
@@ -84,6 +85,24 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     return Verdict(
         headline=headline, claims={name: listed for name, listed in claims.items() if listed}, cautions=cautions
     )
+
+
+def named(names: Sequence[str]) -> str:
+    """``a, b and c``; of many names the first three and how many more.
+
+    >>> named(["a"]), named("abc"), named("abcdefg")
+    ('a', 'a, b and c', 'a, b, c and 4 more')
+    """
+    if len(names) > _MOST_NAMES:
+        return f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def counts_of(runs: Mapping[str, int]) -> str:
+    """``a 80, b 100``; of many runs the smallest and the largest."""
+    if len(runs) > _MOST_NAMES:
+        return f"{min(runs.values())} to {max(runs.values())} in {len(runs)} runs"
+    return ", ".join(f"{name} {count}" for name, count in runs.items())
 
 
 def verdict_on_each(results: Mapping[str, Json | None]) -> Verdict:
@@ -111,10 +130,7 @@ def _reach(results: Json) -> str:
 
 def _unlike(tasks: Mapping[str, Json]) -> str:
     """Over which tasks runs are compared that were not evaluated on the same ones."""
-    told = [
-        f"{condition} {counts['shared']} ({', '.join(f'{name} {count}' for name, count in counts['runs'].items())})"
-        for condition, counts in tasks.items()
-    ]
+    told = [f"{condition} {counts['shared']} ({counts_of(counts['runs'])})" for condition, counts in tasks.items()]
     return f"Differences are over the tasks that all runs have, means over each run's own: {'; '.join(told)}."
 
 
@@ -126,7 +142,7 @@ def _single(names: Sequence[str]) -> str:
             "checkpoint, and says little of its settings."
         )
     return (
-        f"{', '.join(names[:-1])} and {names[-1]} are one checkpoint each: their own training seeds are not taken into account. "
+        f"{named(names)} are one checkpoint each: their own training seeds are not taken into account. "
         "Differences hold for these checkpoints, and say little of their settings."
     )
 
