@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gradus.core import ConfigError, child_rng, child_seed
 from gradus.core.verbosity import quiet
+from gradus.environments.verifiable.telling import told
 
 SYSTEM_PROMPT = (
     "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
@@ -107,7 +108,7 @@ def plain(cell: Any) -> Any:
 
 def named_rows(table: Any, column: str) -> list[Mapping[str, Any]]:
     """The rows of a table; classes of the library datasets in ``column`` as their names, which is said on standard error."""
-    rows: list[Mapping[str, Any]] = list(table)
+    rows: list[Mapping[str, Any]] = list(told(table, "rows taken from the table"))
     classes: Any = (getattr(table, "features", None) or {}).get(column)
     if type(classes).__name__ != "ClassLabel":
         return rows
