@@ -12,6 +12,7 @@ from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 
 _CHOICES = ("choices", "options", "endings")
+_MARKS = ("<answer>", "boxed", "####")
 _LETTERS = ("A", "B", "C", "D", "E")
 
 
@@ -31,11 +32,13 @@ def check_tasks(
     prompt_limit: int | None = None,
     measure: Callable[[str, str], int] | None = None,
     answered: bool = True,
+    marked: bool = False,
 ) -> list[DataProblem]:
     """All problems of a data set; an empty list means that there is none.
 
     ``measure(system_prompt, question)`` gives a prompt's length in tokens, words if it is not given; prompts longer than
-    ``prompt_limit`` are errors. ``answered``: whether every row needs an answer; reward functions may need none.
+    ``prompt_limit`` are errors. ``answered``: whether every row needs an answer; reward functions may need none. ``marked``: whether
+    only what a prompt asks for tells the model to mark its answer, as ``correctness`` needs it.
     """
     everything = {split: tasks.splits[split] for split in ("train", "in-distribution", "held-out")}
     items = list({id(item): item for rows in everything.values() for item in rows}.values())
@@ -71,6 +74,12 @@ def check_tasks(
             [item for item in items if hides_choices(item)],
             "questions that do not show the choices of which the answer is one",
         ),
+        _problem(
+            "marks",
+            "warning",
+            [item for item in items if marked and not _asks_for_marks(tasks, item)],
+            "rows whose prompt does not ask to mark the answer (<answer> tags, \\boxed or ####), and only marked answers are right",
+        ),
         *_repeats(items),
         _problem("overlap", "error", _overlap(tasks), "questions that are held out and trained on as well"),
     ]
@@ -92,6 +101,11 @@ def _gold_scores(item: Item) -> bool:
     gold = gold_answer(item.answer)
     read = read_answer(in_format("known", gold)).text
     return not gold or (read is not None and same_answer(read, gold))
+
+
+def _asks_for_marks(tasks: TableTasks, item: Item) -> bool:
+    prompt = (tasks.system_prompt if item.system is None else item.system) + item.question
+    return any(mark in prompt for mark in _MARKS)
 
 
 def hides_choices(item: Item) -> bool:

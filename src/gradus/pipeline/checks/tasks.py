@@ -69,7 +69,8 @@ def data(subject: Subject) -> list[Finding]:
         return [passed("tasks are made from seeds, there is no data set")]
     measure, limit = _measure(subject)
     answered = subject.spec.audit.gold is not None
-    faults = check_tasks(tasks, prompt_limit=limit, measure=measure, answered=answered)
+    marked = subject.trained and not subject.recipe.teach.enabled and "correct" in subject.grader.weights
+    faults = check_tasks(tasks, prompt_limit=limit, measure=measure, answered=answered, marked=marked)
     if not faults:
         return [passed("no fault found in the questions and answers")]
     kinds: dict[str, Callable[[str, str], Finding]] = {"error": failed, "warning": warned}
@@ -86,6 +87,7 @@ _REMEDIES = {
     "structured answers": "write them as texts, or read them in a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
     "choices": "write the choices into the question, with the letters or numbers that the answers use",
+    "marks": "ask for <answer> tags in the system prompt, or reward bare answers by a function of your own",
     "duplicates": "remove the repeats, or they are trained on more often than the others",
     "contradictions": "decide which answer is right and remove the other rows",
     "overlap": "remove these questions from the training file, or what is held out proves nothing",
