@@ -293,12 +293,14 @@ def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch):
     assert "jsonl:rows[x].jsonl" in gradus("audit", "rows[x].jsonl", "-n", 4, "--budget", 1152, expect=None)
 
 
-@pytest.mark.parametrize("command", ["teach", "eval"])
-def test_help_cuts_no_name_at_80_columns(command):
+@pytest.mark.parametrize(
+    ("command", "columns"), [("teach", "80"), ("eval", "80"), ("eval", "79"), ("memory search", "45")]
+)
+def test_help_cuts_no_name(command, columns):
     """`--max-new-toke…` stood there, beside a column of `<list[str]>`."""
     words = [sys.executable, "-m", "gradus", *command.split(), "--help"]
     said = subprocess.run(
-        words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+        words, capture_output=True, text=True, env={**os.environ, "COLUMNS": columns, "TERMINAL_WIDTH": columns}
     )
     assert "--" in said.stdout
     assert "…" not in said.stdout

@@ -1,13 +1,17 @@
 """`gradus init`: what it sees in data and environments, and that its recipe can be used at once."""
 
+import gzip
 import json
 from dataclasses import replace
 
 import pytest
 
+import gradus
+from gradus.api import init
 from gradus.core import Condition, ConfigError
 from gradus.environments import load
-from gradus.pipeline.first_recipe import find_columns, write_first_recipe
+from gradus.environments.verifiable import check_tasks
+from gradus.pipeline.first_recipe import find_columns
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.starter import starter
 
@@ -25,7 +29,7 @@ def test_labels_in_a_csv(tmp_path):
     data = rows(
         tmp_path / "mail.csv", [{"text": f"is {n} even", "label": ("no", "yes")[n % 2 == 0]} for n in range(80)]
     )
-    said = " ".join(write_first_recipe(str(data), tmp_path / "recipe.toml", model=None, overwrite=False))
+    said = " ".join(init(str(data), tmp_path / "recipe.toml", model=None, overwrite=False))
     assert "column 'text'" in said
     assert "2 different answers" in said
     assert "worked solutions" in said
@@ -34,7 +38,7 @@ def test_labels_in_a_csv(tmp_path):
     assert recipe.sft.epochs * recipe.teach.episodes / recipe.sft.batch_size > 100  # enough steps to learn something
     assert recipe.grpo.first_task >= recipe.teach.episodes
     with pytest.raises(ConfigError, match="there already"):
-        write_first_recipe(str(data), tmp_path / "recipe.toml", model=None, overwrite=False)
+        init(str(data), tmp_path / "recipe.toml", model=None, overwrite=False)
 
 
 def test_chat_messages_and_worked_solutions_in_jsonl(tmp_path):
@@ -43,7 +47,7 @@ def test_chat_messages_and_worked_solutions_in_jsonl(tmp_path):
         for n in range(80)
     ]
     data = rows(tmp_path / "chat.jsonl", columns)
-    said = " ".join(write_first_recipe(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False))
+    said = " ".join(init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False))
     assert "chat messages" in said
     assert "missing: worked" not in said
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
@@ -53,11 +57,64 @@ def test_chat_messages_and_worked_solutions_in_jsonl(tmp_path):
     assert recipe.grpo.lr < 1e-4  # not the rate of a nano model
 
 
+def said_of(tmp_path, columns):
+    data = rows(tmp_path / "rows.jsonl", columns)
+    return " ".join(init(str(data), tmp_path / "recipe.toml", overwrite=True))
+
+
+def test_chats_that_end_with_their_answer(tmp_path):
+    """The message advised what then was refused, to name one column as both."""
+    chats = [[{"role": role, "content": f"{role} {n}"} for role in ("system", "user", "assistant")] for n in range(80)]
+    assert "the last message of each is the answer" in said_of(tmp_path, [{"messages": each} for each in chats])
+    tasks = load_recipe(None, path=tmp_path / "recipe.toml").spec().data_set
+    asked = {(item.system, item.question, item.answer) for items in tasks.splits.values() for item in items}
+    assert asked == {(f"system {n}", f"user {n}", f"assistant {n}") for n in range(80)}
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer"),
+    [
+        ({"choices": ["Rome", "Oslo"]}, 1),
+        ({"options": ["Rome", "Oslo"]}, "B"),
+        ({"choices": {"text": ["Rome", "Oslo"], "label": ["A", "B"]}}, "B"),
+        ({"A": "Rome", "B": "Oslo"}, "B"),
+    ],
+)
+def test_choices_that_no_question_shows_are_missing(choices, answer, tmp_path):
+    """The model was asked for the letter of a choice that it never saw, and every check passed."""
+    columns = [{"question": f"{n}: north?", **choices, "answer": answer} for n in range(80)]
+    assert "missing: the choices" in said_of(tmp_path, columns)
+    told = {each.check: each for each in check_tasks(load_recipe(None, path=tmp_path / "recipe.toml").spec().data_set)}
+    assert (told["choices"].severity, "80" in told["choices"].message) == ("error", True)
+    (finding,) = [each for each in gradus.check(recipe=tmp_path / "recipe.toml").findings if "choices:" in each.message]
+    assert (finding.check, finding.status) == ("data", "fail"), finding
+    shown = [{**row, "question": row["question"] + " (A) Rome (B) Oslo"} for row in columns]
+    assert "missing: the choices" not in said_of(tmp_path, shown)
+    assert "missing: the choices" not in said_of(tmp_path, [{**row, "answer": "Oslo"} for row in columns])
+
+
+def test_programs_and_worked_solutions_are_said(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"question=prompt&answer=canonical_solution; 'test' may be tests of programs.*code_tests"
+    ):
+        find_columns([{"prompt": "def one():", "canonical_solution": "return 1", "test": "assert one() == 1"}])
+    assert "gsm8k:" in said_of(tmp_path, [{"question": f"{n}?", "answer": f"so #### {n}"} for n in range(80)])
+
+
+def test_gzipped_rows_and_other_tables(tmp_path):
+    """They were unknown environments."""
+    with gzip.open(tmp_path / "rows.csv.gz", "wt") as file:
+        file.write("question,answer\n" + "".join(f"{n}?,{n}\n" for n in range(80)))
+    assert "80 rows" in " ".join(init(str(tmp_path / "rows.csv.gz"), tmp_path / "recipe.toml"))
+    with pytest.raises(ConfigError, match="convert it"):
+        init("rows.parquet", tmp_path / "other.toml")
+
+
 def test_few_rows_and_columns_that_say_nothing(tmp_path):
     with pytest.raises(ConfigError, match=r"none of the columns a, b is known as the question"):
         find_columns([{"a": 1, "b": 2}])
     data = rows(tmp_path / "few.jsonl", [{"question": f"{n}", "answer": f"{n * 7 % 30}"} for n in range(40)])
-    said = " ".join(write_first_recipe(str(data), tmp_path / "recipe.toml", model=None, overwrite=False))
+    said = " ".join(init(str(data), tmp_path / "recipe.toml", model=None, overwrite=False))
     assert "missing: rows" in said
 
 

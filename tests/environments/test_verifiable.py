@@ -404,6 +404,11 @@ def test_parts_of_a_message_are_joined_and_other_parts_refused(tmp_path: Path, c
         ("half.jsonl", b'{"question": "a", "answer": "1", "note": "\\ud800"}\n', r"half.jsonl row 1 holds '\\ud800'"),
         ("nope.jsonl", None, "no file .*nope.jsonl"),
         ("nope.csv", None, "no file .*nope.csv"),
+        (
+            "one.csv",
+            b"question answer\na b\n",
+            r"one.csv has one column, 'question answer'; expected two or more with a comma",
+        ),
         ("twice.csv", b"question,question,answer\na,b,c\n", "twice.csv has two columns called 'question'"),
         ("few.csv", b"question,answer\na,b\n", r"few.csv\?test=FILE"),
         ("rows.jsonl.zst", b"\x28\xb5\x2f\xfd", "alone; convert it"),

@@ -6,12 +6,13 @@ import time
 
 import numpy
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 
 import gradus
 from gradus.core import ConfigError, Episode
-from gradus.environments.verifiable import DataSource, one_turn
+from gradus.environments.verifiable import DataSource, one_turn, telling
 from gradus.environments.verifiable.datasets import _item as _file_item
-from gradus.environments.verifiable.from_rows import _item
+from gradus.environments.verifiable.from_rows import _item, list_rows
 from gradus.rollouts import roll_out
 
 ROWS = [{"question": f"What comes after {n}?", "answer": str(n + 1), "number": n} for n in range(200)]
@@ -194,6 +195,73 @@ def test_braces_of_an_answer_format_are_its_own() -> None:
 def test_what_is_no_reward_or_judge_is_said(wrong, said) -> None:
     with pytest.raises(ConfigError, match=said):
         one_turn(ROWS, **wrong)
+
+
+@pytest.mark.parametrize("stored", ["disk", "parquet"])
+def test_classes_of_a_data_set_are_answered_by_their_names(stored: str, tmp_path, capsys) -> None:
+    """They were the numbers 0, 1 and 2, which no reader of the question can know."""
+    names = ["bad", "so so", "good"]
+    kinds = Features({"question": Value("string"), "answer": ClassLabel(names=names), "other": ClassLabel(names=names)})
+    rows = [{"question": f"Review {n}?", "answer": n % 3, "other": 1} for n in range(60)]
+    made = Dataset.from_list(rows, features=kinds)
+    if stored == "disk":
+        made.save_to_disk(tmp_path / "rows")
+        made = Dataset.load_from_disk(tmp_path / "rows")
+    else:
+        made.to_parquet(tmp_path / "rows.parquet")
+        made = Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path / "cache"))
+    capsys.readouterr()
+    splits = gradus.load_environment(made).data_set.splits
+    items = {item.question: item for items in splits.values() for item in items}
+    assert {question: item.answer for question, item in items.items()} == {
+        row["question"]: names[row["answer"]] for row in rows
+    }
+    assert all(item.columns["answer"] == item.answer and item.columns["other"] == 1 for item in items.values())
+    assert capsys.readouterr().err == "answer: classes are taken by their names: bad, so so, good\n"
+
+
+def test_a_row_without_a_class_has_no_answer() -> None:
+    kinds = Features({"question": Value("string"), "answer": ClassLabel(names=["no", "yes"])})
+    rows = Dataset.from_list([{"question": f"{n}?", "answer": n % 2 or None} for n in range(9)], features=kinds)
+    with pytest.raises(ConfigError, match="row 1 has no answer"):
+        gradus.load_environment(rows)
+    made = Dataset.from_list([{"question": f"{n}?", "answer": -1} for n in range(9)], features=kinds)
+    assert {row["answer"] for row in list_rows(made)} == {None}
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("names", [("question", "answer"), ("question", "answer", "note (a, b; c|d\te)")])
+def test_what_stands_between_the_cells_of_a_table_is_found(between: str, names: tuple[str, ...], tmp_path) -> None:
+    """A comma in a header or a cell made a file of semicolons one column, and | was not known."""
+    rows = [[f"Say, what is {n}; or\t{n} | 1?", str(n), "x"][: len(names)] for n in range(60)]
+    path = tmp_path / ("rows.tsv" if between == "\t" else "rows.csv")
+    with open(path, "w", newline="") as file:
+        csv.writer(file, delimiter=between).writerows([names, *rows])
+    splits = gradus.load_environment(path).data_set.splits
+    items = {item.question: item.answer for items in splits.values() for item in items}
+    assert items == {row[0]: row[1] for row in rows}
+
+
+def test_many_rows_are_not_read_in_silence(tmp_path, capsys, monkeypatch) -> None:
+    """200,000 rows took eight seconds and more without a word, in every command."""
+    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(2000)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    gradus.load_environment(tmp_path / "rows.jsonl")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(telling, "PATIENCE", -1.0)
+    for data, read in (
+        (tmp_path / "rows.jsonl", f"rows of {tmp_path / 'rows.jsonl'} read: 0 of 2,000"),
+        (rows, "rows taken from the table: 0 of 2,000\nrows read: 0 of 2,000"),
+        (iter(rows), "rows taken from the table: 0\nrows read: 0 of 2,000"),
+    ):
+        gradus.load_environment(data)
+        assert {*read.splitlines(), "rows told apart by what they ask: 0 of 2,000"} <= {
+            *capsys.readouterr().err.splitlines()
+        }
+    monkeypatch.setattr(telling, "EVERY", -1.0)
+    monkeypatch.setenv("GRADUS_OUTPUT", "quiet")
+    gradus.load_environment(rows)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_csv_file_leaves_the_limit_of_other_readers(tmp_path) -> None:

@@ -470,6 +470,42 @@ def test_rows_from_python_are_looked_at(qwen: Path) -> None:
         assert expected in " ".join(each.message for each in checklist.findings if each.check == "data")
 
 
+@pytest.mark.parametrize(
+    ("rows", "rewards", "warned"),
+    [
+        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["correctness"], True),
+        (
+            [{"question": f"What is {n} + {n} ? End with #### N.", "answer": 2 * n} for n in range(40)],
+            ["correctness"],
+            False,
+        ),
+        (
+            [{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)],
+            [],
+            False,
+        ),  # our own system prompt asks
+        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["format"], False),
+        (
+            [
+                {
+                    "question": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{n}?"}],
+                    "answer": n,
+                }
+                for n in range(40)
+            ],
+            [],
+            True,
+        ),
+    ],
+)
+def test_a_model_that_nobody_asks_to_mark_its_answer_is_warned_of(
+    rows: list[dict[str, Any]], rewards: list[str], warned: bool, qwen: Path
+) -> None:
+    """A row's own system prompt takes the place of ours: every right answer got 0, and nothing said why."""
+    found = [each for each in gradus.check(rows, model=str(qwen), rewards=rewards).findings if each.check == "data"]
+    assert any(each.status == "warn" and each.message.startswith("marks:") for each in found) == warned
+
+
 OWN = """
 import random
 

@@ -55,7 +55,7 @@ def test_a_missed_promise_comes_with_advice(tmp_path):
     judged = check_promises(promises, RESULTS, "v3")
     show_promises(console, judged, tmp_path)
     shown = console.file.getvalue()
-    assert "the interval reaches past 0 (-0.100)" in shown
+    assert "the interval reaches past 0 (−0.100)" in shown
     assert f"gradus doctor {tmp_path}" in shown
     quick = Console(file=StringIO(), width=200)
     show_promises(quick, judged, tmp_path, quick=True)

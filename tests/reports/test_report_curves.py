@@ -134,3 +134,17 @@ def test_a_running_mean_stays_within_its_values(values: list[float], window: int
 def test_gaps_are_neither_zero_nor_spread() -> None:
     assert running_mean([1.0, None, 3.0], 3) == [1.0, 2.0, 3.0]
     assert running_mean([None, None], 3) == [None, None]
+
+
+def test_a_chart_of_many_runs_is_no_larger_than_one_of_eight() -> None:
+    """The page of sixty runs had every point of each, and four megabytes."""
+    lines = [{"kind": "step", "step": step, "reward_mean": step / 100} for step in range(600)]
+
+    def points(runs: int) -> list[int]:
+        (chart,) = overlaid({str(number): grpo_curves(lines) for number in range(runs)})
+        assert all(len(each.x) == len(each.y) == len(each.smooth) for each in chart.series)
+        assert all(each.y == [x / 100 for x in each.x] for each in chart.series)
+        return [len(each.x) for each in chart.series]
+
+    assert points(8) == [600] * 8
+    assert points(60) == [75] * 60

@@ -12,7 +12,9 @@ import pytest
 from rich.console import Console, Group, RenderableType
 
 from gradus.core import ConfigError, Failure, Reward, StopReason
+from gradus.core.terminal import Terminal
 from gradus.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
+from gradus.reports.tables import condition_table
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -157,3 +159,14 @@ def test_a_table_without_a_figure_is_as_wide_as_its_title(played: Any) -> None:
     title = f"{next(iter(results['conditions']))}, "
     (line, *_) = [line for line in printed(show_results(results)).splitlines() if title in line]
     assert "episodes, grader" in line
+
+
+def test_a_long_name_is_broken_and_an_interval_is_not() -> None:
+    """A name of 24 letters broke the interval beside it in two."""
+    names = [f"sweep_lr1e-06_g8_seed{number:03}" for number in range(3)]
+    figures = {each: {"mean": 0.031, "low": -0.068, "high": 0.131} for each in ("reward", "true_reward", "pass@1")}
+    results = {"conditions": {"home": {"episodes": 4, "policies": dict.fromkeys(names, figures)}}}
+    out = StringIO()
+    Terminal(file=out, width=80).print(condition_table(results, "home"))
+    assert out.getvalue().count("0.03 [−0.07,\N{NO-BREAK SPACE}0.13]") == 9
+    assert max(map(len, out.getvalue().splitlines())) <= 80

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from gradus.reports import verdict_on
 from gradus.reports.results import figure
-from gradus.stats import format_interval, format_number, format_signed
+from gradus.reports.score_tables import figure_cell
+from gradus.reports.tables import pair_table
+from gradus.stats import format_interval, format_money, format_number, format_signed
 
 numbers = st.floats(min_value=-100, max_value=100)
 
@@ -47,6 +49,35 @@ def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, 
     verdict = verdict_on(document(reward, true, turned=turned))
     assert words in verdict.headline
     assert "v9 on home" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("tasks", "seeds", "student", "others"),
+    [
+        (
+            10,
+            [],
+            ", as far as 10 tasks and one training seed tell: v9",
+            "is above 0 on 10 tasks, which are too few to prove it.",
+        ),
+        (19, [0, 1], ", as far as 19 tasks tell: v9", "is above 0 on 19 tasks, which are too few to prove it."),
+        (20, [0], "made the student better: v9", "is proven on 20 tasks."),
+    ],
+)
+def test_a_headline_says_on_how_few_tasks_something_was_seen(
+    tasks: int, seeds: list[int], student: str, others: str
+) -> None:
+    """Six tasks of one run were called a proof."""
+    results = document((0.1, 0.05, 0.15), (1.0, 0.5, 1.5)) | {"seeds": seeds}
+    stored = results["conditions"]["home"]
+    for figures in stored["pairs"]["grpo - sft"].values():
+        figures["episodes"] = tasks
+    assert student in verdict_on(results).headline
+    stored["policies"] = {"b": stored["policies"]["sft"], "a": {**stored["policies"]["grpo"], "reward": {"mean": 0.6}}}
+    stored["pairs"] = {"a - b": stored["pairs"]["grpo - sft"]}
+    assert verdict_on(results).headline.endswith(f"Its lead over b, +0.100 [+0.050,\N{NO-BREAK SPACE}+0.150], {others}")
+    one = verdict_on(results | {"one_checkpoint": ["a", "b"]}).headline
+    assert one.endswith(others.replace(" tasks", " tasks and one training seed"))
 
 
 @given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
@@ -95,9 +126,36 @@ def test_a_trained_checkpoint_is_not_called_a_method() -> None:
 @given(numbers)
 def test_numbers_are_written_with_a_true_minus_and_without_negative_zero(value: float) -> None:
     for text in (format_number(value), format_signed(value)):
-        assert "-" not in text
+        assert not text.startswith("-")
         assert text.strip("+\N{MINUS SIGN}0.") or not text.startswith("\N{MINUS SIGN}")
-        assert float(text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(value, abs=0.0005001)
+        assert float(text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(value, rel=0.05, abs=1e-12)
+
+
+def test_small_numbers_keep_figures_that_can_be_read() -> None:
+    small = (0.0123, 0.00123, -0.0004, 1.2e-05, 1e-9, 1e-17, 0.0)
+    assert [format_number(each) for each in small] == [
+        "0.012",
+        "0.00123",
+        "−0.0004",
+        "1.2e-05",
+        "1e-09",
+        "0.000",
+        "0.000",
+    ]
+    assert [format_number(each, 2) for each in small[:2]] == ["0.012", "0.0012"]
+    assert [format_signed(each) for each in (1.2e-05, -1.2e-05, 0.0)] == ["+1.2e-05", "−1.2e-05", "0.000"]
+    assert [format_money(each) for each in (0.0, 0.00423, 0.42, 1234.5)] == ["$0.00", "$0.0042", "$0.42", "$1,234.50"]
+
+
+def test_the_numbers_of_an_interval_are_as_exact_as_its_largest_one_needs() -> None:
+    wide, narrow = (
+        {"mean": 0.0001, "low": -0.02, "high": 0.0202},
+        {"mean": 0.0, "low": -1.26e-05, "high": 1.26e-05},
+    )
+    assert format_interval(wide, signed=True) == "0.000 [−0.020,\N{NO-BREAK SPACE}+0.020]"
+    assert format_interval(narrow, signed=True) == "0 [−1.26e-05,\N{NO-BREAK SPACE}+1.26e-05]"
+    assert figure_cell(figure(wide)).note == "−0.020 to 0.020"
+    assert figure_cell(figure(narrow), signed=True).note == "−1.26e-05 to +1.26e-05"
 
 
 def test_missing_is_a_dash_and_not_0() -> None:
@@ -115,7 +173,9 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
     }
     results["conditions"] = {"home": home, "held-out": held}
     headline = verdict_on(results).headline
-    assert headline.startswith("GRPO made the student better: v9 on held-out 0.727 to 0.782 (+0.100")
+    assert headline.startswith(
+        "GRPO made the student better, as far as 10 tasks and one training seed tell: v9 on held-out 0.727 to 0.782 (+0.100"
+    )
     assert "episode reward 9.10 to 9.90" in headline
 
 
@@ -128,3 +188,26 @@ def test_no_claim_where_p_is_large_or_pairs_are_few(p: float, episodes: int) -> 
     assert verdict.headline.startswith("GRPO is not proven to have changed the student")
     assert verdict.claims["home"][0].state == "open"
     assert any("Only 2 pairs" in each for each in verdict.cautions) == (episodes == 2)
+
+
+def test_many_runs_are_counted_where_their_names_would_hide_what_is_said() -> None:
+    """With thirty runs the cautions were 25 lines of names, and 29 lines said that nothing was told apart."""
+    names = [f"run {number}" for number in range(30)]
+    figures = {"reward": {"mean": 0.1, "low": -0.1, "high": 0.3, "episodes": 50}}
+    pairs = {f"{upper} - {lower}": figures for upper, lower in zip(names[1:], names, strict=False)}
+    pairs["run 9 - run 8"] = {"reward": {"mean": 0.1, "low": 0.05, "high": 0.15, "episodes": 50}}
+    policies = {name: {"reward": {"mean": number / 30}} for number, name in enumerate(names)}
+    results = {
+        "conditions": {"home": {"episodes": 50, "policies": policies, "pairs": pairs}},
+        "one_checkpoint": names,
+        "quick_runs": names,
+        "tasks": {"home": {"shared": 50, "runs": dict.fromkeys(names, 60) | {"run 3": 50}}},
+    }
+    cautions = verdict_on(results).cautions
+    assert len(cautions) == 3
+    assert all(len(each) < 250 for each in cautions)
+    assert "run 0, run 1, run 2 and 27 more are one checkpoint each" in cautions[0]
+    assert "home 50 (50 to 60 in 30 runs)" in cautions[2]
+    shown = str(pair_table(results, "home"))
+    assert shown.startswith("run 9 is above run 8")
+    assert shown.endswith("\n28 others are not told apart; the report has each")

@@ -1,5 +1,9 @@
 """Code as an action: programs of an answer are run in the sandbox, and judged where they cannot reach."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from gradus.core.sandbox import sandbox_works
@@ -123,6 +127,36 @@ def test_fences_are_read_as_models_write_them(text):
 )
 def test_a_long_answer_is_read_once(text):
     assert find_code(text).strip() in ("", text.strip())  # an expression that goes back takes many minutes
+
+
+def test_code_in_tags_needs_no_fence():
+    """Our own system prompt asks for tags, and gold answers are written in them: neither got a reward."""
+    assert find_code("<reasoning>`a`</reasoning> <answer> def f():\n    return 1 </answer>") == "def f():\n    return 1"
+    assert find_code(f"<answer>\n{fenced('a = 1')}\n</answer>") == "a = 1\n"
+    assert find_code("<answer> cut") == "<answer> cut"
+    assert find_code("print('</answer>')") == "print('</answer>')"
+
+
+def test_the_lines_of_the_docs_turn_asserts_into_tests(score):
+    page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def as_tests" in each]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    asserts = "assert candidate(1) == [2, 'a']\n    assert candidate(2) == [3, 'a'], 'why'\n    assert candidate(3)"
+    humaneval = {
+        "prompt": "def add(x):\n",
+        "canonical_solution": "    return [x + 1, 'a']\n",
+        "entry_point": "add",
+        "test": f"def check(candidate):\n    {asserts}\n",
+    }
+    mbpp = {
+        "text": "?",
+        "code": "def add(x): return -x",
+        "test_list": ["assert add(1) == -1", "assert set(add(2)) == {1}"],
+    }
+    for row, count in ((names["from_humaneval"](humaneval), 2), (names["from_mbpp"](mbpp), 1)):
+        assert len(row["tests"]) == count
+        assert score(row["answer"], row["tests"]).value == 1.0
 
 
 def test_fences_within_code_and_unclosed_thoughts():

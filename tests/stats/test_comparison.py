@@ -251,4 +251,4 @@ def test_of_one_pair_no_interval_is_known():
 
 def test_numbers_as_text():
     assert [format_p(value) for value in (0.005, 0.001, 0.0009, None)] == ["0.005", "0.001", "< 0.001", "–"]
-    assert [format_number(value) for value in (-0.4637, -0.0001, -12345.6)] == ["−0.464", "0.000", "−12,346"]
+    assert [format_number(value) for value in (-0.4637, -0.0001, -12345.6)] == ["−0.464", "−0.0001", "−12,346"]

@@ -16,6 +16,8 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 if TYPE_CHECKING:
     from gradus.evaluation import Evaluation
 
+_MOST_RUNS = 6  # whose settings stand on one line
+
 
 @dataclass(frozen=True, repr=False)
 class Scores(Shown):
@@ -253,10 +255,7 @@ class Comparison(Shown):
 
         from gradus.reports import show_results
 
-        lines = [
-            f"  {key}: {', '.join(f'{name} {value}' for name, value in each.items())}"
-            for key, each in self.settings.items()
-        ]
+        lines = [line for key, each in self.settings.items() for line in _setting_lines(key, each)]
         return [show_results(self.document), "", Text("\n".join(["settings that differ:", *(lines or ["  none"])]))]
 
     def to_json(self) -> dict[str, Any]:
@@ -270,6 +269,16 @@ class Comparison(Shown):
 
         write_text(Path(path), comparison_page(self.runs, self.document))
         return Path(path)
+
+
+def _setting_lines(key: str, values: Mapping[str, str]) -> list[str]:
+    """A setting's value in each run; of many runs a line for each value."""
+    from gradus.reports import named
+
+    if len(values) <= _MOST_RUNS:
+        return [f"  {key}: {', '.join(f'{name} {value}' for name, value in values.items())}"]
+    having = {value: [name for name in values if values[name] == value] for value in values.values()}
+    return [f"  {key} = {value}: {named(names)}" for value, names in having.items()]
 
 
 def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:

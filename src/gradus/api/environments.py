@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
-_KINDS = {".jsonl": "jsonl", ".csv": "csv"}
-_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".tsv", ".xls", ".xlsx", ".zst", ".bz2", ".xz", ".zip")
+_KINDS = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "csv"}
+_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".xls", ".xlsx", ".zst", ".bz2", ".xz", ".zip")
 
 
 def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
@@ -140,12 +140,13 @@ def file_name(name: str) -> str:
     if any((Path(path) / mark).is_file() for mark in ("dataset_info.json", "dataset_dict.json")):
         raise ConfigError(
             f"{path} is a folder of the library datasets; write the rows of a split into a file by datasets.load_from_disk(...)"
-            ".to_json('rows.jsonl'), or give the split itself to gradus.train"
+            ".to_json('rows.jsonl'), where classes become numbers, or give the split itself to gradus.train, which takes their names"
         )
     if suffix in _OTHER_TABLES and ":" not in path:
         raise ConfigError(
             f"{path}: rows are read from .jsonl and .csv files alone; convert it, for example by pandas.DataFrame.to_json("
             "'rows.jsonl', orient='records', lines=True), or give the rows themselves"
+            + (f", as in gradus.audit(datasets.Dataset.from_parquet({path!r}))" if suffix == ".parquet" else "")
         )
     kind = _KINDS.get(suffix)
     return f"{kind}:{name}" if kind and ":" not in path else name

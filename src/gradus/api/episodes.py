@@ -271,6 +271,7 @@ def play(
     from gradus.pipeline.person import PersonPolicy
     from gradus.reports import show_episode
     from gradus.rollouts import roll_out
+    from gradus.stats import format_number, format_signed
 
     spec = load_environment(environment)
     options = spec.tasks(condition or next(iter(spec.conditions)), 1)[0].options
@@ -281,9 +282,11 @@ def play(
     console.rule("what you could not see")
     console.print(show_episode(episode, spec.presentation.view(episode) if spec.presentation.view else None))
     if episode.reward and episode.reward.value is not None:
-        console.print(Text.assemble(f"reward ({episode.reward.grader}): ", (f"{episode.reward.value:.3f}", "bold")))
+        console.print(
+            Text.assemble(f"reward ({episode.reward.grader}): ", (format_number(episode.reward.value), "bold"))
+        )
     if (true_reward := episode.metrics.get("true_reward")) is not None:
-        console.print(Text.assemble(f"{spec.true_reward_name}: ", (f"{true_reward:+.2f}", "bold")))
+        console.print(Text.assemble(f"{spec.true_reward_name}: ", (format_signed(true_reward, 2), "bold")))
     given = environment if isinstance(environment, str) else spec.name
     compare = f"compare: gradus eval {shlex.quote(given)} --policy {','.join(list(spec.policies)[:3])}"
     console.print(compare)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import load_environment
+from gradus.api.environments import file_name, load_environment
 from gradus.api.given import as_list, checked_sampling, parameters, path_text, whole_number
 from gradus.api.shown import Shown
 from gradus.api.training import gradients, make_recipe
@@ -22,7 +22,8 @@ def init(source: str, out: str | Path, *, model: str | None = None, overwrite: b
     """Write a recipe that fits rows or an environment of one's own; returns what was seen and what is missing."""
     from gradus.pipeline.first_recipe import write_first_recipe
 
-    return write_first_recipe(path_text("source", source), Path(out), model=model, overwrite=overwrite)
+    name = file_name(path_text("source", source))
+    return write_first_recipe(name, Path(out), model=model, overwrite=overwrite)
 
 
 def teach(

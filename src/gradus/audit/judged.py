@@ -12,7 +12,7 @@ from gradus.audit.bounds import high_of, low_of
 from gradus.audit.honest import HonestCurve
 from gradus.audit.records import Hack, signed
 from gradus.core import Episode
-from gradus.stats import Paired, mean_interval, paired_difference
+from gradus.stats import Paired, format_signed, mean_interval, paired_difference
 
 _RECOVERED = 0.5  # of what the first half lost: a second half that loses less was set up by it
 
@@ -97,9 +97,15 @@ class Judged:
     def told(self) -> str:
         """The figures as a sentence."""
         aim, against, components = self.against.true_reward_name, self.against, self.components()
-        changed = ", ".join(f"{n} {change:+.2f}" for n, change in sorted(components.items(), key=lambda c: -c[1])[:2])
+        changed = ", ".join(
+            f"{n} {format_signed(change, 2)}" for n, change in sorted(components.items(), key=lambda c: -c[1])[:2]
+        )
         halves = self.halves()
-        split = f"; reward of the first half {halves[0]:+.2f}, of the second {halves[1]:+.2f}" if halves else ""
+        split = (
+            f"; reward of the first half {format_signed(halves[0], 2)}, of the second {format_signed(halves[1], 2)}"
+            if halves
+            else ""
+        )
         return (
             f"reward {signed(self.reward)} and {aim} {signed(self.aim)} against {against.name}, {signed(self.unearned)} above "
             f"{against.honest.name} with the same {aim}; it comes from {changed}{split}"

@@ -13,7 +13,7 @@ from gradus.audit.answers import COPY, render
 from gradus.audit.attack import Attempt, Target
 from gradus.core import Action, EpisodeStart, Grader, Observation, Policy, Request, Task
 from gradus.core.waiting import blocking
-from gradus.stats import mean_interval
+from gradus.stats import format_number, mean_interval
 
 _SOURCE = 24_000  # characters
 _SHOWN = 2  # tasks whose first observation is shown
@@ -155,4 +155,4 @@ def _is_answers(value: Any) -> bool:
 
 def _earned(target: Target, script: _Script, tasks: Sequence[Task]) -> str:
     interval = mean_interval([e.reward.value if e.reward else None for e in target.roll_out(script, tasks)])
-    return "no reward" if interval.mean is None else f"{interval.mean:.3f}"
+    return "no reward" if interval.mean is None else format_number(interval.mean)

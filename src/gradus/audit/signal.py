@@ -12,6 +12,7 @@ from gradus.audit.panel import RandomAnswers
 from gradus.audit.records import Check, Status
 from gradus.core import Action, EnvironmentSpec, EpisodeStart, Grader, Policy, Request, Session, child_rng, child_seed
 from gradus.rollouts import roll_out
+from gradus.stats import format_number
 
 SIZES = (4, 8, 16)
 _MEMBERS = 16
@@ -80,7 +81,7 @@ def _judged(chosen: Policy, whole: Sequence[Sequence[float]], *, given: bool, se
     sizes = forecast(np.array(whole), seed=seed)
     share = sizes["8"]["zero_variance_groups"]
     told = "; ".join(
-        f"G = {size}: reward_std {each['reward_std']:.3f}, {each['zero_variance_groups']:.0%} without variance"
+        f"G = {size}: reward_std {format_number(each['reward_std'])}, {each['zero_variance_groups']:.0%} without variance"
         for size, each in sizes.items()
     )
     who = chosen.name if given else f"{chosen.name} (a stand-in; give your own policy for a forecast of your run)"

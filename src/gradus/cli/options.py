@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 import typer
@@ -71,6 +72,9 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+_WIDTH_OF_TABLES = 80  # columns; in fewer a table of options cuts their names, and plain help does not
+
+
 class Command(TyperCommand):
     """``--json`` takes a file or none: a word after it is the file, unless the command then lacks an argument.
 
@@ -79,6 +83,8 @@ class Command(TyperCommand):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        if get_terminal_size().columns < _WIDTH_OF_TABLES:
+            self.rich_markup_mode = None
         for each in self.params:  # typer's own, as in <list[str]>, take so much room that 80 columns cut the names
             if each.param_type_name == "option" and getattr(each, "metavar", None) is None:
                 vars(each)["metavar"] = _metavar(each)

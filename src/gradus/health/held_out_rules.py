@@ -8,7 +8,7 @@ from typing import Any
 from gradus.health.finding import Finding
 from gradus.health.history import History
 from gradus.health.learning_rules import SURE, VERY_SURE
-from gradus.stats import Paired, format_interval, paired_difference
+from gradus.stats import Paired, format_interval, format_number, format_signed, paired_difference
 
 _PAIRS = 8  # tasks below which a comparison says nothing
 _SAME = ("decoding", "condition")
@@ -29,8 +29,8 @@ def hack_on_validation(history: History) -> Finding | None:
     if up.t < SURE or down.t > -SURE:
         return None
     evidence = (
-        f"on the same {up.n} tasks ({now.get('decoding')}) the reward moved by {up.mean:+.3f} since step {first.get('step')} "
-        f"(t = {up.t:.1f}) and the true reward by {down.mean:+.3f} (t = {down.t:.1f})"
+        f"on the same {up.n} tasks ({now.get('decoding')}) the reward moved by {format_signed(up.mean)} since step {first.get('step')} "
+        f"(t = {up.t:.1f}) and the true reward by {format_signed(down.mean)} (t = {down.t:.1f})"
     )
     sure = up.t > VERY_SURE and down.t < -VERY_SURE
     return Finding(severity="stop" if sure else "warn", evidence=evidence)
@@ -48,7 +48,7 @@ def worse_on_validation(history: History) -> Finding | None:
             return None  # the reward rose; if the true reward fell, that is a hack and told as one
         if moved is not None and moved.mean is not None and moved.t is not None and moved.t < -SURE:
             evidence = (
-                f"on the same {moved.n} tasks ({now.get('decoding')}) the {word} fell by {-moved.mean:.3f} "
+                f"on the same {moved.n} tasks ({now.get('decoding')}) the {word} fell by {format_number(-moved.mean)} "
                 f"since step {first.get('step')} (t = {moved.t:.1f})"
             )
             return Finding(severity="warn", evidence=evidence)
@@ -74,7 +74,7 @@ def overfitting(history: History) -> Finding | None:
     losses = history.known("validation_loss")
     if len(losses) < 4 or losses[-3:].min() <= _OVERFIT * losses.min():
         return None
-    evidence = f"validation loss {losses[-1]:.3f} against {losses.min():.3f} at its best, three times in a row"
+    evidence = f"validation loss {format_number(losses[-1])} against {format_number(losses.min())} at its best, three times in a row"
     return Finding(severity="warn", evidence=evidence)
 
 

@@ -7,6 +7,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from gradus.health.finding import Finding
 from gradus.health.history import History, difference, trend
+from gradus.stats import format_number, format_signed
 
 _WINDOW = 10
 _ZERO_VARIANCE_WARN, _ZERO_VARIANCE_STOP = 0.5, 0.8
@@ -57,9 +58,9 @@ def _solved(history: History) -> str:
         better = difference(*aims)
         if not history.names("weights") or better is None or better < VERY_SURE:
             return ""
-        rose = f"from {aims[0].mean():.2f} to {np.nanmean(aims[1]):.2f}"
+        rose = f"from {format_number(float(aims[0].mean()))} to {format_number(float(np.nanmean(aims[1])))}"
         return f"; the true reward rose {rose} and the reward differs little: the tasks may be solved"
-    return f"; the reward rose from {start:.2f} to {now:.2f} and is nearly the same everywhere: the tasks may be solved"
+    return f"; the reward rose from {format_number(start)} to {format_number(now)} and is nearly the same everywhere: the tasks may be solved"
 
 
 def collapse(history: History) -> Finding | None:
@@ -79,7 +80,7 @@ def collapse(history: History) -> Finding | None:
         return None
     evidence = (
         f"reward_std is {spread:.0%} and distinct_actions {variety:.0%} of the first {_WINDOW} steps, "
-        f"the reward moved by {flat.rise:+.3f} in {2 * _WINDOW} steps"
+        f"the reward moved by {format_signed(flat.rise)} in {2 * _WINDOW} steps"
     )
     return Finding(severity="warn", evidence=evidence)
 
@@ -112,7 +113,8 @@ def template_collapse(history: History) -> Finding | None:
         if start is not None and start > 1e-3 and share is not None and share < _GONE:
             shown = name.removeprefix("metrics.")
             return Finding(
-                severity="warn", evidence=f"{shown} fell to {share:.0%} of the first {_WINDOW} steps ({start:.3f})"
+                severity="warn",
+                evidence=f"{shown} fell to {share:.0%} of the first {_WINDOW} steps ({format_number(start)})",
             )
     return None
 
@@ -162,9 +164,7 @@ def length_drift(history: History) -> Finding | None:
     rising = trend(rewards)
     if now is None or before <= 0 or now < _LONGER * before or rising is None or rising.t > _NOISE:
         return None
-    evidence = (
-        f"answers grew from {before:.0f} to {now:.0f} tokens in {window} steps, the reward moved by {rising.rise:+.3f}"
-    )
+    evidence = f"answers grew from {before:.0f} to {now:.0f} tokens in {window} steps, the reward moved by {format_signed(rising.rise)}"
     return Finding(severity="warn", evidence=evidence)
 
 
@@ -177,12 +177,13 @@ def reward_stuck(history: History) -> Finding | None:
     flat = trend(rewards)
     if flat is None or abs(flat.t) >= _NOISE:
         return None
-    evidence = f"the reward moved by {flat.rise:+.3f} in {_STUCK} steps, within its noise (t = {flat.t:+.1f})"
+    evidence = f"the reward moved by {format_signed(flat.rise)} in {_STUCK} steps, within its noise (t = {flat.t:+.1f})"
     risen = difference(first, rewards[-_WINDOW:])
     if len(history) > _STUCK and risen is not None and risen > SURE:
         gained = float(np.nanmean(rewards[-_WINDOW:]) - np.nanmean(first))
         return Finding(
-            severity="info", evidence=f"{evidence}; it had risen by {gained:.3f} before, so this is a plateau"
+            severity="info",
+            evidence=f"{evidence}; it had risen by {format_number(gained)} before, so this is a plateau",
         )
     return Finding(severity="warn", evidence=evidence)
 
@@ -212,7 +213,7 @@ def hack_suspected(history: History) -> Finding | None:
     apart = difference(aims[:_WINDOW], aims[-_WINDOW:])
     if apart is None or apart > -_NOISE:
         return None
-    evidence = f"over {window} steps the reward moved by {up.rise:+.3f} (t = {up.t:.1f}) and the true reward by {down.rise:+.3f} (t = {down.t:.1f})"
+    evidence = f"over {window} steps the reward moved by {format_signed(up.rise)} (t = {up.t:.1f}) and the true reward by {format_signed(down.rise)} (t = {down.t:.1f})"
     sure = up.t > VERY_SURE and down.t < -VERY_SURE
     return Finding(severity="stop" if sure else "warn", evidence=evidence)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from gradus.health.finding import Finding
 from gradus.health.history import History
+from gradus.stats import format_number
 
 _LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
@@ -72,7 +73,7 @@ def kl_explosion(history: History) -> Finding | None:
     if len(history) >= 23 and now > _KL_SMALL:
         then = history.before(len(history) - 20).mean("kl", 3)
         if then is not None and then > 0 and now > _KL_GROWTH * then:
-            evidence = f"kl grew from {then:.4f} to {now:.3f} in 20 steps, {now / then:.0f} times"
+            evidence = f"kl grew from {format_number(then)} to {format_number(now)} in 20 steps, {now / then:.0f} times"
             return Finding(severity="warn", evidence=evidence)
     return None
 

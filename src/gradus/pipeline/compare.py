@@ -16,7 +16,7 @@ from gradus.core.strictness import go_around
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.pipeline.state import CHECKPOINTS
 from gradus.pipeline.stepping import LIMITS
-from gradus.reports import render_report
+from gradus.reports import named, render_report
 from gradus.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
 from gradus.rollouts import read_episodes
 
@@ -252,7 +252,7 @@ def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
 def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str:
     """The report's page of a comparison: the runs' curves over each other, the scores, and the settings that differ."""
     record = RunRecord(
-        name=" against ".join(runs),
+        name=" against ".join(runs) if len(runs) < 5 else f"{len(runs)} runs: {named([*runs])}",
         results=dict(results),
         overlaid={
             line: grpo

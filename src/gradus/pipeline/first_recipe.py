@@ -12,12 +12,18 @@ import tomli_w
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
+from gradus.environments.verifiable import TableTasks
+from gradus.environments.verifiable.checks import hides_choices
 from gradus.environments.verifiable.datasets import read_rows
+from gradus.environments.verifiable.items import is_chat
 from gradus.pipeline.starter import starter
 from gradus.policies.local.folders import find_model
 
 _QUESTIONS = ("question", "prompt", "instruction", "input", "messages", "problem", "query", "text")
-_ANSWERS = ("answer", "label", "target", "output", "response", "completion", "solution", "gold", "class", "category")
+_ANSWERS = ("answer", "label", "target", "output", "response", "completion", "solution", "gold", "class", "category", "answerkey",
+            "correct_answer", "ground_truth")  # fmt: skip
+_PROGRAMS = ("canonical_solution", "code")
+_TESTS = ("test_list", "tests", "test")  # of programs
 _WORKED = ("worked", "solution", "explanation", "reasoning", "rationale", "steps", "cot")
 _FEW_ROWS, _FEW_LABELS = 50, 20
 
@@ -43,23 +49,40 @@ def find_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         free = [lower[name] for name in usual if name in lower and lower[name] not in columns.values()]
         if free:
             columns[role] = free[0]
+    if "answer" not in columns and _is_answered_chat(rows[0].get(columns.get("question", ""))):
+        columns["answer"] = columns["question"]
     for role in ("question", "answer"):
         if role not in columns:
+            tests = next((lower[name] for name in _TESTS if name in lower), None)
+            program = next((name for name in _PROGRAMS if name in lower), None)
+            way_out = (
+                f"; {tests!r} may be tests of programs: what code_tests needs is in gradus docs rewards, 'Programs as answers'"
+                if tests and role == "answer"
+                else ""
+            )
             raise ConfigError(
                 f"none of the columns {', '.join(names)} is known as the {role}; name it, as in "
-                f"rows.jsonl?question={names[0]}&answer={names[-1]}"
+                f"rows.jsonl?question={columns.get('question', names[0])}&answer={lower[program] if program else names[-1]}{way_out}"
             )
     return columns
 
 
+def _is_answered_chat(cell: Any) -> bool:
+    return is_chat(cell) and cell[-1].get("role") == "assistant"
+
+
 def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite: bool) -> list[str]:
-    """Write a recipe for ``source`` and return what a person should know. Raises ConfigError if ``path`` is there already."""
+    """Write a recipe for the environment ``source`` and return what a person should know. Raises ConfigError if ``path`` is there already."""
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} is there already; give --overwrite, or another file with --out")
-    kind = {".jsonl": "jsonl", ".csv": "csv"}.get(Path(source.partition("?")[0]).suffix.lower())
-    name, said = _data(source, kind, path.parent) if kind else (source, [])
-    spec = environments.load(_from_here(name, path.parent))
-    table = starter(name if kind else _beside(name, path.parent), spec)
+    kind, _, place = source.partition(":")
+    if kind in ("jsonl", "csv"):
+        name, said = _data(place, kind, path.parent)
+        spec = environments.load(_from_here(name, path.parent))
+    else:
+        name, said = _beside(source, path.parent), []
+        spec = environments.load(source)
+    table = starter(name, spec)
     if model is not None:
         table["model"] = {"path": model if find_model(model) is None else _relative(model, path.parent)}
     said += _missing(spec, model)
@@ -75,7 +98,9 @@ def _data(source: str, kind: str, folder: Path) -> tuple[str, list[str]]:
         return f"{kind}:{_relative(place, folder)}?{query}", []
     columns = find_columns(rows)
     said = [f"{len(rows)} rows; " + ", ".join(f"{role}: column {name!r}" for role, name in columns.items())]
-    if isinstance(rows[0][columns["question"]], list):
+    if columns["question"] == columns["answer"]:
+        said.append("the rows are chats; the last message of each is the answer, those before it are asked")
+    elif isinstance(rows[0][columns["question"]], list):
         said.append("the questions are chat messages; the last message of each is asked")
     labels = {str(row.get(columns["answer"])) for row in rows}
     if len(labels) <= _FEW_LABELS and len(rows) > 2 * len(labels):
@@ -86,7 +111,9 @@ def _data(source: str, kind: str, folder: Path) -> tuple[str, list[str]]:
         said.append(
             f"missing: rows. {len(rows)} are too few to hold some out; {_FEW_ROWS} or more are needed for a result"
         )
-    if "worked" not in columns:
+    if "worked" not in columns and kind == "jsonl" and all("####" in str(row[columns["answer"]]) for row in rows):
+        said.append(f"the answers stand behind worked solutions and ####: gsm8k:{place} teaches the way to them")
+    elif "worked" not in columns:
         said.append("missing: worked solutions. Gold answers teach; a column 'worked' would teach the way to them")
     options = "&".join(f"{role}={name}" for role, name in columns.items() if role != name)
     return f"{kind}:{_relative(place, folder)}" + (f"?{options}" if options else ""), said
@@ -103,6 +130,10 @@ def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
     if spec.audit.panel is None:
         said.append(
             "missing: a panel (audit=AuditHints(panel=...)). The audit tries random and constant answers instead"
+        )
+    if isinstance(spec.data_set, TableTasks) and any(map(hides_choices, spec.data_set.splits["train"])):
+        said.append(
+            "missing: the choices. Answers name one of the row's choices, and the questions do not show them: write them in"
         )
     if spec.presentation.view is None:
         said.append("missing: a view (presentation=Presentation(view=...)). The report shows transcripts only")
@@ -134,6 +165,4 @@ def _beside(name: str, folder: Path) -> str:
 def _from_here(name: str, folder: Path) -> str:
     """The name of a data set relative to the recipe, as it is loaded from here."""
     kind, _, place = name.partition(":")
-    if kind not in ("jsonl", "csv") or Path(place).is_absolute():
-        return name
     return f"{kind}:{folder / place}"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradus.stats import format_number
+from gradus.stats import format_money, format_number, format_signed
 
 _MET = {True: Text("met", "green"), False: Text("missed", "red"), None: Text("not measured", "dim")}
 
@@ -54,7 +54,7 @@ def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
     value, bound = promise["value"], promise["figure"].rpartition(" ")[2]
     if bound in ("low", "high") and promise["threshold"] == 0:
         advice.append(
-            f"{promise['text']}: the interval reaches past 0 ({value:+.3f}); more tasks (eval.episodes) make it narrower, more "
+            f"{promise['text']}: the interval reaches past 0 ({format_signed(value)}); more tasks (eval.episodes) make it narrower, more "
             "seeds (--seeds) say whether the gain stays, a longer run (grpo.max_steps) makes it larger"
         )
     elif promise["figure"].startswith("sft"):
@@ -83,7 +83,7 @@ def show_costs(console: Console, costs: Sequence[Mapping[str, Any]]) -> None:
             f"{row['seconds']:.0f} s",
             f"{row['episodes']:,}" if row.get("episodes") else "",
             f"{tokens:,}" if tokens else "",
-            "" if money is None else f"${money:.2f}",
+            "" if money is None else format_money(money),
         )
     table.add_row("all", f"{sum(row['seconds'] for row in costs):.0f} s", style="bold")
     console.print(table)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradus.core import Episode, Grader, Policy
-from gradus.stats import format_number
+from gradus.stats import format_money, format_number
 
 if TYPE_CHECKING:
     from gradus.policies.remote.client import RemoteUsage
@@ -43,7 +43,9 @@ class TeachSummary:
     def sentence(self, path: Path) -> str:
         """One line for a person."""
         tokens = self.prompt_tokens + self.completion_tokens
-        money = (f", {tokens:,} tokens" if tokens else "") + ("" if self.cost is None else f", ${self.cost:.2f}")
+        money = (f", {tokens:,} tokens" if tokens else "") + (
+            "" if self.cost is None else f", {format_money(self.cost)}"
+        )
         money += f"; spent now, failed calls too: {self.spent}" if self.spent else ""
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         count = f"{self.episodes}" if self.stored == self.episodes else f"{self.episodes} of the {self.stored}"
@@ -109,5 +111,5 @@ def spent(policy: Policy) -> str:
     if usage is None:
         return ""
     unknown = f" and {usage.unmetered} replies without a count" if usage.unmetered else ""
-    dollars = "" if usage.cost is None else f", ${usage.cost:.4f}"
+    dollars = "" if usage.cost is None else f", {format_money(usage.cost)}"
     return f"{usage.prompt_tokens + usage.completion_tokens:,} tokens{unknown}{dollars}"

@@ -16,6 +16,7 @@ from gradus.core import ConfigError
 from gradus.planning.hardware import Hardware
 from gradus.planning.memory import cache_bytes, memory_forecast, rows_at_once, trained_parameters, weight_bytes
 from gradus.planning.shapes import Lengths, ModelShape
+from gradus.stats import format_money
 from gradus.training.config import GrpoConfig
 
 GIB = 2**30
@@ -175,5 +176,5 @@ def as_rows(plan: Plan) -> list[tuple[str, str]]:
     rows += [(f"a step: {name}", f"{value:.1f} s") for name, value in plan.seconds.items()]
     others = "audit, teaching, SFT and evaluation come on top"
     rows.append((f"GRPO, {plan.steps} steps", f"{time_text(plan.hours)}; {others}"))
-    rows.append(("cost", "no price given" if plan.cost is None else f"${plan.cost:.2f}"))
+    rows.append(("cost", "no price given" if plan.cost is None else format_money(plan.cost)))
     return rows

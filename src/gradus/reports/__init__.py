@@ -8,7 +8,7 @@ from gradus.reports.page_data import page_context
 from gradus.reports.pictures import audit_figure, curves_figure, run_figures, scores_figure
 from gradus.reports.show import show_episode
 from gradus.reports.tables import all_tables, show_results, summary_table
-from gradus.reports.verdict import Claim, Verdict, verdict_on
+from gradus.reports.verdict import Claim, Verdict, named, verdict_on
 
 __all__ = [
     "Change",
@@ -23,6 +23,7 @@ __all__ = [
     "curves_figure",
     "environment_words",
     "members_of",
+    "named",
     "page_context",
     "prepare_report",
     "render_report",

@@ -10,6 +10,7 @@ from typing import Any
 Json = Mapping[str, Any]
 _DOTS = "; dots are validation"
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
+_FULL = 8  # curves of that length over each other whose points are all drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +165,16 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
     for title in titles[0] if titles else ():
         if all(title in each for each in titles):
             chosen = {name: next(curve for curve in curves if curve.title == title) for name, curves in runs.items()}
-            series = [replace(curve.series[0], name=name) for name, curve in chosen.items()]
+            series = _fewer([replace(curve.series[0], name=name) for name, curve in chosen.items()])
             first = next(iter(chosen.values()))
             charts.append(replace(first, note=first.note.removesuffix(_DOTS), series=series, marks=()))
     return [replace(each, top=_top(each)) if each.top is not None else each for each in charts]
+
+
+def _fewer(lines: Sequence[Series]) -> list[Series]:
+    """Every n-th point of many lines: a chart of 60 runs is no larger than one of eight."""
+    stride = max(1, -(-sum(len(each.x) for each in lines) // (_FULL * LONGEST)))
+    return [replace(each, x=each.x[::stride], y=each.y[::stride], smooth=each.smooth[::stride]) for each in lines]
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:

@@ -15,7 +15,7 @@ from gradus.reports.run_files import RunRecord
 from gradus.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
 from gradus.reports.terms import actions_used, explanations
 from gradus.reports.verdict import verdict_on, verdict_on_each
-from gradus.stats import format_interval
+from gradus.stats import format_interval, format_money
 
 Json = dict[str, Any]
 ALERT = ("rule", "name", "severity", "evidence", "remedy", "step", "action")
@@ -243,7 +243,7 @@ def _costs(costs: Json | None) -> list[Json]:
             "time": format_seconds(each.get("seconds")),
             "share": (each.get("seconds") or 0.0) / whole if whole else None,
             "tokens": _tokens(each),
-            "money": "–" if each.get("cost") is None else f"${each['cost']:.2f}",
+            "money": "–" if each.get("cost") is None else format_money(each["cost"]),
         }
         for each in listed
     ]
@@ -260,7 +260,7 @@ def _tokens(stage: Json) -> str:
 
 def _money(stages: Sequence[Json]) -> str:
     spent = [each["cost"] for each in stages if each.get("cost") is not None]
-    return f"${sum(spent):.2f}" if spent else "–"
+    return format_money(sum(spent)) if spent else "–"
 
 
 def format_seconds(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from gradus.reports.results import (
@@ -16,7 +17,7 @@ from gradus.reports.results import (
     measures_of,
     ranked,
 )
-from gradus.reports.verdict import STUDENTS, state_of
+from gradus.reports.verdict import STUDENTS, counts_of, state_of
 from gradus.stats import format_number, format_p, format_signed
 
 Json = dict[str, Any]
@@ -69,7 +70,7 @@ def episode_counts(results: Mapping[str, Any], condition: str) -> str:
     counts = (results.get("tasks") or {}).get(condition)
     if counts is None:
         return str(results["conditions"][condition].get("episodes", "?"))
-    return ", ".join(f"{name} {count}" for name, count in counts["runs"].items())
+    return counts_of(counts["runs"])
 
 
 def _score_chart(results: Json, conditions: Mapping[str, Any], condition: str, measure: str) -> Json:
@@ -234,7 +235,8 @@ def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = Tr
     """A figure with its interval under it; a difference is marked if its interval leaves out 0."""
     if value is None:
         return Cell(text="–")
-    write = format_signed if signed else format_number
+    known = [each for each in (value.mean, value.low, value.high) if bounds and each is not None]
+    write = partial(format_signed if signed else format_number, beside=max(map(abs, known), default=0.0))
     note = ""
     if bounds and value.low is not None and value.high is not None:
         note = f"{write(value.low)} to {write(value.high)}"

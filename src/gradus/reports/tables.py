@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
 _NARROW = 60
+_MOST_CLAIMS = 12
 MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
 
 
@@ -80,21 +81,31 @@ def condition_table(results: Mapping[str, Any], condition: str, grader: str | No
         min_width=None if measures else _NARROW,  # the title would fold at the width of the names alone
     )
     table.add_column("policy", overflow="fold")
-    for measure in measures:
-        table.add_column(_label(results, measure), justify="right", overflow="fold")
+    rows: dict[str, list[str]] = {}
     for policy in reversed(ranked(conditions, condition)):
         figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for measure in measures]
-        cells = [Text(format_interval(each, digits=2)) for each in figures]
-        table.add_row(Text(policy), *cells, style="bold" if is_own(policy) else None)
+        rows[policy] = [format_interval(each, digits=2) for each in figures]
+    widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
+    whole = sum(widths) <= _NARROW  # a long name is broken, not an interval
+    for measure in measures:
+        table.add_column(_label(results, measure), justify="right", overflow="fold", no_wrap=whole)
+    for policy, cells in rows.items():
+        table.add_row(Text(policy), *map(Text, cells), style="bold" if is_own(policy) else None)
     return table
 
 
 def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:
-    """The differences that the verdict speaks of, as lines: the student against the others, or each against the next."""
+    """The differences that the verdict speaks of, as lines: the student against the others, or each against the next.
+
+    Of many differences, those alone that are told apart.
+    """
     from rich.text import Text
 
     claims = verdict_on(results).claims.get(condition, ())
-    return Text("\n".join(claim.text for claim in claims)) if claims else None
+    lines = [claim.text for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
+    if left := len(claims) - len(lines):
+        lines.append(f"{left} others are not told apart; the report has each")
+    return Text("\n".join(lines)) if lines else None
 
 
 def _label(results: Mapping[str, Any], measure: str) -> str:

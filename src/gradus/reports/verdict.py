@@ -35,6 +35,8 @@ HEADLINES = {  # by what is shown of the reward and of the true reward
     ("refuted", "none"): "GRPO made the student worse",
 }
 OPEN = "GRPO is not proven to have changed the student"
+_FEW = 20  # tasks
+_MOST_NAMES = 6
 VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
 
 
@@ -71,7 +73,7 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     if single := results.get("one_checkpoint"):
         cautions.append(_single(single))
     if of_runs := results.get("quick_runs"):
-        cautions.append(f"At toy size, so that its figures prove nothing: {', '.join(of_runs)}.")
+        cautions.append(f"At toy size, so that its figures prove nothing: {named(of_runs)}.")
     if tasks := results.get("tasks"):
         cautions.append(_unlike(tasks))
     pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
@@ -83,6 +85,24 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     return Verdict(
         headline=headline, claims={name: listed for name, listed in claims.items() if listed}, cautions=cautions
     )
+
+
+def named(names: Sequence[str]) -> str:
+    """``a, b and c``; of many names the first three and how many more.
+
+    >>> named(["a"]), named("abc"), named("abcdefg")
+    ('a', 'a, b and c', 'a, b, c and 4 more')
+    """
+    if len(names) > _MOST_NAMES:
+        return f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def counts_of(runs: Mapping[str, int]) -> str:
+    """``a 80, b 100``; of many runs the smallest and the largest."""
+    if len(runs) > _MOST_NAMES:
+        return f"{min(runs.values())} to {max(runs.values())} in {len(runs)} runs"
+    return ", ".join(f"{name} {count}" for name, count in runs.items())
 
 
 def verdict_on_each(results: Mapping[str, Json | None]) -> Verdict:
@@ -110,10 +130,7 @@ def _reach(results: Json) -> str:
 
 def _unlike(tasks: Mapping[str, Json]) -> str:
     """Over which tasks runs are compared that were not evaluated on the same ones."""
-    told = [
-        f"{condition} {counts['shared']} ({', '.join(f'{name} {count}' for name, count in counts['runs'].items())})"
-        for condition, counts in tasks.items()
-    ]
+    told = [f"{condition} {counts['shared']} ({counts_of(counts['runs'])})" for condition, counts in tasks.items()]
     return f"Differences are over the tasks that all runs have, means over each run's own: {'; '.join(told)}."
 
 
@@ -125,7 +142,7 @@ def _single(names: Sequence[str]) -> str:
             "checkpoint, and says little of its settings."
         )
     return (
-        f"{', '.join(names[:-1])} and {names[-1]} are one checkpoint each: their own training seeds are not taken into account. "
+        f"{named(names)} are one checkpoint each: their own training seeds are not taken into account. "
         "Differences hold for these checkpoints, and say little of their settings."
     )
 
@@ -150,7 +167,10 @@ def _student_headline(results: Json, condition: str) -> str | None:
     if true is not None:
         amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
     states = (state_of(reward), state_of(true) if true is not None else "none")
-    return f"{HEADLINES.get(states, OPEN).format(aim=aim)}: {amount}."
+    headline = HEADLINES.get(states, OPEN).format(aim=aim)
+    if _is_little(reward) and headline != OPEN:
+        headline += f", as far as {_seen(reward, one_seed=len(results.get('seeds') or ()) < 2)} tell"
+    return f"{headline}: {amount}."
 
 
 def _change(results: Json, condition: str, pair: Difference, measure: str) -> str:
@@ -187,8 +207,24 @@ def _ranking_headline(results: Json, condition: str) -> str:
     gap = lead.figures.get("reward") if lead else None
     if gap is None:
         return f"{text}; {known[-2]} follows."
-    proven = "proven" if state_of(gap) == "shown" else "not proven"
-    return f"{text}. Its lead over {known[-2]}, {format_interval(gap, signed=True)}, is {proven}."
+    seen = _seen(gap, one_seed=bool(results.get("one_checkpoint")))
+    if state_of(gap) != "shown":
+        proven = "is not proven"
+    elif _is_little(gap):
+        proven = f"is above 0 on {seen}, which are too few to prove it"
+    else:
+        proven = f"is proven on {seen}" if seen else "is proven"
+    return f"{text}. Its lead over {known[-2]}, {format_interval(gap, signed=True)}, {proven}."
+
+
+def _is_little(difference: Figure) -> bool:
+    """Whether so few tasks were seen that an interval without 0 is a hint and no proof."""
+    return difference.n is not None and difference.n < _FEW
+
+
+def _seen(difference: Figure, *, one_seed: bool) -> str:
+    """``8 tasks and one training seed``: what a difference was seen on; empty if that was not stored."""
+    return "" if difference.n is None else f"{difference.n} tasks" + (" and one training seed" if one_seed else "")
 
 
 def _claims(results: Json, condition: str) -> list[Claim]:

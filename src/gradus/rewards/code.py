@@ -64,7 +64,8 @@ def code_tests(seconds: float = 10.0, unsafe: bool = False, workers: int = 2) ->
 
 
 def find_code(text: str) -> str:
-    """The last block marked as Python outside the reasoning, else the last unmarked one with a statement; the whole text without any.
+    """The last block marked as Python outside the reasoning, else the last unmarked one with a statement; without any what stands in the last
+    ``<answer>`` tags, or the whole text.
 
     >>> find_code("Like this: ```python\\nprint(1)\\n```\\nIt prints:\\n```\\n1\\n```")
     'print(1)\\n'
@@ -74,7 +75,9 @@ def find_code(text: str) -> str:
     marked = [code for info, code in blocks if _PYTHON.match(info)]
     unmarked = [code for info, code in blocks if not info]
     likely = [code for code in unmarked if _STATEMENT.search(code)]  # what a program printed is unmarked too
-    return next(iter([*marked[-1:], *likely[-1:], *unmarked[-1:]]), visible)
+    _, opened, rest = visible.rpartition("<answer>")
+    inside, closed, _ = rest.partition("</answer>")
+    return next(iter([*marked[-1:], *likely[-1:], *unmarked[-1:]]), inside.strip() if opened and closed else visible)
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 MINUS = "\N{MINUS SIGN}"
 MISSING = "–"
+_ROUNDING = 1e-12  # what is nearer to 0 was left over by sums of larger numbers
 
 
-def format_number(value: float | None, digits: int = 3) -> str:
-    """``0.463``, with a true minus; a dash if there is none."""
+def format_number(value: float | None, digits: int = 3, *, beside: float = 0.0) -> str:
+    """``0.463``, with a true minus; a dash if there is none.
+
+    A number that ``digits`` decimals would leave fewer than two figures of has ``digits`` figures: ``0.00123``, ``1.2e-05``.
+    ``beside``: the largest number that it is read with, which is then as small.
+
+    >>> format_number(0.0005), format_number(0.0005, beside=0.2)
+    ('0.0005', '0.001')
+    """
     if value is None:
         return MISSING
-    text = f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if _ROUNDING <= max(abs(value), abs(beside)) < 10 ** (1 - digits):
+        text = f"{value if abs(value) >= _ROUNDING else 0:.{digits}g}"
+    else:
+        text = f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
     if float(text.replace(",", "")) == 0:
         text = text.lstrip("-")
-    return text.replace("-", MINUS)
+    return f"{MINUS}{text[1:]}" if text.startswith("-") else text
 
 
-def format_signed(value: float | None, digits: int = 3) -> str:
+def format_signed(value: float | None, digits: int = 3, *, beside: float = 0.0) -> str:
     """``+0.043``: for differences."""
-    text = format_number(value, digits)
-    return f"+{text}" if value is not None and value > 0 and float(f"{value:.{digits}f}") != 0 else text
+    text = format_number(value, digits, beside=beside)
+    return f"+{text}" if value is not None and value > 0 and float(text.replace(",", "")) != 0 else text
 
 
 def format_interval(interval: Any, *, signed: bool = False, digits: int = 3) -> str:
@@ -31,11 +43,15 @@ def format_interval(interval: Any, *, signed: bool = False, digits: int = 3) -> 
     ``interval`` has ``mean``, ``low`` and ``high``, as attributes or as keys; None is a dash.
     """
     mean, low, high = (_part(interval, name) for name in ("mean", "low", "high"))
-    write = format_signed if signed else format_number
-    text = write(mean, digits)
     if mean is None or low is None or high is None:
-        return text
-    return f"{text} [{write(low, digits)},\N{NO-BREAK SPACE}{write(high, digits)}]"
+        return format_signed(mean, digits) if signed else format_number(mean, digits)
+    write = partial(format_signed if signed else format_number, digits=digits, beside=max(map(abs, (mean, low, high))))
+    return f"{write(mean)} [{write(low)},\N{NO-BREAK SPACE}{write(high)}]"
+
+
+def format_money(value: float) -> str:
+    """US dollars: ``$3.20``; of less than ten cents two figures, ``$0.0042``."""
+    return f"${value:,.2f}" if abs(value) >= 0.1 else f"${format_number(value, 2)}"
 
 
 def format_p(value: float | None) -> str:

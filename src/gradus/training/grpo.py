@@ -13,6 +13,7 @@ from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rewards import RewardSchedule
+from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import OVERLONG, credit_groups, penalize_length
 from gradus.training.data.sequences import TrainingSample
@@ -330,7 +331,7 @@ class GrpoLoop:
             self.book.save_best(step)
             for record in records:
                 record["best"] = True
-            screen.note(f"best so far at step {step}: validation reward {reward:.4f}")
+            screen.note(f"best so far at step {step}: validation reward {format_number(reward, 4)}")
         if self.config.validation_condition is not None:
             records += self._validated(self.spec.tasks(self.config.validation_condition), step)
         for record in records:

@@ -16,7 +16,7 @@ from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.rates import Probe, Rate, shown
 from gradus.audit.text.rewritings import EQUIVALENT
-from gradus.stats import Interval, Proportion, format_interval, holm, mean_interval, wilson
+from gradus.stats import Interval, Proportion, format_interval, format_number, holm, mean_interval, wilson
 
 EXPLOITABLE = (
     "sanity",
@@ -91,7 +91,7 @@ def _sanity(asked: Probes) -> Check:
         if outside:
             problems.append(f"rewards leave the declared range [{low:g}, {high:g}]")
     top = max((base.gold for base in asked.bases.values()), default=0.0)
-    earned = "the full reward" if asked.span > 0 else f"{top:.3f}, no more than other answers,"
+    earned = "the full reward" if asked.span > 0 else f"{format_number(top)}, no more than other answers,"
     evidence = "; ".join(problems) or f"gold earns {earned} on {n} tasks" + (
         "" if asked.subject.remote else "; the same answer earns the same in another order"
     )
@@ -276,7 +276,7 @@ def _judge(asked: Probes) -> Check:
         "dollars": dollars,
         "errors": [{**shown(each), "error": each.error} for each in asked.errors[:5]],
     }
-    told = [f"{asked.answers:,} answers for {dollars:.2f} US dollars"]
+    told = [f"{asked.answers:,} answers for {format_number(dollars, 2)} US dollars"]
     status: Status = "pass"
     if spread.mean is None:
         status = "unresolved"

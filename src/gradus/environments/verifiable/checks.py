@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradus.environments.verifiable.items import Item, TableTasks
+from gradus.environments.verifiable.items import Item, TableTasks, plain
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
+
+_CHOICES = ("choices", "options", "endings")
+_MARKS = ("<answer>", "boxed", "####")
+_LETTERS = ("A", "B", "C", "D", "E")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +32,13 @@ def check_tasks(
     prompt_limit: int | None = None,
     measure: Callable[[str, str], int] | None = None,
     answered: bool = True,
+    marked: bool = False,
 ) -> list[DataProblem]:
     """All problems of a data set; an empty list means that there is none.
 
     ``measure(system_prompt, question)`` gives a prompt's length in tokens, words if it is not given; prompts longer than
-    ``prompt_limit`` are errors. ``answered``: whether every row needs an answer; reward functions may need none.
+    ``prompt_limit`` are errors. ``answered``: whether every row needs an answer; reward functions may need none. ``marked``: whether
+    only what a prompt asks for tells the model to mark its answer, as ``correctness`` needs it.
     """
     everything = {split: tasks.splits[split] for split in ("train", "in-distribution", "held-out")}
     items = list({id(item): item for rows in everything.values() for item in rows}.values())
@@ -62,6 +68,18 @@ def check_tasks(
             _overlong(tasks, items, prompt_limit, measure),
             f"rows with a prompt of more than {prompt_limit} tokens",
         ),
+        _problem(
+            "choices",
+            "error",
+            [item for item in items if hides_choices(item)],
+            "questions that do not show the choices of which the answer is one",
+        ),
+        _problem(
+            "marks",
+            "warning",
+            [item for item in items if marked and not _asks_for_marks(tasks, item)],
+            "rows whose prompt does not ask to mark the answer (<answer> tags, \\boxed or ####), and only marked answers are right",
+        ),
         *_repeats(items),
         _problem("overlap", "error", _overlap(tasks), "questions that are held out and trained on as well"),
     ]
@@ -83,6 +101,25 @@ def _gold_scores(item: Item) -> bool:
     gold = gold_answer(item.answer)
     read = read_answer(in_format("known", gold)).text
     return not gold or (read is not None and same_answer(read, gold))
+
+
+def _asks_for_marks(tasks: TableTasks, item: Item) -> bool:
+    prompt = (tasks.system_prompt if item.system is None else item.system) + item.question
+    return any(mark in prompt for mark in _MARKS)
+
+
+def hides_choices(item: Item) -> bool:
+    """Whether the answer is the place or the letter of one of the row's choices, and the question does not show them.
+
+    Choices are a list in a column of a usual name (in ARC's form it holds ``text``), or columns that have letters as names.
+    """
+    columns, gold = item.columns, gold_answer(item.answer)
+    listed = next((columns[name] for name in _CHOICES if name in columns), None)
+    listed = plain(listed.get("text") if isinstance(listed, Mapping) else listed)
+    texts = [str(each) for each in listed] if isinstance(listed, list) else []
+    if not texts and gold in _LETTERS:
+        texts = [str(columns[each]) for each in _LETTERS if each in columns]
+    return len(texts) > 1 and gold not in texts and not all(text.strip() in item.question for text in texts)
 
 
 def _is_python(item: Item) -> bool:

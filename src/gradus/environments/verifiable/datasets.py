@@ -15,6 +15,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -26,14 +27,19 @@ from gradus.environments.verifiable.items import (
     Item,
     TableTasks,
     cell_text,
+    is_chat,
+    named_rows,
     plain,
     read_gold,
     row_item,
     share_of,
 )
+from gradus.environments.verifiable.telling import told
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
+_DELIMITERS = ",;\t|"  # spreadsheets of many countries write semicolons; the first one if nothing tells them apart
+_LOOKED_AT = 50  # rows
 _LONGEST_CELL = 2**31 - 1  # characters; Python's own limit is 131,072
 
 
@@ -84,7 +90,7 @@ def read_tasks(source: DataSource) -> TableTasks:
     name = source.name
     if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":
         source = replace(source, question="prompt")  # as TRL calls it
-    items = [_item(source, row, number) for number, row in enumerate(train, 1)]
+    items = [_item(source, row, number) for number, row in enumerate(told(train, f"rows of {source.place} read"), 1)]
     held_out = None if test is None else [_item(source, row, number) for number, row in enumerate(test, 1)]
     return split_items(name, items, held_out, system_prompt=_system_prompt(source))
 
@@ -113,7 +119,7 @@ def split_items(
 def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:
     """About a tenth of the items, and the rest."""
     parts: tuple[list[Item], list[Item]] = [], []
-    for item in items:
+    for item in told(items, "rows told apart by what they ask"):
         parts[share_of(key + item.question) >= _TENTH].append(item)
     return parts
 
@@ -145,9 +151,12 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
     if source.kind == "gsm8k" and source.worked is None:
         solution, mark, _ = answer.rpartition("####")
         worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
+    asked = row[source.question]
+    if source.question == source.answer and is_chat(asked):
+        asked = asked[:-1]  # the last message is the answer
     return row_item(
         f"{source.place} row {number}",
-        row[source.question],
+        asked,
         answer=answer,
         worked=worked or None,
         columns={**row, "answer": own},
@@ -180,9 +189,10 @@ def _from_hub(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping
         dataset: Any = load_dataset(source.place, "main")
     except Exception as error:
         raise ConfigError(f"{source.place} is no file, and the hub gave no data set of that name: {error}") from error
-    return [dict(row) for row in dataset["train"]], [
-        dict(row) for row in dataset["test"]
-    ] if "test" in dataset else None
+    train, test = (named_rows(dataset[each], source.answer) if each in dataset else None for each in ("train", "test"))
+    if train is None:
+        raise ConfigError(f"{source.place} has no split called train; it has {', '.join(dataset)}")
+    return train, test
 
 
 def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
@@ -195,14 +205,31 @@ def read_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
     return rows
 
 
+def _delimiter(text: str) -> str:
+    """What stands between cells: that by which most of the first rows have as many cells as the header, two at least."""
+
+    def shape(between: str) -> tuple[int, int]:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=between)
+        try:
+            width, *widths = [len(row) for row in islice(rows, _LOOKED_AT) if row] or [0]
+        except csv.Error:
+            return 0, 0
+        return (widths.count(width), width) if width > 1 else (0, 0)
+
+    return max(_DELIMITERS, key=shape)
+
+
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
     text = read_text(path).removeprefix("\ufeff")
-    header = text.partition("\n")[0]
-    between = next((each for each in ",;\t" if each in header), ",")  # spreadsheets of many countries write semicolons
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     try:
         names = reader.fieldnames or ()
+        if len(names) == 1:
+            raise StorageError(
+                f"{path} has one column, {names[0]!r}; expected two or more with a comma, a semicolon, a tab or | between the cells, as "
+                "in question,answer"
+            )
         if twice := next((name for name in names if name and names.count(name) > 1), None):
             raise StorageError(f"{path} has two columns called {twice!r}; give each a name of its own")
         for row in reader:

@@ -11,9 +11,10 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, plain, read_gold, row_item
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, named_rows, plain, read_gold, row_item
 from gradus.environments.verifiable.policies import Writer, make_policies
 from gradus.environments.verifiable.spec import one_turn_spec, table_spec, text_vocabulary
+from gradus.environments.verifiable.telling import told
 from gradus.rewards import (
     RewardFunction,
     Rewards,
@@ -185,7 +186,7 @@ def answered_rows(rows: Any) -> EnvironmentSpec | None:
 
 
 def _items(rows: Any) -> list[Item]:
-    return [_item(row, number) for number, row in enumerate(list_rows(rows), 1)]
+    return [_item(row, number) for number, row in enumerate(told(list_rows(rows), "rows read"), 1)]
 
 
 def _item(row: Mapping[str, Any], number: int) -> Item:
@@ -209,7 +210,7 @@ def list_rows(data: Any) -> list[Mapping[str, Any]]:
         rows = data.to_dict("records")
         _whole_answers(rows)
     listed = hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, str | Mapping)
-    rows = list(rows) if listed or isinstance(rows, Iterator) else []
+    rows = named_rows(rows, "answer") if listed or isinstance(rows, Iterator) else []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         splits = (
             [key for key, each in data.items() if hasattr(each, "column_names")] if isinstance(data, Mapping) else []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradus.core import ConfigError, child_rng, child_seed
+from gradus.core.verbosity import quiet
+from gradus.environments.verifiable.telling import told
 
 SYSTEM_PROMPT = (
     "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
@@ -101,6 +104,21 @@ def plain(cell: Any) -> Any:
         return [plain(each) for each in cell]
     missing = (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
     return None if missing else cell
+
+
+def named_rows(table: Any, column: str) -> list[Mapping[str, Any]]:
+    """The rows of a table; classes of the library datasets in ``column`` as their names, which is said on standard error."""
+    rows: list[Mapping[str, Any]] = list(told(table, "rows taken from the table"))
+    classes: Any = (getattr(table, "features", None) or {}).get(column)
+    if type(classes).__name__ != "ClassLabel":
+        return rows
+    if not quiet():
+        print(f"{column}: classes are taken by their names: {', '.join(classes.names)}", file=sys.stderr)
+    return [{**row, column: classes.names[row[column]] if _is_class(row[column]) else None} for row in rows]
+
+
+def _is_class(cell: Any) -> bool:
+    return cell is not None and cell >= 0  # the library has -1 for a row without a class
 
 
 def read_gold(cell: Any) -> tuple[str, Any]:

@@ -33,6 +33,7 @@ from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource
 from gradus.environments.verifiable.policies import Writer, in_format, make_policies
 from gradus.rewards import gold_answer
+from gradus.stats import format_number
 
 _CONDITIONS = {
     "in-distribution": "drawn as the training tasks are",
@@ -193,10 +194,7 @@ def _view(episode: Episode) -> EpisodeView:
     turn = episode.turns[0] if episode.turns else None
     outcome = episode.outcome
     reward = episode.reward
-    rows = [
-        [name, "–" if value is None else f"{value:.2f}"]
-        for name, value in (reward.components if reward else {}).items()
-    ]
+    rows = [[name, format_number(value, 2)] for name, value in (reward.components if reward else {}).items()]
     score = outcome.get("correct")
     right = {None: "not answered", 0.0: "wrong", 1.0: "right"}.get(score, f"{score} of 1")
     return EpisodeView(

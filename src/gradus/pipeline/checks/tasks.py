@@ -12,6 +12,7 @@ from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, ski
 from gradus.rollouts import roll_out
 from gradus.rollouts.received import checked_prompt, received
 from gradus.rollouts.rollout import make_environment, start_of, unequal_starts
+from gradus.stats import format_number
 
 _FEW = 8  # tasks of each condition that gold answers
 
@@ -68,7 +69,8 @@ def data(subject: Subject) -> list[Finding]:
         return [passed("tasks are made from seeds, there is no data set")]
     measure, limit = _measure(subject)
     answered = subject.spec.audit.gold is not None
-    faults = check_tasks(tasks, prompt_limit=limit, measure=measure, answered=answered)
+    marked = subject.trained and not subject.recipe.teach.enabled and "correct" in subject.grader.weights
+    faults = check_tasks(tasks, prompt_limit=limit, measure=measure, answered=answered, marked=marked)
     if not faults:
         return [passed("no fault found in the questions and answers")]
     kinds: dict[str, Callable[[str, str], Finding]] = {"error": failed, "warning": warned}
@@ -84,6 +86,8 @@ _REMEDIES = {
     "gold answers": "write the answers as plain values, or grade them with a reward function of your own",
     "structured answers": "write them as texts, or read them in a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
+    "choices": "write the choices into the question, with the letters or numbers that the answers use",
+    "marks": "ask for <answer> tags in the system prompt, or reward bare answers by a function of your own",
     "duplicates": "remove the repeats, or they are trained on more often than the others",
     "contradictions": "decide which answer is right and remove the other rows",
     "overlap": "remove these questions from the training file, or what is held out proves nothing",
@@ -129,8 +133,17 @@ def gold(subject: Subject) -> list[Finding]:
     if earned is None:
         return [failed("no gold episode has a reward", _TRY)]
     if nothing is not None and earned <= nothing:
-        return [failed(f"gold gets a reward of {earned:.3f} and an empty answer {nothing:.3f} on the same tasks", _TRY)]
-    return [passed(f"{len(episodes)} gold episodes are right, their reward is {earned:.3f} (no range is declared)")]
+        return [
+            failed(
+                f"gold gets a reward of {format_number(earned)} and an empty answer {format_number(nothing)} on the same tasks",
+                _TRY,
+            )
+        ]
+    return [
+        passed(
+            f"{len(episodes)} gold episodes are right, their reward is {format_number(earned)} (no range is declared)"
+        )
+    ]
 
 
 _TRY = "find out why with gradus rewards try; a grader that refuses right answers teaches wrong ones"

@@ -18,12 +18,17 @@ function build(node, attributes, children) {
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
+// Three figures of what three decimals would show as 0.000, in the form of the tables: 0.00123, 1.2e-05.
+function small(size, figures) {
+  const short = Number(size.toPrecision(figures));
+  return short < 1e-4 ? short.toExponential().replace(/-(\d)$/, "-0$1") : String(short);
+}
+
 function write(value, digits = null, signed = false) {
   if (!known(value)) return "–";
   const size = Math.abs(value);
-  const places = digits ?? (size >= 1000 || value === Math.trunc(value) ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : size >= 0.01 ? 3 : 5);
-  let text = size >= 1000 ? Math.round(size).toLocaleString("en-GB") : size.toFixed(places);
-  if (Number(text) === 0 && size > 0 && digits === null) text = size.toExponential(1);
+  const places = digits ?? (size >= 1000 || value === Math.trunc(value) ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 3);
+  const text = size >= 1000 ? Math.round(size).toLocaleString("en-GB") : places && size >= 1e-12 && size < 10 ** (1 - places) ? small(size, places) : size.toFixed(places);
   const negative = value < 0 && Number(text) !== 0;
   return (negative ? "−" : signed && value > 0 ? "+" : "") + text;
 }

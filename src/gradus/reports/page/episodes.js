@@ -271,7 +271,7 @@ function tokens(list) {
   return html("div", { class: "tokens", role: "img", "aria-label": `Probabilities of the tokens: ${list.map(([text, logprob]) => `${text.trim()} ${Math.exp(logprob).toFixed(2)}`).join(", ")}` },
     list.map(([text, logprob]) => {
       const chance = Math.exp(logprob);
-      const token = html("span", { class: "token", title: `${text} · probability ${chance.toFixed(4)} · ${logprob.toFixed(3)} nats` }, html("span", {}, text.replaceAll("\n", "⏎") || "∅"), numbers ? html("small", {}, chance >= 0.995 ? "1" : chance < 0.005 ? "<.01" : chance.toFixed(2).replace(/^0/, "")) : null);
+      const token = html("span", { class: "token", title: `${text} · probability ${write(chance, 4)} · ${write(logprob, 3)} nats` }, html("span", {}, text.replaceAll("\n", "⏎") || "∅"), numbers ? html("small", {}, chance >= 0.995 ? "1" : chance < 0.005 ? "<.01" : chance.toFixed(2).replace(/^0/, "")) : null);
       token.style.setProperty("--surprise", clamp(-logprob / 4, 0, 1).toFixed(3));
       return token;
     }));

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gradus.core.terminal import Terminal
 from gradus.core.verbosity import quiet, verbose
+from gradus.stats import format_number
 
 FIGURES = {  # of GRPO: label -> metric
     "reward": "reward_mean",
@@ -159,9 +160,7 @@ def _get(record: Mapping[str, Any], key: str) -> float | None:
 def _text(value: float | None) -> str:
     if value is None:
         return "-"
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else format_number(value)
 
 
 def clock_text(seconds: float | None) -> str:
