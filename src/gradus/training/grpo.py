@@ -118,7 +118,7 @@ def train_grpo(
             loop.restore()
         elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
             check_begins_as_stored(loaded, loop.reference)
-        loop.sync_weights(loop.state.step, now=True)
+        loop.begin_sampling()
         started = time.perf_counter()
         watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
         steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
@@ -313,9 +313,21 @@ class GrpoLoop:
         """Let whoever samples have the weights as they are after ``step``; a server has them after every ``sync_every``-th."""
         sync_inference_model(self.inference_model, self.loaded)
         if now or step % self.config.sync_every == 0:
-            self.rollouts.weights_step = step
+            self.rollouts.weights_step = self.state.pushed_step = step
             if self.push_weights is not None:
                 self.push_weights(self.inference_model, step)
+            if self.config.sync_every > 1:
+                self.book.save_pushed(self.state)
+
+    def begin_sampling(self) -> None:
+        """Let whoever samples have its first weights; in a resumed run those that it had, which may be older than the model's."""
+        step, pushed = self.state.step, self.state.pushed_step
+        if pushed is None or pushed == step:
+            self.sync_weights(step, now=True)
+            return
+        with self.book.pushed_weights(pushed):
+            self.sync_weights(pushed, now=True)
+        sync_inference_model(self.inference_model, self.loaded)
 
     def validate(self, screen: Screen) -> None:
         """Roll out the held-out tasks; keep the weights if they are the best so far."""

@@ -140,7 +140,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise StorageError(
-            f"could not read the best weights in {path}: {error}; restore the file, or begin again in another folder"
+            f"could not read the weights in {path}: {error}; restore the file, or begin again in another folder"
         ) from error
     _put_weights(weights, model, path)
 
