@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from gradus.planning.hardware import Hardware
 from gradus.planning.shapes import Lengths, ModelShape
+from gradus.policies.local.bfloat16_support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 from gradus.training.trainer_config import TrainerConfig
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, Task
 from gradus.core.metrics import StepRecord, ValidationRecord
+from gradus.policies.local.bfloat16_support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rewards import RewardSchedule
@@ -20,7 +21,6 @@ from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.distributed.deepspeed import zero_launched
 from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
-from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
@@ -173,7 +173,7 @@ class GrpoLoop:
             grammar=spec.language.grammar,
         )
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
-        self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved, loaded)
+        self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved)
         self.alerts = AlertHandler(monitor, config.on_alert, restore_best=self.restore_best)
         self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
         self.state = GrpoState()
