@@ -75,8 +75,7 @@ class RunBook:
 
     def save(self, name: str) -> None:
         """Write the weights as they are to a model folder of the run."""
-        inference = self.inference_model
-        save_model(self.folder.path / name, inference.model, inference.tokenizer, self.loaded.settings)
+        save_model(self.folder.path / name, self.inference_model)
 
     def save_best(self, step: int) -> None:
         """The weights of ``step`` are the best so far."""
