@@ -334,6 +334,7 @@ class GrpoLoop:
         if not self.config.validation_every:
             return
         screen.phase("validating")
+        self.rollouts.release()  # this process samples now
         step, state = self.state.step, self.state
         records = self._validated(self.splits.validation, step)
         reward = chosen_reward(records, self.config.best_by)
@@ -347,6 +348,8 @@ class GrpoLoop:
             records += self._validated(self.spec.tasks(self.config.validation_condition), step)
         for record in records:
             self.write(record)
+        if self.config.sampler_sleeps:
+            self.sync_weights(step, now=True)
 
     def _validated(self, tasks: Sequence[Task], step: int) -> list[ValidationRecord]:
         return from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
