@@ -32,6 +32,7 @@ from gradus.training.data.sequences import episode_samples
 from gradus.training.engine.forward import score_tokens, tree_attention
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.grpo import train_grpo
+from gradus.training.run.validation import validate
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 
@@ -281,9 +282,16 @@ class Sleeping:
             await self.app(scope, receive, send)
 
 
-def test_a_server_on_the_same_card_sleeps_while_this_process_trains(
-    talker: Path, spec: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_server_on_the_same_card_sleeps_while_this_process_trains_and_validates(
+    talker: Path,
+    spec: EnvironmentSpec,
+    tmp_path: Path,
+    serve: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    validates: bool,
 ) -> None:
+    """It was awake in validations, which sample in this process."""
     loaded = load_model(talker)
     app = make_app(loaded, name="nano", rows=16, access=Access(token=TOKEN, weights=talker.parent))
     colocated, plain = Sleeping(app), {"sampler": "vllm", "correction": "truncate", "max_steps": 2}
@@ -295,11 +303,20 @@ def test_a_server_on_the_same_card_sleeps_while_this_process_trains(
             trained.model.save_pretrained(talker)
             policy.reload()
 
+        def noted(*given: Any, **options: Any) -> Any:
+            awake.append(set(colocated.awake))
+            return validate(*given, **options)
+
+        awake: list[set[str]] = []
+        monkeypatch.setattr("gradus.training.grpo.validate", noted)
+        plain |= {"validation_every": 1, "validation_tasks": 2} if validates else {}
         config = grpo(**plain, sampler_url=f"http://{address}/v1", sampler_sleeps=True)
         train_grpo(str(talker), spec, config, tmp_path / "run", live=False, sampler=policy, push_weights=bring)
     bringing = ["/wake_up weights", "/collective_rpc", "/wake_up kv_cache"]
-    steps_taken = ["/sleep 2", *bringing] * 2  # and what follows, an evaluation, has the card to itself
+    times = 5 if validates else 2  # two steps and three validations
+    steps_taken = ["/sleep 2", *bringing] * times  # and what follows, an evaluation, has the card to itself
     assert colocated.calls == ["/sleep 2", "/wake_up weights kv_cache", *bringing, *steps_taken, "/sleep 2"]
+    assert awake == [set()] * (3 if validates else 0)
     assert all(record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4) for record in steps(tmp_path / "run"))
 
 

@@ -72,7 +72,7 @@ def served(model: str, folder: Path, config: GrpoConfig) -> dict[str, Any]:
     policy = LocalPolicy(load_model(model, device="cpu"), config.sampling, grammar=spec.language.grammar)
 
     def push_weights(loaded: LoadedModel, step: int) -> None:
-        save_model(folder, loaded.model, loaded.tokenizer)
+        save_model(folder, loaded)
         barrier()
         policy.loaded.model.load_state_dict(load_model(folder, device="cpu").model.state_dict())
         barrier()

@@ -13,6 +13,7 @@ from rich.console import Console
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
 
+from gradus import api
 from gradus.core import ConfigError
 from gradus.pipeline.checks.model import probe
 from gradus.pipeline.checks.subject import Subject
@@ -21,7 +22,7 @@ from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
 from gradus.pipeline.stages import RunContext, run_policies
 from gradus.policies.local.export import export_model
-from gradus.policies.local.loading import load_model
+from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.settings import read_settings
 from gradus.policies.local.shelf import ShelvedPolicy
@@ -104,21 +105,33 @@ def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
     assert seen == [("4bit", "cuda:1")] * 3
 
 
-@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
-def test_a_run_is_evaluated_in_the_dtype_of_its_weights(qwen: Path, tmp_path: Path, dtype: str) -> None:
-    """A run of 16 bits on a CPU, or of float32 on a card, was evaluated in what the device prefers."""
-    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=[f"grpo.dtype={dtype}", "grpo.device=cpu"])
+@pytest.mark.parametrize(("dtype", "autocast"), [("auto", False), ("bfloat16", False), ("float32", True)])
+def test_a_run_is_evaluated_and_served_in_its_precision(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, autocast: bool
+) -> None:
+    """A run of 16 bits on a CPU, or of float32 on a card, was evaluated in what the device prefers; chat and serve still did so."""
+    changes = [f"grpo.dtype={dtype}", f"grpo.autocast={str(autocast).lower()}", "grpo.device=cpu"]
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
     folder = tmp_path / "run"
     run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
     shutil.copytree(qwen, folder / "grpo" / "best")
     (folder / "grpo" / "config.json").write_text(recipe.grpo.model_dump_json())
-    wanted = torch.float32 if dtype == "auto" else torch.bfloat16
+    wanted = (torch.bfloat16 if dtype == "bfloat16" else torch.float32, autocast)
     for policy in run_policies(run, ["base", "grpo"]).values():
         assert isinstance(policy, ShelvedPolicy)
-        assert policy.loaded.dtype == wanted
+        assert (policy.loaded.dtype, policy.loaded.autocast) == wanted
     again = make_policy(recipe.spec(), str(folder))
     assert isinstance(again, LocalPolicy)
-    assert again.loaded.dtype == wanted
+    assert (again.loaded.dtype, again.loaded.autocast) == wanted
+    talked: list[LoadedModel] = []
+
+    def talk(loaded: LoadedModel, **options: Any) -> list[dict[str, str]]:
+        talked.append(loaded)
+        return []
+
+    monkeypatch.setattr("gradus.interop.serving.chat.chat_loop", talk)
+    api.chat(folder, ask=lambda: None, show=print)
+    assert (talked[0].dtype, talked[0].autocast) == wanted
 
 
 def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwen: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gc
 import json
 import weakref
+from statistics import fmean
 
 import pytest
 from rich.console import Console
@@ -13,9 +14,11 @@ from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
 from gradus.core.files import write_json
+from gradus.core.stage_files import changed_since
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import do_stages, run_recipe
-from gradus.pipeline.stages import RunContext
+from gradus.pipeline.stages import STAGES, RunContext
+from gradus.rollouts import read_episodes
 
 SMALL = [
     "audit.enabled=false",
@@ -134,6 +137,26 @@ def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_
     assert (run / "sft/best/model.safetensors").stat().st_mtime_ns == sft
     steps = [json.loads(line) for line in (run / "grpo/metrics.jsonl").read_text().splitlines()]
     assert max(record["step"] for record in steps) == 3
+
+
+def test_another_grader_grades_the_teachers_episodes_again_and_rolls_out_none(tmp_path):
+    """They kept the rewards of the grader before, and so did their mean in the costs."""
+
+    def taught(grader, *, redo):
+        context = RunContext(recipe(f"grader={grader}"), tmp_path / "run", redo=redo, console=Console(quiet=True))
+        do_stages(context, {"teach": STAGES["teach"]})
+        episodes = read_episodes(tmp_path / "run" / "teach" / "episodes.jsonl.gz").episodes
+        assert {episode.reward.grader for episode in episodes} == {grader}
+        (cost,) = context.state.costs()
+        assert cost["reward_mean"] == pytest.approx(fmean(episode.reward.value for episode in episodes))
+        return [[turn.action for turn in episode.turns] for episode in episodes], cost
+
+    answers, cost = taught("v3", redo=False)
+    again, other = taught("v2", redo=True)
+    assert (again, other["rolled_out"]) == (answers, 0)
+    assert other["reward_mean"] != cost["reward_mean"]
+    assert taught("v2", redo=False)[1] == other  # there already
+    assert changed_since(tmp_path / "run") == []
 
 
 def test_nothing_is_left_of_stages_that_a_run_does_no_more(tmp_path):

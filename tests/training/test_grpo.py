@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from fakes import echo, lamps
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from transformers import GenerationConfig
 
 from gradus.core import ConfigError, StorageError
 from gradus.core.metrics import StepRecord, ValidationRecord
@@ -78,6 +80,21 @@ def test_it_learns_to_echo(echo_model: Path, tmp_path: Path) -> None:
     assert result.best_reward > 0.8
     assert max(record["logp_diff_max"] for record in records if record["logp_diff_max"] is not None) < 1e-5
     assert load_model(result.best, device="cpu").context == 512
+
+
+def test_transformers_generates_by_the_sampling_of_the_run(lamps_model: Path, tmp_path: Path) -> None:
+    """The folders kept what the base model recommends, with which nothing was evaluated."""
+    base = Path(shutil.copytree(lamps_model, tmp_path / "base", ignore=shutil.ignore_patterns("SHA256SUMS")))
+    stops = sorted(load_model(base, device="cpu").renderer.stop_ids)
+    own = GenerationConfig(do_sample=True, temperature=0.2, top_p=0.5, repetition_penalty=1.3, eos_token_id=stops)
+    own.save_pretrained(base)
+    sampling = SamplingConfig(temperature=1.3, top_k=7, max_new_tokens=3, grammar=True)
+    train_grpo(base, lamps(), settings(max_steps=1, sampling=sampling), tmp_path / "run", live=False)
+    for name in ("best", "final"):
+        stored = GenerationConfig.from_pretrained(tmp_path / "run" / name)
+        assert (stored.do_sample, stored.temperature, stored.top_k, stored.top_p) == (True, 1.3, 7, 1.0)
+        assert (stored.max_new_tokens, stored.repetition_penalty, stored.eos_token_id) == (3, None, stops)
+        assert sorted(load_model(tmp_path / "run" / name, device="cpu").renderer.stop_ids) == stops
 
 
 def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_adapters_of_a_relative_path_are_loaded_from_another_folder(
 ) -> None:
     monkeypatch.chdir(base.parent)
     loaded = prepare_model(base.name, SftConfig(lora=LORA))
-    save_model(tmp_path / "adapters", loaded.model, loaded.tokenizer)
+    save_model(tmp_path / "adapters", loaded)
     monkeypatch.chdir(tmp_path)
     assert adapter_base(tmp_path / "adapters") == str(base)
     load_model("adapters")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,14 +20,21 @@ from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
+from gradus.pipeline.checks.plan import forecast_of
+from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.planning.forecast import GIB, as_rows, check_fits, fit_to_memory, make_plan
 from gradus.planning.hardware import PRESETS, Hardware, this_machine
 from gradus.planning.memory import cache_bytes, memory_forecast, rows_at_once
 from gradus.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.policies.local.loading import load_model
+from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.nano.model import NanoConfig
+from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
+from gradus.training.data.microbatches import microbatches
+from gradus.training.data.sequences import episode_samples
+from gradus.training.engine.throughput import training_flops
 
 GPU = Hardware(
     name="gpu", kind="cuda", memory=22 * GIB, peak=1e14, share=0.35, bandwidth=3e11, overhead=4e-5, price=1.0
@@ -51,6 +59,24 @@ LENGTHS = Lengths(prompt=200, answer=512)
 
 def preset(name: str, **changes: object) -> GrpoConfig:
     return GrpoConfig.model_validate({**PRESETS[name].settings, **changes})
+
+
+def test_the_arithmetic_of_a_step_is_that_of_its_passes(tmp_path: Path) -> None:
+    """Of many turns: what a member reads behind its own answers is not shared, and attention is not free. It came to a quarter."""
+    recipe = load_recipe("rhythm", quick=True)
+    subject = Subject(recipe, folder=None, scratch=tmp_path, online=False)
+    shape, lengths = forecast_of(subject)
+    counted = replace(GPU, kind="cpu", peak=1.0, share=1.0, bandwidth=math.inf, overhead=0.0)
+    forecast = make_plan(shape, recipe.grpo, lengths, counted).seconds
+    spec, config, loaded = recipe.spec(), recipe.grpo, load_model(subject.model, device="cpu")
+    policy = LocalPolicy(loaded, config.sampling, grammar=spec.language.grammar)
+    tasks = [spec.train_task(index) for index in range(config.groups)]
+    episodes = roll_out(spec, policy, tasks, group_size=config.group_size).episodes
+    sequences = [each for one in episodes for each in episode_samples(one)]
+    passes = microbatches(sequences, budget=config.token_budget, vocabulary=shape.vocabulary)
+    assert forecast["train"] == pytest.approx(training_flops(loaded.model, passes), rel=0.1)
+    assert forecast["update"] > 0  # Muon multiplies matrices
+    assert make_plan(shape, config.model_copy(update={"optimizer": "adamw"}), lengths, counted).seconds["update"] == 0
 
 
 def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:

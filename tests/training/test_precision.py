@@ -37,7 +37,7 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.resolved import resolve
 from gradus.training.trainer_config import LoraConfig
 
-SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
+SAMPLING, GRAMMAR = SamplingConfig(max_new_tokens=3, grammar=True), lamps().language.grammar
 PRECISIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
@@ -57,9 +57,8 @@ def run_records(model: Path, folder: Path, **changes: Any) -> list[dict[str, Any
 def sampled(loaded: LoadedModel, config: GrpoConfig) -> list[TrainingSample]:
     """A step's samples of lamps."""
     spec = lamps()
-    policy = LocalPolicy(loaded, config.sampling, grammar=spec.language.grammar)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.autocast):
-        groups = roll_out(spec, policy, [spec.train_task(i) for i in range(4)], group_size=4, seed=5).groups
+    policy = LocalPolicy(replace(loaded, autocast=config.autocast), config.sampling, grammar=spec.language.grammar)
+    groups = roll_out(spec, policy, [spec.train_task(i) for i in range(4)], group_size=4, seed=5).groups
     rule = resolve(config, spec.grader()).credit_rule
     return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
 
@@ -83,6 +82,29 @@ def test_echo_is_learned_in_every_precision(echo_model: Path, tmp_path: Path, pr
     largest = max(record["logp_diff_max"] for record in records if record["logp_diff_max"] is not None)
     assert (largest > 1e-4) == rounded  # bfloat16 and autocast: above 1e-3 in the first step
     assert not [finding for finding in diagnose(records) if finding.rule == "logp diff"]
+
+
+def test_a_model_under_autocast_samples_under_it_in_validation_too(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rollouts were sampled in bfloat16 and validations in float32."""
+    drawn: dict[bool, list[float]] = {}
+    for autocast in (False, True):
+        policy = LocalPolicy(load_model(lamps_model, autocast=autocast, device="cpu"), SAMPLING, grammar=GRAMMAR)
+        episodes = roll_out(lamps(), policy, [lamps().train_task(0)], group_size=4).episodes
+        drawn[autocast] = [p for one in episodes for turn in one.turns if turn.tokens for p in turn.tokens.logprobs]
+    assert drawn[False] != drawn[True]
+    seen: list[bool] = []
+
+    class Noted(LocalPolicy):
+        def __init__(self, loaded: LoadedModel, *given: Any, **options: Any) -> None:
+            seen.append(loaded.autocast)
+            super().__init__(loaded, *given, **options)
+
+    monkeypatch.setattr("gradus.training.run.validation.LocalPolicy", Noted)
+    config = lamps_config(autocast=True, max_steps=1, validation_every=1, validation_tasks=2)
+    train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False)
+    assert seen == [True] * 4  # before and after, sampled and greedy
 
 
 def test_trainer_and_sampler_logprobs_are_one_in_float32(echo_model: Path, tmp_path: Path) -> None:

@@ -153,6 +153,8 @@ def _source(model: str | Path) -> str:
 
 
 def _loaded(model: str | Path, keep_history: bool | None) -> LoadedModel:
+    from gradus.policies.local.folders import trained_precision
     from gradus.policies.local.loading import load_model
 
-    return load_model(_source(model), keep_history=keep_history)
+    source = _source(model)
+    return load_model(source, **trained_precision(source), keep_history=keep_history)

@@ -61,6 +61,7 @@ class StepRecord(TypedDict):
     mismatch_ratio_mean: NotRequired[float | None]
     mismatch_ratio_max: NotRequired[float | None]
     mismatch_kl: NotRequired[float | None]
+    loss_metrics: NotRequired[Mapping[str, float | None]]
     stage: NotRequired[str | None]
     weights: NotRequired[Mapping[str, float]]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.naming import did_you_mean
-from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, trained_dtype
+from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, trained_precision
 
 if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
@@ -75,7 +75,7 @@ def make_policy(
     path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
     keep = True if spec.max_turns == 1 else keep_history
-    load = partial(load_model, path, dtype=trained_dtype(path), keep_history=keep)
+    load = partial(load_model, path, **trained_precision(path), keep_history=keep)
 
     def policy(loaded: LoadedModel) -> LocalPolicy:
         sampling = loaded.settings.sampling or sampling_of(spec)

@@ -252,7 +252,12 @@ class Recipe(_Section):
     def loading_trained(self) -> dict[str, Any]:
         """How ``load_model`` loads a checkpoint of the run, which stores its template and its quantization: as GRPO does."""
         grpo = self.grpo
-        return {"dtype": grpo.weights_dtype, "attention": grpo.attention, "device": grpo.device}
+        return {
+            "dtype": grpo.weights_dtype,
+            "autocast": grpo.autocast,
+            "attention": grpo.attention,
+            "device": grpo.device,
+        }
 
     def schedule(self, grader: Grader) -> RewardSchedule | None:
         """What changes from step to step in the weights; None if nothing does. Raises ConfigError.

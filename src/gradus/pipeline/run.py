@@ -56,22 +56,28 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     settings = {name: select(run) for name, (_, select) in stages.items()}
     run.state.leave_out(stages)
     for name, (do, _) in stages.items():
-        sources = run.sources(settings[name])
-        if _is_done(run, name, settings[name], sources):
+        sources, grading = run.sources(settings[name]), run.grading(name)
+        if _is_done(run, name, settings[name], sources, grading):
             run.console.print(f"{name}: there already", style="dim")
             continue
         run.console.rule(Text(name, style="bold"), align="left")
-        with run.state.doing(name, settings[name], sources) as cost:
+        with run.state.doing(name, settings[name], sources, grading) as cost:
             do(run, cost)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
         run.console.print(f"{name}: {cost['seconds']:.0f} s", style="dim")
     write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
 
 
-def _is_done(run: RunContext, name: str, settings: Mapping[str, Any], sources: Mapping[str, str]) -> bool:
+def _is_done(
+    run: RunContext,
+    name: str,
+    settings: Mapping[str, Any],
+    sources: Mapping[str, str],
+    grading: Mapping[str, Any] | None,
+) -> bool:
     """Whether a stage can be skipped. A model that is not there is a plainer reason to refuse than that it is another one."""
     try:
-        return run.state.done(name, settings, sources)
+        return run.state.done(name, settings, sources, grading)
     except ConfigError:
         if run.recipe.model.path is not None:
             check_model_source(run.recipe.model.path)
@@ -88,7 +94,11 @@ def remaining(recipe: Recipe, folder: Path) -> list[str]:
     """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
     run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
     settings = {name: select(run) for name, (_, select) in run.stages.items()}
-    return [name for name, given in settings.items() if not run.state.done(name, given, run.sources(given))]
+    return [
+        name
+        for name, given in settings.items()
+        if not run.state.done(name, given, run.sources(given), run.grading(name))
+    ]
 
 
 def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:

@@ -62,6 +62,12 @@ class RunContext:
         algorithm = algorithm_sources(self.recipe.grpo.algorithm) if "grpo" in settings else {}
         return {**self._environment, **(self._rewards if "rewards" in settings else {}), **algorithm}
 
+    def grading(self, stage: str) -> dict[str, Any] | None:
+        """What the rewards of the teacher's episodes come from: if it changes, they are graded again. None for other stages."""
+        if stage != "teach":
+            return None
+        return {"settings": section_of(*GRADED)(self), "sources": self._rewards}
+
     @cached_property
     def _environment(self) -> dict[str, str]:
         return environment_sources(self.recipe.environment, self.spec)

@@ -72,10 +72,17 @@ class RunState:
         self._stages: dict[str, Any] = dict(stored["stages"])
         self._files = stored.get("files", {})
 
-    def done(self, stage: str, settings: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> bool:
+    def done(
+        self,
+        stage: str,
+        settings: Mapping[str, Any],
+        sources: Mapping[str, str] | None = None,
+        grading: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off.
 
         ``sources``: what it is made from besides -> a digest. What was not stored, as by an earlier version, is no change.
+        ``grading``: what rewards the stage alone, nothing else of it; if that changed, it goes on from the files that are there.
         """
         entry = self._stages.get(stage)
         if entry is None:
@@ -84,7 +91,8 @@ class RunState:
         before: Mapping[str, str] = entry.get("sources", {})
         other = [name for name, value in (sources or {}).items() if before.get(name, value) != value]
         if not changed and not other:
-            return bool(entry["done"]) and self._as_written(stage, entry.get("files", {}))
+            graded = entry.get("grading", grading) == grading
+            return bool(entry["done"]) and self._as_written(stage, entry.get("files", {})) and graded
         if not self.redo:
             shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
             what = [f"settings ({shown})"] if changed else []
@@ -103,11 +111,17 @@ class RunState:
 
     @contextmanager
     def doing(
-        self, stage: str, settings: Mapping[str, Any], sources: Mapping[str, str] | None = None
+        self,
+        stage: str,
+        settings: Mapping[str, Any],
+        sources: Mapping[str, str] | None = None,
+        grading: Mapping[str, Any] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Do a stage: the cost that is filled in here is stored when it ends well; seconds add up over resumed tries."""
         before = self._stages.get(stage, {}).get("cost", {}).get("seconds", 0.0)
-        made_from = {"sources": dict(sources)} if sources else {}
+        made_from: dict[str, Any] = {"sources": dict(sources)} if sources else {}
+        if grading is not None:
+            made_from["grading"] = dict(grading)
         self._stages[stage] = {"settings": dict(settings), **made_from, "done": False, "cost": {"seconds": before}}
         self._write()
         cost: dict[str, Any] = {}

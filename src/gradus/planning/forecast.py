@@ -14,7 +14,14 @@ from typing import Any
 
 from gradus.core import ConfigError
 from gradus.planning.hardware import Hardware
-from gradus.planning.memory import cache_bytes, memory_forecast, rows_at_once, trained_parameters, weight_bytes
+from gradus.planning.memory import (
+    cache_bytes,
+    memory_forecast,
+    rows_at_once,
+    step_tokens,
+    trained_parameters,
+    weight_bytes,
+)
 from gradus.planning.shapes import Lengths, ModelShape
 from gradus.stats import format_money
 from gradus.training.config import GrpoConfig
@@ -144,20 +151,35 @@ def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hard
     at_once = rows_at_once(config)
     batches = math.ceil(rows / at_once)
     number = weight_bytes(config, hardware)
-    tokens = config.groups * lengths.prompt * lengths.turns
-    answers = rows * lengths.turns * lengths.answer
-    read = 2.0 * shape.products * tokens / hardware.reached
+    tokens, answers = step_tokens(config, lengths)
+    pairs = _pairs(config, lengths)
+    attended = (
+        2.0 * shape.layers * shape.hidden * pairs
+    )  # as many as so many products with a weight: queries, then values
+    read = 2.0 * (shape.products * tokens + attended * tokens / (tokens + answers)) / hardware.reached
     each = 2.0 * (shape.products + shape.hidden * shape.vocabulary) * at_once / hardware.reached
     # A token of a batch waits for arithmetic, or for the weights and the cache to come from memory, and for the calls.
     moved = (shape.parameters * number + cache_bytes(shape, config, lengths, number, at_once)) / hardware.bandwidth
     rollout = read + batches * lengths.turns * lengths.answer * (max(each, moved) + shape.layers * hardware.overhead)
     backward = 4.0 if config.lora is None else 2.0
     again = 2.0 if config.gradient_checkpointing else 0.0
-    work = (2.0 + backward + again) * (shape.products * (tokens + answers) + shape.hidden * shape.vocabulary * answers)
+    products = shape.products * (tokens + answers) + shape.hidden * shape.vocabulary * answers
+    work = (2.0 + backward + again) * products + (6.0 + again) * attended
     passes = config.epochs * max(1.0, (tokens + answers) / config.token_budget)
     train = config.epochs * work / hardware.reached + 20 * passes * shape.layers * hardware.overhead
-    update = 6.0 * 4 * trained_parameters(shape, config) / hardware.bandwidth
+    update = 6.0 * 4 * trained_parameters(shape, config) / hardware.bandwidth + _muon(shape, config) / hardware.reached
     return {"rollout": rollout, "train": train, "update": update * config.epochs * config.minibatches}
+
+
+def _pairs(config: GrpoConfig, lengths: Lengths) -> float:
+    """Pairs of a token and one before it in a step; those within a shared prompt count once."""
+    prompt = lengths.shared**2 / 2
+    return config.groups * (config.group_size * (lengths.whole**2 / 2 - prompt) + prompt)
+
+
+def _muon(shape: ModelShape, config: GrpoConfig) -> float:
+    """Arithmetic of Muon's five Newton-Schulz iterations, 6 m for each number of a matrix whose shorter side is m, at most hidden."""
+    return 5 * 6.0 * shape.hidden * shape.matrices if config.optimizer == "muon" and config.lora is None else 0.0
 
 
 def _size(value: float) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from gradus.planning.hardware import Hardware
 from gradus.planning.shapes import Lengths, ModelShape
+from gradus.policies.local.bfloat16_support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 from gradus.training.trainer_config import TrainerConfig
 
@@ -109,13 +109,19 @@ def _sampling(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: i
     return float(max(read + mask, drawn))
 
 
+def step_tokens(config: GrpoConfig, lengths: Lengths) -> tuple[int, int]:
+    """Tokens of a step that are read, and that are sampled: a group shares its first prompt, no other."""
+    read = lengths.shared + config.group_size * (lengths.turns * lengths.prompt - lengths.shared)
+    sampled = config.group_size * lengths.turns * lengths.answer
+    return config.groups * read, config.groups * sampled
+
+
 def _tokens(config: GrpoConfig, lengths: Lengths) -> tuple[float, float]:
     """Tokens of a training microbatch, and the share of them that was sampled."""
-    read = lengths.prompt + (lengths.turns - 1) * config.group_size * lengths.prompt
-    sampled = config.group_size * lengths.turns * lengths.answer
-    step = config.groups * (read + sampled)
+    read, sampled = step_tokens(config, lengths)
+    step = read + sampled
     longest = lengths.whole  # a sequence is never cut
-    return float(max(min(config.token_budget, step), longest)), sampled / (read + sampled)
+    return float(max(min(config.token_budget, step), longest)), sampled / step
 
 
 def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:

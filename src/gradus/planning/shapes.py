@@ -37,11 +37,20 @@ class ModelShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Tokens of one turn: what is read (the first turn's includes the system prompt) and what is sampled, at most."""
+    """Tokens of one turn: what is read (the mean of all turns, the first of which has the system prompt) and what is sampled, at most.
+
+    ``first``: what is read in the first turn, as much as in any other if it is None.
+    """
 
     prompt: int
     answer: int
     turns: int = 1
+    first: int | None = None
+
+    @property
+    def shared(self) -> int:
+        """What a group has in common; what is read later depends on each member's answers."""
+        return self.prompt if self.first is None else min(self.first, self.turns * self.prompt)
 
     @property
     def whole(self) -> int:

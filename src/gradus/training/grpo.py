@@ -10,6 +10,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, Task
 from gradus.core.metrics import StepRecord, ValidationRecord
+from gradus.policies.local.bfloat16_support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rewards import RewardSchedule
@@ -21,7 +22,6 @@ from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.distributed.deepspeed import zero_launched
 from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
-from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
@@ -119,7 +119,7 @@ def train_grpo(
             loop.restore()
         elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
             check_begins_as_stored(loaded, loop.reference)
-        loop.sync_weights(loop.state.step, now=True)
+        loop.begin_sampling()
         started = time.perf_counter()
         watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
         steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
@@ -174,7 +174,7 @@ class GrpoLoop:
             grammar=spec.language.grammar,
         )
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
-        self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved, loaded)
+        self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved)
         self.alerts = AlertHandler(monitor, config.on_alert, restore_best=self.restore_best)
         self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
         self.state = GrpoState()
@@ -314,15 +314,28 @@ class GrpoLoop:
         """Let whoever samples have the weights as they are after ``step``; a server has them after every ``sync_every``-th."""
         sync_inference_model(self.inference_model, self.loaded)
         if now or step % self.config.sync_every == 0:
-            self.rollouts.weights_step = step
+            self.rollouts.weights_step = self.state.pushed_step = step
             if self.push_weights is not None:
                 self.push_weights(self.inference_model, step)
+            if self.config.sync_every > 1:
+                self.book.save_pushed(self.state)
+
+    def begin_sampling(self) -> None:
+        """Let whoever samples have its first weights; in a resumed run those that it had, which may be older than the model's."""
+        step, pushed = self.state.step, self.state.pushed_step
+        if pushed is None or pushed == step:
+            self.sync_weights(step, now=True)
+            return
+        with self.book.pushed_weights(pushed):
+            self.sync_weights(pushed, now=True)
+        sync_inference_model(self.inference_model, self.loaded)
 
     def validate(self, screen: Screen) -> None:
         """Roll out the held-out tasks; keep the weights if they are the best so far."""
         if not self.config.validation_every:
             return
         screen.phase("validating")
+        self.rollouts.release()  # this process samples now
         step, state = self.state.step, self.state
         records = self._validated(self.splits.validation, step)
         reward = chosen_reward(records, self.config.best_by)
@@ -336,6 +349,8 @@ class GrpoLoop:
             records += self._validated(self.spec.tasks(self.config.validation_condition), step)
         for record in records:
             self.write(record)
+        if self.config.sampler_sleeps:
+            self.sync_weights(step, now=True)
 
     def _validated(self, tasks: Sequence[Task], step: int) -> list[ValidationRecord]:
         return from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))

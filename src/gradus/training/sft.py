@@ -301,4 +301,4 @@ class _Trainer:
 
     def save(self, name: str) -> None:
         """Write the weights as they are to a folder of the run."""
-        save_model(self.folder.path / name, self.loaded.model, self.loaded.tokenizer, self.loaded.settings)
+        save_model(self.folder.path / name, self.loaded)

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Autocast = bool | Literal["auto"]
+from gradus.policies.local.bfloat16_support import Autocast
+
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 

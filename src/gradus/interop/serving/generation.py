@@ -120,7 +120,7 @@ class ContinuousBatch:
     # -- the model's thread ---------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        with evaluating(self.loaded.model):
+        with evaluating(self.loaded):
             while not self._closing and self._admit():
                 try:
                     self._token()

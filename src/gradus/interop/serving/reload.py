@@ -42,6 +42,7 @@ def reload_weights(loaded: LoadedModel, folder: str | None = None) -> int:
     with torch.no_grad():
         for name, value in tensors.items():
             own[name].copy_(value)
+    torch.clear_autocast_cache()  # it holds casts of the old ones
     return len(tensors)
 
 

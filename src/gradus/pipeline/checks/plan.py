@@ -60,7 +60,8 @@ def forecast_of(subject: Subject) -> tuple[ModelShape, Lengths]:
     """Shape and lengths. A plan multiplies its lengths by the turns; here they are shares of a real sequence, so that both agree."""
     longest, config = subject.longest, subject.recipe.grpo
     answer = config.sampling.max_new_tokens if longest.turns == 1 else math.ceil(longest.said / longest.turns)
-    lengths = Lengths(prompt=math.ceil(longest.read / longest.turns), answer=answer, turns=longest.turns)
+    prompt = math.ceil(longest.read / longest.turns)
+    lengths = Lengths(prompt=prompt, answer=answer, turns=longest.turns, first=longest.first)
     shape = read_shape(subject.model, lora=config.lora, online=subject.online)
     if shape.context is not None and lengths.whole > shape.context:
         lengths = replace(lengths, answer=max(1, shape.context // longest.turns - lengths.prompt))

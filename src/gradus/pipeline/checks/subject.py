@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -27,10 +27,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Longest:
-    """The longest training sequence that was seen. ``read`` and ``said`` are tokens of all its ``turns``; ``answer`` the longest
+    """The longest training sequence that was seen. ``read`` and ``said`` are tokens of all its ``turns``, ``first`` those read in the first; ``answer`` the longest
     single answer; ``needed`` what the context must hold when the model's last answer is as long as it may be."""
 
     turns: int
+    first: int
     read: int
     said: int
     answer: int
@@ -132,7 +133,7 @@ class Subject:
             )
         answer = max(each.answer for each in sequences)
         whole = max(sequences, key=lambda each: each.needed)
-        return Longest(turns=whole.turns, read=whole.read, said=whole.said, answer=answer, needed=whole.needed)
+        return replace(whole, answer=answer)
 
     def _scripted(self, name: str) -> Any:
         try:
@@ -156,16 +157,16 @@ class Subject:
 def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:
     """The training sequences of an episode: a restart opens a new one."""
     sequences: list[Longest] = []
-    turns = read = said = longest = 0
+    turns = first = read = said = longest = 0
     speaker = renderer.for_tools(episode.tools)
     for turn in episode.turns:
         if turn.index == 0 or turn.restart:
             turns = said = longest = 0
-            read = len(speaker.first(episode.system_prompt, turn.shown))
+            first = read = len(speaker.first(episode.system_prompt, turn.shown))
         else:
             read += len(speaker.following(turn.shown))
         needed = read + said + allowed
         spoken = len(speaker.encode_answer(turn.action))
         turns, said, longest = turns + 1, said + spoken, max(longest, spoken)
-        sequences.append(Longest(turns=turns, read=read, said=said, answer=longest, needed=needed))
+        sequences.append(Longest(turns=turns, first=first, read=read, said=said, answer=longest, needed=needed))
     return sequences

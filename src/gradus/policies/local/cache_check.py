@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from weakref import WeakSet
 
 import torch
@@ -36,7 +37,7 @@ def check_cache(loaded: LoadedModel, plan: MaskPlan) -> None:
         return
     count = loaded.model.get_input_embeddings().weight.shape[0]
     ids = torch.tensor([[(7 * i + 3) % count for i in range(8)]], device=loaded.device)
-    with evaluating(loaded.model):
+    with evaluating(replace(loaded, autocast=False)):
         plain = loaded.model(input_ids=ids, use_cache=False).logits[0, -1].float()
         cache = RaggedCache(1, 8)
         for start, stop in ((0, 5), (5, 8)):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -56,13 +55,16 @@ class Answer:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Inference without dropout; the model's training mode is put back afterwards."""
-    training = model.training
+def evaluating(loaded: LoadedModel) -> Iterator[None]:
+    """Inference without dropout, under autocast if the model has it; the model's training mode is put back afterwards."""
+    model, training = loaded.model, loaded.model.training
     if training:
         model.eval()
     try:
-        with torch.inference_mode():
+        with (
+            torch.inference_mode(),
+            torch.autocast(loaded.device.type, dtype=torch.bfloat16) if loaded.autocast else nullcontext(),
+        ):
             yield
     finally:
         if training:
@@ -101,7 +103,7 @@ class Decoder:
         rows: int,
         capacity: int | None = None,
     ) -> None:
-        self._model, self._device, self._dtype = loaded.model, loaded.device, loaded.dtype
+        self._loaded, self._device, self._dtype = loaded, loaded.device, loaded.dtype
         self._sampling, self._plan, self._grammar = sampling, plan, grammar
         causal = causal_model(loaded.model)
         known = has_lean_decoder(causal) and plan.window is None
@@ -119,7 +121,7 @@ class Decoder:
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each; the last token of an answer is not in the cache yet."""
         self._cache.expected = max(prompt.end for prompt in prompts)
-        with evaluating(self._model):
+        with evaluating(self._loaded):
             order, logits = self._prefill(prompts)
             return self._decode(prompts, order, logits)
 
@@ -282,7 +284,7 @@ class Decoder:
             look = partial(self._cache.attend, count, mask)
             return decode_positions(self._lean, ids.view(1, -1), positions.reshape(1, -1), look, last)
         options = {"logits_to_keep": 1} if self._plan.keeps_last else {}
-        out = self._model(
+        out = self._loaded.model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,

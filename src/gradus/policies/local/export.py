@@ -80,7 +80,8 @@ def export_model(
     )  # of the model that is exported: loading keeps history in any case
     changes = {"quantize": "none", "dtype": chosen}
     settings = settings.model_copy(update=changes if sampling is None else {**changes, "sampling": sampling})
-    _set_generation(model, loaded, free_sampling(settings))
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal.generation_config = generation_config(loaded, free_sampling(settings))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
         title=title or target.name,
@@ -135,8 +136,8 @@ def _untie(peft: Any) -> None:
     peft.get_base_model().config.tie_word_embeddings = False
 
 
-def _set_generation(model: Any, loaded: LoadedModel, config: SamplingConfig) -> None:
-    """A generation config that stops where the policy stopped and draws as it drew."""
+def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Any:
+    """What transformers generates by if it stops where the policy stopped and draws as it drew."""
     from transformers import GenerationConfig
 
     values: dict[str, Any] = {
@@ -151,8 +152,7 @@ def _set_generation(model: Any, loaded: LoadedModel, config: SamplingConfig) -> 
         values["bos_token_id"] = loaded.tokenizer.bos_token_id
     if not config.greedy:
         values |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    base.generation_config = GenerationConfig(**values)
+    return GenerationConfig(**values)
 
 
 def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings) -> None:

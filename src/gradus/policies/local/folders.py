@@ -84,13 +84,14 @@ def find_model(name: str | Path) -> Path | None:
     return next((run / each for run in runs for each in RUN_MODELS if (run / each).is_dir()), None)
 
 
-def trained_dtype(folder: str | Path) -> str:
-    """The dtype of the weights in the run whose checkpoint ``folder`` is; ``auto`` for a model that lies in none."""
+def trained_precision(folder: str | Path) -> dict[str, Any]:
+    """What ``load_model`` is told to compute as the run does whose checkpoint ``folder`` is; nothing for a model that lies in none."""
     try:
         settings = json.loads((Path(folder).expanduser().parent / "config.json").read_text(encoding="utf-8"))
-        return "float32" if settings["autocast"] else str(settings["dtype"])
+        autocast = settings["autocast"]
+        return {"dtype": "float32" if autocast else str(settings["dtype"]), "autocast": autocast}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return "auto"
+        return {}
 
 
 def is_nano(name: str | Path) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -64,7 +65,7 @@ class GeneralDecoder:
             pad_token_id=stops[0],
             use_cache=_trusts_cache(self._loaded),
         )
-        with evaluating(self._loaded.model), _generating_by(model, config):
+        with evaluating(self._loaded), _generating_by(model, config):
             model.generate(
                 input_ids=given, attention_mask=torch.ones_like(given), logits_processor=LogitsProcessorList([drawer])
             )
@@ -83,7 +84,7 @@ def stream_tokens(
         pad_token_id=0,
         use_cache=_trusts_cache(loaded),
     )
-    with evaluating(loaded.model), _generating_by(model, config):
+    with evaluating(loaded), _generating_by(model, config):
         model.generate(
             input_ids=given,
             attention_mask=torch.ones_like(given),
@@ -101,7 +102,7 @@ def _trusts_cache(loaded: LoadedModel) -> bool:
     if model not in _TRUSTED:
         _TRUSTED[model] = True
         try:
-            _TRUSTED[model] = _cache_gap(loaded, model) <= _ROUNDING.get(loaded.dtype, 0.1)
+            _TRUSTED[model] = _cache_gap(replace(loaded, autocast=False), model) <= _ROUNDING.get(loaded.dtype, 0.1)
         except Exception:  # whatever a cache does not bear: the same without it may go well
             _TRUSTED[model] = False
     return _TRUSTED[model]
@@ -118,7 +119,7 @@ def _cache_gap(loaded: LoadedModel, model: Any) -> float:
         return ids[_READ + len(cached) - 1]
 
     stream_tokens(loaded, ids[:_READ], _STEPS, follow, lambda: len(cached) == _STEPS)
-    with evaluating(loaded.model):
+    with evaluating(loaded):
         plain = model(input_ids=torch.tensor([ids], device=loaded.device), use_cache=False).logits[0, _READ - 1 : -1]
     return float((torch.stack(cached) - plain.float()).abs().max() / plain.float().abs().max().clamp(min=1.0))
 

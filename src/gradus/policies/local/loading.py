@@ -17,6 +17,7 @@ import torch
 
 from gradus.core import ConfigError
 from gradus.core.checksums import check_checksums
+from gradus.policies.local.bfloat16_support import Autocast, autocasts
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
 from gradus.policies.local.one_thread import ONE_AT_A_TIME
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
@@ -27,7 +28,7 @@ from gradus.policies.local.settings import ModelSettings, read_settings
 class LoadedModel:
     """A model on its device, with what turns text into its tokens. ``path`` is the folder or hub name it came from.
 
-    ``settings``: what it was trained with, or what training now stores beside it.
+    ``settings``: what it was trained with, or what training now stores beside it. ``autocast``: it samples in bfloat16 around its weights.
     """
 
     model: Any
@@ -37,6 +38,7 @@ class LoadedModel:
     dtype: torch.dtype
     path: str
     settings: ModelSettings = field(default_factory=ModelSettings)
+    autocast: bool = False
 
     def with_settings(self, **changes: Any) -> LoadedModel:
         """The same model, which is saved with other settings."""
@@ -52,6 +54,7 @@ def load_model(
     path_or_name: str | os.PathLike[str],
     *,
     dtype: str | torch.dtype = "auto",
+    autocast: Autocast = False,
     device: str | torch.device = "auto",
     attention: Literal["sdpa", "eager"] | None = None,
     adapter: str | os.PathLike[str] | None = None,
@@ -65,6 +68,7 @@ def load_model(
     Args:
         path_or_name: a Hugging Face folder, or a name on the hub (downloaded only because it was asked for by name).
         dtype: ``auto`` is float32 on a CPU and bfloat16 on a GPU.
+        autocast: compute in bfloat16 around the weights; ``auto`` does so on a GPU, and on a CPU with instructions for it.
         device: ``auto`` is the first GPU if there is one.
         attention: ``sdpa`` or ``eager``. None: what the model was trained with, else sdpa if the architecture has it.
         adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
@@ -114,7 +118,7 @@ def load_model(
     )
     (model if loading else model.to(place)).eval()  # four bits were loaded to their place
     parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}
-    return LoadedModel(**parts, path=name, settings=settings)
+    return LoadedModel(**parts, path=name, settings=settings, autocast=autocasts(autocast, place))
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h

@@ -15,12 +15,11 @@ from typing import Protocol, runtime_checkable
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, StorageError
 from gradus.core.files import read_json, write_text
-from gradus.policies.local.loading import LoadedModel
 from gradus.rollouts import MAX_CONCURRENT, read_episodes, regrade, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import barrier, gather, share, world
-from gradus.training.engine.loss_step import TrainingError, autocast
+from gradus.training.engine.loss_step import TrainingError
 from gradus.training.run.step_metrics import has_zero_variance
 
 Progress = Callable[[int, int], None]
@@ -71,7 +70,6 @@ class StepRollouts:
         policy: Policy,
         config: GrpoConfig,
         reserved: frozenset[str],
-        loaded: LoadedModel,
     ) -> None:
         if config.async_level and world().size > 1:
             raise ConfigError(
@@ -79,7 +77,7 @@ class StepRollouts:
             )
         if config.sampler_sleeps and not isinstance(policy, Sleeper):
             raise ConfigError(f"sampler_sleeps needs a policy with a method sleep; {type(policy).__name__} has none")
-        self._spec, self._policy, self._config, self._reserved, self._loaded = spec, policy, config, reserved, loaded
+        self._spec, self._policy, self._config, self._reserved = spec, policy, config, reserved
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
         self._next: Future[StepRollout] | None = None
         self.weights_step = 0
@@ -170,18 +168,17 @@ class StepRollouts:
         )
 
     def _roll_out(self, step: int, next_task: int, grader: Grader, progress: Progress | None = None) -> StepRollout:
-        with autocast(self._loaded, self._config):
-            return roll_out_step(
-                self._spec,
-                self._policy,
-                self._config,
-                grader,
-                step=step,
-                next_task=next_task,
-                reserved=self._reserved,
-                weights_step=self.weights_step,
-                progress=progress,
-            )
+        return roll_out_step(
+            self._spec,
+            self._policy,
+            self._config,
+            grader,
+            step=step,
+            next_task=next_task,
+            reserved=self._reserved,
+            weights_step=self.weights_step,
+            progress=progress,
+        )
 
     def _put(self, rollout: StepRollout) -> None:
         self._next = Future()

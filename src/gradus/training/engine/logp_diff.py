@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradus.policies.local.bfloat16_support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.bfloat16_support import autocasts
 from gradus.training.engine.loss_step import TrainingError
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
+from gradus.policies.local.bfloat16_support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.one_thread import torch_seeded
@@ -25,7 +26,6 @@ from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.bfloat16_support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
 from gradus.training.engine.master_weights import MasterWeights, loss_scale, master_of
 from gradus.training.engine.optimizers import clip_gradients, trainable
@@ -60,7 +60,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if config.gradient_checkpointing:
         checkpoint_activations(model)
     trainable(model)
-    return replace(loaded, model=model)
+    return replace(loaded, model=model, autocast=autocasts(config.autocast, loaded.device))
 
 
 def _refuse_quantized(loaded: LoadedModel, config: TrainerConfig) -> None:
@@ -158,7 +158,7 @@ def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
 
 
 def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
-    """The dtype that sampling and training share, so that their log-probs can be compared.
+    """The dtype of training; sampling has the same, so that their log-probs can be compared.
 
     Weights are cast once for all passes; of a model in parts at every use, or all of it would be kept.
     """

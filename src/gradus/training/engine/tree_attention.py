@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
+from gradus.policies.local.bfloat16_support import has_fast_bfloat16
 from gradus.training.data.microbatches import Tree
-from gradus.training.engine.bfloat16_support import has_fast_bfloat16
 
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
 _CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save

@@ -303,7 +303,8 @@ class _Update:
             weights=weights,
         )
         check_loss(result)
-        self.sums.metrics.append({**result.metrics, **mismatch})
+        metrics = {name: _number(name, value) for name, value in result.metrics.items()}
+        self.sums.metrics.append({**metrics, **mismatch})
         return result.loss
 
     def _reference_shares(self) -> bool:
@@ -331,6 +332,17 @@ def check_loss(result: object) -> None:
         raise ConfigError(
             f"the algorithm's loss must be one number with a gradient, got shape {tuple(result.loss.shape)} {gradient} a gradient"
         )
+
+
+def _number(name: str, value: Any) -> Tensor:
+    """A metric of a loss, without a gradient. Raises ConfigError if it is not one number."""
+    try:
+        number = torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError):
+        number = None
+    if number is None or number.numel() != 1:
+        raise ConfigError(f"the metric {name!r} of the algorithm's loss must be one number, got {value!r:.80}")
+    return number
 
 
 def _advantages(sample: TrainingSample) -> Tensor:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from gradus.algorithms import combine_metrics
+
+# What Gradus's own losses measure. What another one gives besides stands apart, so that no name means two things.
+_OWN = frozenset({"clip_fraction", "ratio_mean", "ratio_max", "approx_kl", "log_ratio_max"})
 
 
 @dataclass
@@ -31,23 +35,39 @@ def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
     return value if name.endswith("_max") else value * share
 
 
-def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, float | None]:
-    """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up."""
+def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
+    """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up.
+
+    ``loss_metrics``: what a loss of one's own measures besides, if anything.
+    """
     if not updates:
         return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
     metrics = [combine_metrics(update.metrics) for update in updates]
     count, shown = len(updates), sum(update.shown for update in updates)
     kl = [update.kl if update.measured else one.get("approx_kl") for update, one in zip(updates, metrics, strict=True)]
-    largest = [one["ratio_max"] for one in metrics if "ratio_max" in one]
+    others = dict.fromkeys(name for one in metrics for name in one if name not in _OWN | set(_mismatch(one)))
+    others = {name: _over_updates(name, metrics) for name in others}
     return {
         "loss": sum(update.loss for update in updates) / count,
         "kl": _mean(kl),
         "entropy": sum(update.entropy / update.scored for update in updates) / count,
-        "clip_fraction": _mean([one.get("clip_fraction") for one in metrics]),
-        "ratio_max": max(largest) if largest else None,
+        "clip_fraction": _over_updates("clip_fraction", metrics),
+        "ratio_max": _over_updates("ratio_max", metrics),
         **({"observation_loss": sum(update.read for update in updates) / shown} if shown else {}),
-        **{name: metrics[-1][name] for name in metrics[-1] if name.startswith("mismatch_")},
+        **_mismatch(metrics[-1]),
+        **({"loss_metrics": others} if others else {}),
     }
+
+
+def _mismatch(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith("mismatch_")}
+
+
+def _over_updates(name: str, metrics: Sequence[Mapping[str, float]]) -> float | None:
+    """The largest over the updates of what ends in ``_max``, the mean of anything else."""
+    if not name.endswith("_max"):
+        return _mean([one.get(name) for one in metrics])
+    return max((one[name] for one in metrics if name in one), default=None)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,13 @@ from gradus.training.run.folder import RunFolder
 
 @dataclass
 class GrpoState:
-    """What a checkpoint must remember besides weights and optimizer."""
+    """What a checkpoint must remember besides weights and optimizer. ``pushed_step``: the step whose weights the sampler has."""
 
     step: int = 0
     next_task: int = 0
     best_step: int | None = None
     best_reward: float | None = None
+    pushed_step: int | None = None
     alerts: dict[str, Any] = field(default_factory=dict)
     schedule: dict[str, Any] | None = None
 
@@ -57,7 +59,7 @@ class RunBook:
         values = {name: value for name, value in vars(state).items() if name != "step"}
         checkpoint = Checkpoint(step=state.step, offset=self.folder.offset(), state=values)
         save_checkpoint(self.folder.path, checkpoint, self.loaded.model, optimizer, keep=keep, more=more)
-        self._drop_old_best(state.best_step)
+        self._drop_old_weights(state)
 
     def restore(self, optimizer: torch.optim.Optimizer, *, more: Callable[[Path], None] | None = None) -> GrpoState:
         """Go back to the newest checkpoint; to the beginning if there is none. ``more`` reads what it wrote there."""
@@ -73,37 +75,52 @@ class RunBook:
 
     def save(self, name: str) -> None:
         """Write the weights as they are to a model folder of the run."""
-        inference = self.inference_model
-        save_model(self.folder.path / name, inference.model, inference.tokenizer, self.loaded.settings)
+        save_model(self.folder.path / name, self.inference_model)
 
     def save_best(self, step: int) -> None:
         """The weights of ``step`` are the best so far."""
         self.save("best")
         if self.keep_best:
-            save_weights(self._best_weights(step), self.loaded.model)
+            save_weights(self._weights("best", step), self.loaded.model)
 
     def restore_best(self, step: int) -> None:
         """Put the best weights, those of ``step``, back into the model."""
-        load_weights(self._best_weights(step), self.loaded.model)
+        load_weights(self._weights("best", step), self.loaded.model)
 
-    def _best_weights(self, step: int) -> Path:
-        return self.folder.path / "checkpoints" / f"best-{step:06d}.safetensors"
+    def save_pushed(self, state: GrpoState) -> None:
+        """Keep the weights that the sampler has now: a run resumed before it gets others gives it these again."""
+        assert state.pushed_step is not None
+        save_weights(self._weights("pushed", state.pushed_step), self.loaded.model)
+        self._drop_old_weights(state)
 
-    def _drop_old_best(self, best_step: int | None) -> None:
-        """Keep the best weights that this run or one resumed from a kept checkpoint may go back to."""
-        if not (self.keep_best and self.folder.writing):
+    @contextmanager
+    def pushed_weights(self, step: int) -> Iterator[None]:
+        """While it is open, the model has the weights that were pushed at ``step``; then those of the newest checkpoint again."""
+        newest = latest_checkpoint(self.folder.path)
+        assert newest is not None
+        load_weights(self._weights("pushed", step), self.loaded.model)
+        yield
+        load_weights(newest / "weights.safetensors", self.loaded.model)
+
+    def _weights(self, kind: str, step: int) -> Path:
+        return self.folder.path / "checkpoints" / f"{kind}-{step:06d}.safetensors"
+
+    def _drop_old_weights(self, state: GrpoState) -> None:
+        """Keep the best and the pushed weights that this run or one resumed from a kept checkpoint may go back to."""
+        if not self.folder.writing:
             return
-        states = (self.folder.path / "checkpoints").glob("step-*/state.json")
+        folder = self.folder.path / "checkpoints"
         try:
-            needed = {json.loads(path.read_text(encoding="utf-8"))["state"]["best_step"] for path in states} | {
-                best_step
-            }
-        except (OSError, ValueError, KeyError, TypeError):  # a damaged one does not say what it needs, so all are kept
-            return
-        wanted = {self._best_weights(step) for step in needed if step is not None}
-        for path in (self.folder.path / "checkpoints").glob("best-*.safetensors"):
-            if path not in wanted:
-                path.unlink()
+            stored = [
+                json.loads(path.read_text(encoding="utf-8"))["state"] for path in folder.glob("step-*/state.json")
+            ]
+            for kind in ("best", "pushed"):
+                needed = {each.get(f"{kind}_step") for each in (vars(state), *stored)}
+                wanted = {self._weights(kind, step) for step in needed if step is not None}
+                for path in set(folder.glob(f"{kind}-*.safetensors")) - wanted:
+                    path.unlink()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return  # a damaged one does not say what it needs, so all are kept
 
     def store_episodes(self, step: int, groups: Sequence[Group], environment: str) -> None:
         """Keep a sample of what was sampled, tokens and log-probs included."""

@@ -23,8 +23,9 @@ from gradus.core import StorageError
 from gradus.core.checksums import check_checksums
 from gradus.core.files import replacing, write_folder
 from gradus.core.strictness import go_around
-from gradus.policies.local.loading import quiet_transformers
-from gradus.policies.local.settings import ModelSettings, write_settings
+from gradus.policies.local.export import generation_config
+from gradus.policies.local.loading import LoadedModel, quiet_transformers
+from gradus.policies.local.settings import free_sampling, write_settings
 from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.optimizers import trainable
@@ -140,7 +141,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise StorageError(
-            f"could not read the best weights in {path}: {error}; restore the file, or begin again in another folder"
+            f"could not read the weights in {path}: {error}; restore the file, or begin again in another folder"
         ) from error
     _put_weights(weights, model, path)
 
@@ -161,19 +162,20 @@ def _put_weights(weights: Mapping[str, Tensor], model: nn.Module, path: Path) ->
             parameter.copy_(shard_like(weights[name], parameter))
 
 
-def save_model(path: Path, model: nn.Module, tokenizer: Any, settings: ModelSettings | None = None) -> None:
+def save_model(path: Path, loaded: LoadedModel) -> None:
     """Write an ordinary Hugging Face folder (a peft folder if the model wears adapters), whole or not at all.
 
-    ``settings``: what the model was trained with, stored beside it.
+    What the model was trained with is stored beside it. transformers generates by it too, not by what the base model recommends.
     """
-    state = full_state_dict(model)
+    state = full_state_dict(loaded.model)
 
     def fill(aside: Path) -> None:
         with quiet_transformers():
-            model.save_pretrained(aside, state_dict=state)  # type: ignore[operator]
-            tokenizer.save_pretrained(aside)
-        if settings is not None:
-            write_settings(aside, settings)
+            loaded.model.save_pretrained(aside, state_dict=state)
+            loaded.tokenizer.save_pretrained(aside)
+        write_settings(aside, loaded.settings)
+        if loaded.settings.sampling is not None:
+            generation_config(loaded, free_sampling(loaded.settings)).save_pretrained(aside)
 
     if world().main:
         write_folder(path, fill)

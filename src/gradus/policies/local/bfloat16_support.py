@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
-from gradus.training.trainer_config import Autocast
+Autocast = bool | Literal["auto"]
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
