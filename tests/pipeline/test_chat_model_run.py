@@ -123,6 +123,11 @@ def test_a_run_is_evaluated_and_served_in_its_precision(
     again = make_policy(recipe.spec(), str(folder))
     assert isinstance(again, LocalPolicy)
     assert (again.loaded.dtype, again.loaded.autocast) == wanted
+    shutil.copytree(qwen, folder / "sft" / "best")
+    (folder / "sft" / "config.json").write_text(recipe.sft.model_copy(update={"autocast": True}).model_dump_json())
+    warm = make_policy(recipe.spec(), str(folder / "sft" / "best"))
+    assert isinstance(warm, LocalPolicy)
+    assert not warm.loaded.autocast, "only GRPO samples under its autocast, and the run is evaluated as GRPO samples"
     talked: list[LoadedModel] = []
 
     def talk(loaded: LoadedModel, **options: Any) -> list[dict[str, str]]:

@@ -88,8 +88,8 @@ def trained_precision(folder: str | Path) -> dict[str, Any]:
     """What ``load_model`` is told to compute as the run does whose checkpoint ``folder`` is; nothing for a model that lies in none."""
     try:
         settings = json.loads((Path(folder).expanduser().parent / "config.json").read_text(encoding="utf-8"))
-        autocast = settings["autocast"]
-        return {"dtype": "float32" if autocast else str(settings["dtype"]), "autocast": autocast}
+        sampled = settings["autocast"] if "group_size" in settings else False  # SFT samples nothing under its autocast
+        return {"dtype": "float32" if settings["autocast"] else str(settings["dtype"]), "autocast": sampled}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
 
