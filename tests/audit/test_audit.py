@@ -79,7 +79,7 @@ def test_the_search_finds_the_bad_start_by_itself(honest):
     (reflex,) = roll_out(SPEC, SPEC.policy(hack.reflex), [hack.episode.task]).episodes
     assert sum(rewards[:4]) < sum(turn.env_reward for turn in reflex.turns[:4])
     assert hack.episode.reward.grader == "gullible"
-    assert "of the first half -" in _check(found, "search").evidence
+    assert "of the first half −" in _check(found, "search").evidence
 
 
 def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
