@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +19,7 @@ from gradus.api.environments import as_name
 from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError, StorageError
 from gradus.environments.verifiable import ArithmeticTasks, VerifiableEnvironment, check_tasks, parse_source, read_tasks
 from gradus.environments.verifiable.arithmetic import solve, work
+from gradus.environments.verifiable.datasets import read_rows
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks
 from gradus.rollouts import roll_out
 
@@ -223,6 +227,33 @@ def test_added_rows_move_no_other(tmp_path: Path) -> None:
         return {item.question for item in tasks.splits["held-out"]}
 
     assert held(100) <= held(200)
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gradus run` read it five times."""
+    path, read = tmp_path / "rows.jsonl", list[Path]()
+
+    def noted(place: Path, kind: str) -> list[Any]:
+        read.append(place)
+        return read_rows(place, kind)
+
+    def write(answer: str, age: float) -> None:
+        path.write_text("".join(json.dumps({"question": f"q{n}", "answer": answer}) + "\n" for n in range(60)))
+        os.utime(path, (time.time() - age,) * 2)
+
+    def answers() -> set[str]:
+        return {item.answer for item in environments.load(f"jsonl:{path}").data_set.splits["train"]}
+
+    monkeypatch.setattr("gradus.environments.verifiable.datasets.read_rows", noted)
+    write("a", age=60)
+    assert answers() == answers() == {"a"}
+    assert len(read) == 1
+    write("b", age=50)
+    assert answers() == {"b"}
+    for answer in "cd":  # changes that may have one time
+        write(answer, age=0)
+        assert answers() == {answer}
+    assert len(read) == 4
 
 
 def test_rows_for_trl_need_no_options(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("reasoning_gym", reason="needs the extra suites (pip install reasoning-gym)")
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec
+from gradus.core.worker import Worker
 from gradus.interop.suites import reasoning_gym
 from gradus.interop.suites.naming import list_suite
 from gradus.rollouts import roll_out
@@ -106,3 +107,16 @@ def test_what_does_not_exist_is_said() -> None:
         environments.load("reasoning-gym:chain_sum?no_such_option=1")
     with pytest.raises(ConfigError, match="takes a data set"):
         environments.load("reasoning-gym")
+
+
+def test_a_task_that_takes_too_long_to_make_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that the CPU time was used up, not how much, nor what helps."""
+    script = tmp_path / "slow.py"
+    script.write_text("def item(**_):\n    while True:\n        pass\nHANDLERS = {'item': item}\n")
+    worker = Worker(script, cpu_seconds=1)
+    monkeypatch.setattr(reasoning_gym, "_worker", lambda: worker)
+    source = reasoning_gym.ReasoningGymTasks("futoshiki", {}, "reasoning-gym:futoshiki")
+    with pytest.raises(
+        EnvironmentFault, match=r"more than 1 s of CPU time; give it .* reasoning-gym:futoshiki\?OPTION"
+    ):
+        source.item("train", 0)

@@ -21,12 +21,17 @@ class OutOfTime(Exception):
     """The call used up its CPU time."""
 
 
+_allowed = 0  # seconds of the call at hand
+
+
 def _stop(signum: int, frame: object) -> None:
-    raise OutOfTime("used up its CPU time")
+    raise OutOfTime(f"took more than {_allowed} s of CPU time")
 
 
 def _limit(seconds: int) -> None:
     """Python code gets an exception after ``seconds`` of CPU time; what does not react is killed soon after."""
+    global _allowed
+    _allowed = seconds
     signal.setitimer(signal.ITIMER_PROF, seconds)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]

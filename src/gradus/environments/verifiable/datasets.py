@@ -13,8 +13,10 @@ from __future__ import annotations
 import csv
 import io
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ _OPTIONS = ("question", "answer", "worked", "test", "system")
 _TENTH = 0.1
 _DELIMITERS = ",;\t|"  # spreadsheets of many countries write semicolons; the first one if nothing tells them apart
 _LOOKED_AT = 50  # rows
+_SETTLED = 2_000_000_000  # nanoseconds after which a change has another time, whatever the file system counts
 _LONGEST_CELL = 2**31 - 1  # characters; Python's own limit is 131,072
 
 
@@ -84,8 +87,26 @@ def parse_source(kind: str, argument: str | None) -> DataSource:
 def read_tasks(source: DataSource) -> TableTasks:
     """All rows, in splits. ``harder`` is the quarter of the held-out rows with the longest questions.
 
-    Raises ConfigError for a missing file or column, StorageError for a line that cannot be read.
+    The stages of a run ask for the same rows: they are read again only if a file changed. Raises ConfigError for a missing file
+    or column, StorageError for a line that cannot be read.
     """
+    files = _files(source)
+    if any(time.time_ns() - changed < _SETTLED for _, changed, _ in files):
+        return _read.__wrapped__(source, files)  # another change could leave the same time
+    return _read(source, files)
+
+
+def _files(source: DataSource) -> tuple[tuple[Path, int, int], ...]:
+    """The files of a source: where they are, when they changed, how long they are."""
+    place = Path(source.place).expanduser()
+    others = [Path(each).expanduser() for each in (source.test, source.system) if each]
+    paths = [path.resolve() for path in (place, place / "train.jsonl", place / "test.jsonl", *others) if path.exists()]
+    return tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+
+
+@lru_cache(maxsize=1)
+def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> TableTasks:
+    """What is in a source whose ``files`` are these."""
     train, test = _rows(source)
     name = source.name
     if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":

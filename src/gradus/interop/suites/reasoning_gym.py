@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Episode
-from gradus.core.worker import Worker, WorkerError
+from gradus.core.worker import Worker, WorkerError, WorkerLimit
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
@@ -128,7 +128,11 @@ class ReasoningGymTasks:
         try:
             entry = _worker().call("item", **self._where(number))
         except WorkerError as error:
-            raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
+            easier = f"; give it options of smaller tasks, as in reasoning-gym:{self._dataset}?OPTION=VALUE"
+            way_out = easier if isinstance(error, WorkerLimit) else ""
+            raise EnvironmentFault(
+                f"reasoning-gym's {self._dataset} made no item {number}: {error}{way_out}"
+            ) from error
         answer = entry["answer"]
         self._seconds += entry["seconds"]
         text = "" if answer is None else str(answer)
