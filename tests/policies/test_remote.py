@@ -481,7 +481,7 @@ def test_a_recipe_says_how_a_teacher_is_asked_and_failed_calls_are_counted(serve
     assert (sent["max_tokens"], sent["temperature"], sent["reasoning_effort"]) == (7, 0.3, "low")
     assert server.most_in_flight == 2
     assert (summary.failed, summary.cost) == (0, pytest.approx(8 * 0.0021))
-    assert summary.spent == "9,090 tokens, $0.0189"  # four answers, four that were empty, and the probe
+    assert summary.spent == "9,090 tokens, $0.019"  # four answers, four that were empty, and the probe
     with pytest.raises(ConfigError, match="'gold' is none"):
         make_policy(spec, "gold", remote=remote_settings({"price": [1, 2]}))
     with pytest.raises(ConfigError, match="unknown key"):
