@@ -277,6 +277,13 @@ def test_null_is_not_a_number_whatever_came_before(kind, name, begin):
     assert [(each.severity, each.first_step, each.ongoing) for each in told] == [("stop", begin + 1, True)]
 
 
+def test_what_an_evaluation_says_names_no_step():
+    pair = {"pair": "grpo - sft", "condition": "held-out", "reward": {"mean": -0.2, "low": -0.3, "high": -0.1}}
+    (told,) = diagnose([{"kind": "evaluation", **pair}])
+    assert (told.rule, told.severity) == ("worse in the evaluation", "warn")
+    assert told.evidence.startswith("grpo - sft on held-out: reward ")
+
+
 def test_nothing_trained_or_nothing_written_is_no_fault():
     records = healthy(0, 20)
     skipped = [*records[:-1], {**records[-1], "loss": None, "grad_norm": None, "trained_tokens": 0}]

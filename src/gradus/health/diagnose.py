@@ -53,10 +53,11 @@ def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]
     """One diagnosis from all the steps at which a rule fired."""
     worst = max(SEVERITIES.index(finding.severity) for _, finding in fired)
     count, finding = [each for each in fired if SEVERITIES.index(each[1].severity) == worst][-1]
+    step = history.before(count).step  # an evaluation is of no step
     return Diagnosis(
         rule=rule.name,
         severity=finding.severity,
-        evidence=f"step {history.before(count).step}: {finding.evidence}",
+        evidence=finding.evidence if step is None else f"step {step}: {finding.evidence}",
         remedy=rule.remedy,
         first_step=history.before(fired[0][0]).step,
         last_step=history.before(fired[-1][0]).step,
