@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from streams import healthy, spoiled
 
-from gradus.health import RULES, Monitor, count_alarms, diagnose, status
+from gradus.health import RULES, Monitor, advice, count_alarms, diagnose, status
 from gradus.health.history import History
 
 
@@ -282,6 +282,7 @@ def test_what_an_evaluation_says_names_no_step():
     (told,) = diagnose([{"kind": "evaluation", **pair}])
     assert (told.rule, told.severity) == ("worse in the evaluation", "warn")
     assert told.evidence.startswith("grpo - sft on held-out: reward ")
+    assert advice([told]).startswith("Look at this first: worse in the evaluation. ")
 
 
 def test_nothing_trained_or_nothing_written_is_no_fault():

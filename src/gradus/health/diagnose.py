@@ -135,9 +135,11 @@ def advice(diagnoses: Sequence[Diagnosis], records: Records = ()) -> str:
         serious, key=lambda each: (-SEVERITIES.index(each.severity), not each.ongoing, each.first_step or 0)
     )[0]
     verb = "Stop" if first.severity == "stop" else "Look at this first"
-    when = "still going on" if first.ongoing else f"last seen at step {first.last_step}"
+    when = ""  # an evaluation is of no step
+    if first.last_step is not None:
+        when = ", still going on" if first.ongoing else f", last seen at step {first.last_step}"
     more = f" ({len(serious) - 1} more above)" if len(serious) > 1 else ""
-    return f"{verb}: {first.rule}, {when}. {first.remedy}{more}"
+    return f"{verb}: {first.rule}{when}. {first.remedy}{more}"
 
 
 def report(diagnoses: Sequence[Diagnosis], records: Records = ()) -> Diagnoses:
