@@ -153,9 +153,8 @@ def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hard
     number = weight_bytes(config, hardware)
     tokens, answers = step_tokens(config, lengths)
     pairs = _pairs(config, lengths)
-    attended = (
-        2.0 * shape.layers * shape.hidden * pairs
-    )  # as many as so many products with a weight: queries, then values
+    # attention, in products with a weight: queries with keys, then what they look at
+    attended = 2.0 * shape.layers * shape.hidden * pairs
     read = 2.0 * (shape.products * tokens + attended * tokens / (tokens + answers)) / hardware.reached
     each = 2.0 * (shape.products + shape.hidden * shape.vocabulary) * at_once / hardware.reached
     # A token of a batch waits for arithmetic, or for the weights and the cache to come from memory, and for the calls.
