@@ -18,6 +18,7 @@ import torch
 from gradus.core import ConfigError
 from gradus.core.checksums import check_checksums
 from gradus.policies.local.bfloat16_support import Autocast, autocasts
+from gradus.policies.local.float32_linear import use_faster_products
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
 from gradus.policies.local.one_thread import ONE_AT_A_TIME
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
@@ -117,6 +118,8 @@ def load_model(
         tool_calls=settings.tool_calls,
     )
     (model if loading else model.to(place)).eval()  # four bits were loaded to their place
+    if place.type == "cpu":
+        use_faster_products(model)
     parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}
     return LoadedModel(**parts, path=name, settings=settings, autocast=autocasts(autocast, place))
 

@@ -14,16 +14,18 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from gradus.policies.local.float32_linear import FastLinear, linear, product
 
 
 @contextmanager
 def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
     """Inside this context the products of the backward pass of all linear layers are taken in bfloat16."""
     # Layers that compute in their own way (quantized ones, say) are left alone; FSDP's classes inherit the plain forward.
+    plain = (nn.Linear.forward, FastLinear.forward)
     linear_layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    layers = [module for module in linear_layers if type(module).forward is nn.Linear.forward] if enabled else []
+    layers = [module for module in linear_layers if type(module).forward in plain] if enabled else []
     for layer in layers:
         layer.forward = partial(_forward, layer)
     try:
@@ -35,7 +37,7 @@ def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[Non
 
 def _forward(layer: nn.Linear, input: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or input.dtype != torch.float32:
-        return F.linear(input, layer.weight, layer.bias)
+        return linear(input, layer.weight, layer.bias)
     return _Linear.apply(input, layer.weight, layer.bias)
 
 
@@ -46,7 +48,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(inputs.bfloat16() if weight.requires_grad else None, weight)
         ctx.has_bias = bias is not None
-        return F.linear(inputs, weight, bias)
+        return product(inputs, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from gradus.policies.local.float32_linear import product
 from gradus.policies.local.sampling import SamplingConfig
 
 MAX_LOGITS = 2**24  # tokens x vocabulary that are computed at once: 64 MiB in float32
@@ -170,7 +170,7 @@ def _inside(place: Tensor, words: int) -> tuple[Tensor, Tensor]:
 
 
 def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, dtype: torch.dtype) -> Tensor:
-    logits = F.linear(hidden.to(dtype), weight, None if bias is None else bias.to(dtype))
+    logits = product(hidden.to(dtype), weight, None if bias is None else bias.to(dtype))
     scores = logits if logits.dtype == torch.float64 else logits.float()
     return scores if temperature == 1.0 else scores / temperature
 

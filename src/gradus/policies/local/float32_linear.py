@@ -1,0 +1,112 @@
+"""Linear layers in float32 by the faster of the two libraries that torch brings for a CPU.
+
+torch multiplies float32 matrices with MKL, which does not use the 512 bit instructions of AMD's CPUs; oneDNN does, and takes half the
+time (``benchmarks/float32_products.py``). Both round alike: a product is a sum in float32 of exact products. Which of them computes follows
+from the CPU alone, so that the same command gives the same numbers twice.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_FEW = 8  # rows below which MKL is as fast: both wait for the weights
+_LARGE = 2**22  # multiplications of one product of a batch from which oneDNN is faster one by one than MKL for all
+
+
+@cache
+def prefers_onednn() -> bool:
+    """Whether this CPU multiplies float32 matrices faster with oneDNN than with MKL."""
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
+    return (
+        wide and torch.backends.mkl.is_available() and _made_by_amd() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+def _made_by_amd() -> bool:
+    info = Path("/proc/cpuinfo")
+    return "AuthenticAMD" in (info.read_text() if info.exists() else platform.processor())
+
+
+def use_faster_products(model: nn.Module) -> None:
+    """Let the float32 linear layers of a model multiply with what is faster here. Layers that compute in their own way stay as they are."""
+    if not prefers_onednn():
+        return
+    for layer in model.modules():
+        if type(layer) is nn.Linear and layer.weight.dtype == torch.float32:
+            layer.__class__ = FastLinear
+
+
+class FastLinear(nn.Linear):
+    """``nn.Linear`` by :func:`linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b, as ``F.linear``: inputs (..., I), weight (O, I), bias (O,); returns (..., O)."""
+    if not _multiplies_here(inputs, weight):
+        return F.linear(inputs, weight, bias)
+    if torch.is_grad_enabled() and (inputs.requires_grad or weight.requires_grad):
+        return _Linear.apply(inputs, weight, bias)
+    return product(inputs, weight, bias)
+
+
+def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As :func:`linear`, without a gradient."""
+    if not _multiplies_here(inputs, weight):
+        return F.linear(inputs, weight, bias)
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+
+
+def _multiplies_here(inputs: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN is to take a product: of plain float32 tensors on such a CPU, of enough rows to pay."""
+    return (
+        prefers_onednn()
+        and inputs.dtype == weight.dtype == torch.float32
+        and inputs.device.type == weight.device.type == "cpu"
+        and inputs.numel() >= _FEW * inputs.shape[-1]
+        and not torch.is_autocast_enabled("cpu")
+        and type(weight) in (Tensor, nn.Parameter)  # parts of a sharded weight have a class of their own
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """y = x W^T + b with all three products in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inputs if weight.requires_grad else None, weight if inputs.requires_grad else None)
+        ctx.has_bias = bias is not None
+        return product(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (grad,) = grads
+        inputs, weight = ctx.saved_tensors
+        inputs_grad = weight_grad = bias_grad = None
+        if ctx.needs_input_grad[0]:
+            inputs_grad = product(grad, weight.T)
+        if ctx.needs_input_grad[1]:
+            weight_grad = product(grad.flatten(0, -2).T, inputs.flatten(0, -2).T)
+        if ctx.has_bias and ctx.needs_input_grad[2]:
+            bias_grad = grad.flatten(0, -2).sum(0)
+        return inputs_grad, weight_grad, bias_grad
+
+
+def products(left: Tensor, right: Tensor, factor: float = 1.0) -> Tensor:
+    """Batched products: left (B, M, K), right (B, N, K); returns (B, M, N), times ``factor``. Without a gradient."""
+    work = left.shape[1] * right.shape[1] * left.shape[2]
+    if work >= _LARGE and _multiplies_here(left, right):
+        left = left if factor == 1.0 else left * factor
+        return torch.stack([product(one, other) for one, other in zip(left, right, strict=True)])
+    if factor == 1.0:
+        return torch.bmm(left, right.mT)
+    return torch.baddbmm(left.new_empty(1, 1, 1), left, right.mT, beta=0.0, alpha=factor)
