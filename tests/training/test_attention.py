@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gradus.training.data.microbatches import Tree
 from gradus.training.engine import tree_attention as attention
-from gradus.training.engine.tree_attention import _masked
+from gradus.training.engine.tree_attention import _masked, _Seen, attend
 
 
 def case(seed: int, rows: int, heads: int, shared: int, offset: int, length: int, *, own: bool) -> list[Tensor]:
@@ -25,10 +26,12 @@ def case(seed: int, rows: int, heads: int, shared: int, offset: int, length: int
     return [*parts, torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))]
 
 
-def run(parts: list[Tensor], offset: int, *, bf16_backward: bool) -> list[Tensor]:
+def run(parts: list[Tensor], offset: int, *, own: bool = False, bf16_backward: bool) -> list[Tensor]:
     """Output and the three gradients of a weighted sum."""
     leaves = [part.clone().requires_grad_() for part in parts[:3]]
-    out = _masked(*leaves, parts[3], offset, None, bf16_backward=bf16_backward)
+    mask = parts[3]
+    seen = _Seen(mask, range(offset + 1, offset + mask.shape[2] + 1), plain=not own)
+    out = _masked(*leaves, seen, None, bf16_backward=bf16_backward)
     weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
     return [out, *torch.autograd.grad((out * weight).sum(), leaves)]
 
@@ -44,7 +47,7 @@ def run(parts: list[Tensor], offset: int, *, bf16_backward: bool) -> list[Tensor
 )
 def test_products_are_the_kernel(seed: int, rows: int, heads: tuple[int, int], offset: int, length: int, own: bool):
     parts = case(seed, rows, *heads, offset, length, own=own)
-    exact, fast = run(parts, offset, bf16_backward=False), run(parts, offset, bf16_backward=True)
+    exact, fast = (run(parts, offset, own=own, bf16_backward=fast) for fast in (False, True))
     torch.testing.assert_close(fast[0], exact[0], rtol=1e-5, atol=1e-5)
     for near, true in zip(fast[1:], exact[1:], strict=True):
         # A product keeps 8 bits (0.4 %); where products cancel, more of the sum is lost.
@@ -62,10 +65,60 @@ def test_half_precision_in_gives_half_precision_out():
         assert (near.float() - true).norm() < 0.02 * true.norm()
 
 
-@pytest.mark.parametrize(("length", "kept"), [(63, 2**26), (128, 100)])
+@pytest.mark.parametrize(("length", "kept"), [(31, 2**26), (128, 100)])
 def test_short_rows_and_large_weights_are_left_to_the_kernel(length: int, kept: int, monkeypatch: pytest.MonkeyPatch):
     """Where products do not pay, or what they keep would not fit, nothing changes by a bit."""
     monkeypatch.setattr(attention, "_MAX_KEPT_BYTES", kept)
     parts = case(1, 2, 4, 2, 3, length, own=False)
     for near, true in zip(run(parts, 3, bf16_backward=True), run(parts, 3, bf16_backward=False), strict=True):
         assert torch.equal(near, true)
+
+
+def tree(lengths: tuple[int, ...], members: tuple[int, ...], longest: int) -> Tree:
+    """Prefixes of these lengths with so many suffixes each, of at most ``longest`` tokens."""
+    parent = torch.arange(len(lengths)).repeat_interleave(torch.tensor(members))
+    return Tree(
+        prefixes=(len(lengths), max(lengths)),
+        suffixes=(sum(members), longest),
+        lengths=lengths,
+        members=members,
+        parent=None if len(set(members)) == 1 else parent,
+    )
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 99),
+    st.sampled_from([((9,), (3,)), ((9, 9), (2, 2)), ((9, 4), (1, 4)), ((70,), (1,))]),
+    st.sampled_from([(4, 1), (4, 2), (3, 3)]),
+    st.sampled_from([5, 40, 150]),
+    st.sampled_from([0.01, 0.3, 0.6, 1.0]),
+    st.booleans(),
+)
+def test_places_that_ask_alone_get_what_they_get_among_all(
+    seed: int,
+    shape: tuple[tuple[int, ...], tuple[int, ...]],
+    heads: tuple[int, int],
+    longest: int,
+    share: float,
+    bf16_backward: bool,
+):
+    """Attention of some places of a tree, the prefix's among them, and its gradients."""
+    whole = tree(*shape, longest)
+    places = len(shape[0]) * max(shape[0]) + sum(shape[1]) * longest
+    chance = torch.Generator().manual_seed(seed)
+    source = (torch.rand(places, generator=chance) < share).nonzero()[:, 0]
+    source = source if len(source) else torch.tensor([max(shape[0]) - 1])
+    parts = [torch.randn(count, places, 8, generator=chance) for count in (heads[0], heads[1], heads[1])]
+    weight = torch.randn(len(source), heads[0], 8, generator=chance)
+    results: list[list[Tensor]] = []
+    for alone in (False, True):
+        query, key, value = leaves = [part.clone().requires_grad_() for part in parts]
+        if alone:
+            out = attend(query[:, source], key, value, None, tree=whole, source=source, bf16_backward=bf16_backward)
+        else:
+            out = attend(query, key, value, None, tree=whole, bf16_backward=bf16_backward)[source]
+        results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
+    torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-5, atol=1e-5)
+    for near, true in zip(results[1][1:], results[0][1:], strict=True):
+        assert (near - true).norm() <= (0.02 if bf16_backward else 1e-5) * true.norm() + 1e-6

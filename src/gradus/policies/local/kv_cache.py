@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
+from gradus.policies.local.tiled_attention import MIN_QUERIES, attend_tiles
+
 _SLACK = 1  # a last position per row that takes the writes of padding and is never read
 
 
@@ -115,20 +117,31 @@ class RaggedCache(Cache):
             buffer[targets, :, :width] = buffer[sources, :, :width]
 
     def attend(
-        self, rows: int, mask: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self,
+        rows: int,
+        mask: Tensor,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        source: Tensor | None = None,
     ) -> Tensor:
         """Write a layer's keys and values (KH, rows x S, D), then attend to the past: query (H, rows x S, D) to (rows x S, H, D).
 
-        ``mask`` is additive, (rows, 1, S, width). If each row asks one question, the heads that share keys ask it together:
-        they read the past once.
+        ``mask`` is additive, (rows, 1, S, width). ``source``: not None if the last token of each row asks alone. If each row asks one
+        question, the heads that share keys ask it together: they read the past once.
         """
         query, key, value = (part.unflatten(1, (rows, -1)).transpose(0, 1) for part in (query, key, value))
+        mask = mask if source is None else mask[:, :, -1:]
         keys, values = self.update(key, value, layer)
         heads, shared = query.shape[1], keys.shape[1]
         if query.shape[2] == 1 and heads != shared:
             query = query.reshape(rows, shared, heads // shared, -1)
             mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
             return mixed.reshape(rows, heads, -1)
+        if query.device.type == "cpu" and heads // shared * query.shape[2] >= MIN_QUERIES:
+            return attend_tiles(query, keys, values, mask, scaling).transpose(1, 2).flatten(0, 1)
         if heads != shared and not _takes_shared_heads(query.device):
             keys, values = (part.repeat_interleave(heads // shared, dim=1) for part in (keys, values))
             shared = heads

@@ -1,7 +1,7 @@
 """The decoder of Llama and Qwen2, written for sampling and for training on what was sampled: transformers' function, with less of it.
 
-Three things are left out. Behind the attention of the last layer only positions that predict a token go on: the others
-have given their keys and values, and nothing reads what they would become. RMSNorm and the rotary embedding are one autograd
+Three things are left out. In the last layer only positions that predict a token ask and go on: the others give their keys and
+values, and nothing reads what they would become. RMSNorm and the rotary embedding are one autograd
 function each, where transformers' five or six tensor operations would each be kept for the backward pass. All parameters and
 projections stay the modules of the model, adapters included. How to attend is the caller's: over a cache, or over a tree.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor, float, Tensor | None], Tensor]
 
 
 def causal_model(model: nn.Module) -> PreTrainedModel:
@@ -44,51 +44,46 @@ def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: A
 def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
     """Hidden states (S, d) that the language-model head reads, at the places ``source`` (S,), ascending, of one row.
 
-    ``input_ids`` and ``positions`` are (1, N). ``attend`` takes a layer's number, query (H, N, D), key and value (KH, N, D) and the
-    scale of the scores, and returns (N, H, D). If activations are to be checkpointed, each layer keeps its input alone.
+    ``input_ids`` and ``positions`` are (1, N). ``attend`` takes a layer's number, query (H, N, D), key and value (KH, N, D), the scale of
+    the scores and None, and returns (N, H, D). In the last layer it is given ``source`` in place of None and the queries of those
+    places alone, (H, S, D), and returns (S, H, D). If activations are to be checkpointed, each layer keeps its input alone.
     """
     decoder = model.model
     hidden = decoder.embed_tokens(input_ids)[0]
     cos, sin = (part[0] for part in decoder.rotary_emb(hidden[None], positions))
     last = len(decoder.layers) - 1
     for number, layer in enumerate(decoder.layers):
-        step = partial(_layer, layer, cos, sin, partial(attend, number), source if number == last else None)
+        step = partial(_layer, layer, number, cos, sin, attend, source if number == last else None)
         forget = getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled()
         hidden = checkpoint(step, hidden, use_reentrant=False) if forget else step(hidden)
     return _norm(decoder.norm, hidden)
 
 
 def _layer(
-    layer: Any,
-    cos: Tensor,
-    sin: Tensor,
-    attend: Callable[[Tensor, Tensor, Tensor, float], Tensor],
-    source: Tensor | None,
-    hidden: Tensor,
+    layer: Any, number: int, cos: Tensor, sin: Tensor, attend: Attend, source: Tensor | None, hidden: Tensor
 ) -> Tensor:
-    """One layer; behind its attention the places ``source`` alone go on, or all if that is None."""
-    mixed = _mix(layer.self_attn, _norm(layer.input_layernorm, hidden), cos, sin, attend)
-    if source is not None:
-        mixed, hidden = mixed.index_select(0, source), hidden.index_select(0, source)
+    """One layer; the places ``source`` alone ask and go on, or all if that is None."""
+    inputs = _norm(layer.input_layernorm, hidden)
+    mixed = _mix(layer.self_attn, number, inputs, cos, sin, attend, source)
+    hidden = hidden if source is None else hidden.index_select(0, source)
     hidden = hidden + layer.self_attn.o_proj(mixed)
     return hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
 
 
 def _mix(
-    attention: Any,
-    inputs: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    attend: Callable[[Tensor, Tensor, Tensor, float], Tensor],
+    attention: Any, number: int, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend, source: Tensor | None
 ) -> Tensor:
-    """What attention gathers, (N, H * D), before its output projection."""
-    size = attention.head_dim
-    query, key, value = (
-        project(inputs).unflatten(1, (-1, size)) for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
-    query, key = (_Rotate.apply(part, cos, sin) for part in (query, key))
+    """What attention gathers at the places that ask, (N or S, H * D), before its output projection."""
+
+    def project(projection: Any, inputs: Tensor) -> Tensor:
+        return projection(inputs).unflatten(1, (-1, attention.head_dim))
+
+    asked = (inputs, cos, sin) if source is None else [part.index_select(0, source) for part in (inputs, cos, sin)]
+    query = _Rotate.apply(project(attention.q_proj, asked[0]), asked[1], asked[2])
+    key = _Rotate.apply(project(attention.k_proj, inputs), cos, sin)
+    value = project(attention.v_proj, inputs)
     query, key, value = (part.transpose(0, 1) for part in (query, key, value))
-    return attend(query, key, value, attention.scaling).flatten(1)
+    return attend(number, query, key, value, attention.scaling, source).flatten(1)
 
 
 def _norm(module: nn.Module, hidden: Tensor) -> Tensor:

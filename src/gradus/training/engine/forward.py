@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
+from gradus.policies.local.float32_linear import FastLinear
 from gradus.policies.local.llama_forward import causal_model, decode_hidden, decode_positions, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.data.microbatches import MicroBatch, Tree
@@ -100,7 +101,7 @@ def _score_hidden(
     """Figures of tokens from the hidden states (A, d) that predict them, in chunks."""
     head = causal.get_output_embeddings()
     plain = legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or asked.differentiate)
-    if plain and finish is _same and type(head) is nn.Linear:
+    if plain and finish is _same and type(head) in (nn.Linear, FastLinear):
         return chunked_scores(head, hidden, target, sampling)
     words, figures = vocabulary_size(causal), partial(_score_logits, sampling=sampling, asked=asked)
     return chunked_figures(lambda part: finish(head(part)), words, hidden, target, legal, figures)
@@ -285,10 +286,17 @@ def _attend(
 
 
 def _lean_attend(
-    tree: Tree, bf16_backward: bool, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    tree: Tree,
+    bf16_backward: bool,
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    source: Tensor | None,
 ) -> Tensor:
     """Attention as the lean decoder asks for it; a tree is the same in all layers."""
-    return attend(query, key, value, scaling, tree=tree, bf16_backward=bf16_backward)
+    return attend(query, key, value, scaling, tree=tree, source=source, bf16_backward=bf16_backward)
 
 
 AttentionInterface.register(TREE, partial(_attend, bf16_backward=False))

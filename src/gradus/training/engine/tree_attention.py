@@ -1,13 +1,15 @@
 """Attention over a tree of shared prefixes, and a faster way to compute it on a CPU.
 
 torch's kernel for CPUs multiplies in float32 and computes what the causal mask throws away; its bfloat16 variant is slower still.
-:class:`_ChunkedAttention` takes batched matrix products instead, one for each chunk of queries, with its own backward
-pass in bfloat16: about half the time for a whole week of Rhythm, more where heads share keys. A GPU's kernels are fast without
-a dense mask, so there each branch of the tree is computed by itself (:func:`_attend_branches`).
+:class:`_TiledAttention` takes matrix products of tiles instead, with its own backward pass in bfloat16: about half the time for a
+whole week of Rhythm, more where heads share keys. A GPU's kernels are fast without a dense mask, so there each branch of the tree is
+computed by itself (:func:`_attend_branches`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,27 +18,44 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from gradus.policies.local.bfloat16_support import has_fast_bfloat16
+from gradus.policies.local.tiled_attention import MIN_QUERIES, Tile, attend_tile, tiles
 from gradus.training.data.microbatches import Tree
 
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
 _CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save
-_MIN_PRODUCTS = 64  # queries below which matrix products of our own do not pay
-_CACHED = 2**18  # scores that are worked on at once: 1 MiB in float32
+_MIN_CHUNK = 64  # queries of a chunk of our own products
 _MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; the kernel keeps none
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, tree: Tree, bf16_backward: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    *,
+    tree: Tree,
+    source: Tensor | None = None,
+    bf16_backward: bool,
 ) -> Tensor:
     """query (H, N, D), key and value (KH, N, D) in the order of a microbatch; returns (N, H, D).
 
+    ``source`` (S,), ascending: the places that ask alone; query is then (H, S, D), and (S, H, D) is returned.
     ``bf16_backward``: the backward pass may multiply in bfloat16. Under autocast both passes do.
     """
-    if not _takes_masks(query.device):
+    masked = _takes_masks(query.device)
+    if source is not None and not (masked and _few(source, tree)):
+        whole = query.new_zeros(query.shape[0], key.shape[1], query.shape[2])
+        query = whole.index_copy(1, source, query)
+        return attend(query, key, value, scaling, tree=tree, bf16_backward=bf16_backward).index_select(0, source)
+    if not masked:
         return _attend_branches(query, key, value, scaling, tree)
     bf16_backward = (bf16_backward or torch.is_autocast_enabled("cpu")) and has_fast_bfloat16(query.device)
     with torch.autocast("cpu", enabled=False):
-        return _attend_tree(query, key, value, scaling, tree, bf16_backward=bf16_backward).to(query.dtype)
+        if source is None:
+            mixed = _attend_tree(query, key, value, scaling, tree, bf16_backward=bf16_backward)
+        else:
+            mixed = _attend_source(query, key, value, scaling, tree, source, bf16_backward=bf16_backward)
+        return mixed.to(query.dtype)
 
 
 def _takes_masks(device: torch.device) -> bool:
@@ -87,21 +106,115 @@ def _attend_tree(
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
     if not prefixes:
         q, k, v = (_to_rows(part, rows, longest) for part in (query, key, value))
-        return _from_rows(_causal(q, k, v, scaling))
+        return _from_rows(_causal(q, k, v, scaling, bf16_backward=bf16_backward))
     sizes = [prefixes * longest_prefix, rows * longest]
     (q0, q1), (k0, k1), (v0, v1) = (part.split(sizes, dim=1) for part in (query, key, value))
     q0, k0, v0 = (_to_rows(part, prefixes, longest_prefix) for part in (q0, k0, v0))
     q1, k1, v1 = (_to_rows(part, rows, longest) for part in (q1, k1, v1))
-    first = _causal(q0, k0, v0, scaling)
+    first = _causal(q0, k0, v0, scaling, bf16_backward=bf16_backward)
     k1 = torch.cat([_to_members(k0, tree), k1], dim=2)
     v1 = torch.cat([_to_members(v0, tree), v1], dim=2)
     assert tree.mask is not None
-    second = _masked(q1, k1, v1, tree.mask, longest_prefix, scaling, bf16_backward=bf16_backward)
-    return torch.cat([_from_rows(first), _from_rows(second.to(first.dtype))], dim=0)
+    ends = range(longest_prefix + 1, longest_prefix + longest + 1)
+    seen = _Seen(tree.mask, ends, plain=len(set(tree.lengths)) == 1)
+    second = _masked(q1, k1, v1, seen, scaling, bf16_backward=bf16_backward)
+    return torch.cat([_from_rows(first.to(second.dtype)), _from_rows(second)], dim=0)
 
 
-def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    return _kernel(query, key, value, None, scaling)
+def _few(source: Tensor, tree: Tree) -> bool:
+    """Whether so few places ask that attention for them alone is worth gathering them; not for rows without a prefix."""
+    return bool(tree.lengths) and 4 * len(source) <= 3 * tree.suffixes[0] * tree.suffixes[1]
+
+
+def _attend_source(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    tree: Tree,
+    source: Tensor,
+    *,
+    bf16_backward: bool,
+) -> Tensor:
+    """Attention where the places ``source`` alone ask: query (H, S, D), returns (S, H, D)."""
+    (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
+    sizes = [prefixes * longest_prefix, rows * longest]
+    (k0, k1), (v0, v1) = (part.split(sizes, dim=1) for part in (key, value))
+    k0, v0 = (_to_rows(part, prefixes, longest_prefix) for part in (k0, v0))
+    in_prefix = int((source < sizes[0]).sum())
+    parts: list[Tensor] = []
+    if in_prefix:
+        asked = _Asked(source[:in_prefix], prefixes, longest_prefix)
+        behind = torch.arange(longest_prefix, device=source.device) > asked.column[:, :, None]
+        mask = torch.zeros(behind.shape, device=source.device).masked_fill_(behind, float("-inf"))[:, None]
+        mixed = _kernel(asked.gather(query[:, :in_prefix]), k0, v0, mask, scaling)
+        parts.append(asked.scatter(mixed))
+    if in_prefix < len(source):
+        asked = _Asked(source[in_prefix:] - sizes[0], rows, longest)
+        assert tree.mask is not None
+        number = torch.arange(rows, device=source.device)[:, None]
+        mask = tree.mask.expand(rows, -1, -1, -1)[number, 0, asked.column][:, None]
+        k1 = torch.cat([_to_members(k0, tree), _to_rows(k1, rows, longest)], dim=2)
+        v1 = torch.cat([_to_members(v0, tree), _to_rows(v1, rows, longest)], dim=2)
+        seen = _Seen(mask, [longest_prefix + 1 + last for last in asked.column.amax(0).tolist()])
+        mixed = _masked(asked.gather(query[:, in_prefix:]), k1, v1, seen, scaling, bf16_backward=bf16_backward)
+        parts.append(asked.scatter(mixed).to(parts[0].dtype if parts else mixed.dtype))
+    return torch.cat(parts)
+
+
+class _Asked:
+    """Places of a rectangle of ``rows`` times ``length``, ascending, as a rectangle of their own: ``column`` (rows, M) says where in its
+    row each is. M is how many the fullest row has; what other rows lack asks from their first place, and is thrown away."""
+
+    def __init__(self, places: Tensor, rows: int, length: int) -> None:
+        row = places // length
+        counts = torch.bincount(row, minlength=rows)
+        most = int(counts.max())
+        within = torch.arange(len(places), device=places.device) - (counts.cumsum(0) - counts)[row]
+        self._shape, self._places = (rows, most), row * most + within
+        self.column = places.new_zeros(rows * most).index_copy(0, self._places, places % length).view(rows, most)
+
+    def gather(self, query: Tensor) -> Tensor:
+        """(H, S, D) to (rows, H, M, D)."""
+        rows, most = self._shape
+        padded = query.new_zeros(query.shape[0], rows * most, query.shape[2]).index_copy(1, self._places, query)
+        return _to_rows(padded, rows, most)
+
+    def scatter(self, mixed: Tensor) -> Tensor:
+        """(rows, H, M, D) to (S, H, D)."""
+        return _from_rows(mixed).index_select(0, self._places)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What queries see. ``mask`` (B or 1, 1, S, T) is 0 or -inf, ``ends`` (S,) the key behind the last that each may see in any row.
+
+    ``plain``: each query sees all keys before its end, in every row.
+    """
+
+    mask: Tensor
+    ends: Sequence[int]
+    plain: bool = False
+
+    def chunks(self, parts: int) -> list[tuple[int, int, int]]:
+        """First query of each chunk, the one behind its last, and the key behind the last that any of them sees."""
+        step = -(-len(self.ends) // parts)
+        cuts = [(start, min(start + step, len(self.ends))) for start in range(0, len(self.ends), step)]
+        return [(a, b, max(self.ends[a:b])) for a, b in cuts]
+
+    def hidden(self, tile: Tile) -> Tensor:
+        """The mask of a tile, from the first key on that one of its queries does not see."""
+        first = self.ends[tile.queries.start] if self.plain else 0
+        return self.mask[tile.rows if len(self.mask) > 1 else slice(None), :, tile.queries, first : tile.end]
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, bf16_backward: bool) -> Tensor:
+    """Attention of (B, H, S, D) queries to (B, KH, S, D) keys, each to those up to its own."""
+    if not (bf16_backward and _takes_tiles(query, key)):
+        return _kernel(query, key, value, None, scaling)
+    length = query.shape[2]
+    mask = torch.full((1, 1, length, length), float("-inf")).triu_(1)
+    return _tiled(query, key, value, _Seen(mask, range(1, length + 1), plain=True), scaling)
 
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
@@ -120,101 +233,82 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 
 
 def _masked(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, offset: int, scaling: float | None, *, bf16_backward: bool
+    query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float | None, *, bf16_backward: bool
 ) -> Tensor:
-    """Attention of (B, H, S, D) queries to (B, KH, offset + S, D) keys, where query i sees at most offset + i + 1 of them.
+    """Attention of (B, H, S, D) queries to what they see of (B, KH, T, D) keys.
 
-    Long suffixes are cut into chunks of queries that are shown no key behind their own end.
+    Many queries are cut into chunks that are shown no key behind their own end.
     """
-    rows, heads, length, size = query.shape
-    weights = 2 * rows * heads * length * key.shape[2]
-    if bf16_backward and length >= _MIN_PRODUCTS and weights <= _MAX_KEPT_BYTES:
-        key, value = key.to(query.dtype), value.to(query.dtype)  # under autocast transformers rotates in float32
-        return _ChunkedAttention.apply(query, key, value, mask, offset, size**-0.5 if scaling is None else scaling)
+    if bf16_backward and _takes_tiles(query, key):
+        return _tiled(query, key, value, seen, scaling)
     parts = [
-        _kernel(
-            query[:, :, a:b], key[:, :, : offset + b], value[:, :, : offset + b], mask[:, :, a:b, : offset + b], scaling
-        )
-        for a, b in _chunks(length, 1 if length < _MIN_CHUNKED else _CHUNKS)
+        _kernel(query[:, :, a:b], key[:, :, :end], value[:, :, :end], seen.mask[:, :, a:b, :end], scaling)
+        for a, b, end in seen.chunks(1 if query.shape[2] < _MIN_CHUNKED else _CHUNKS)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def _chunks(length: int, parts: int) -> list[tuple[int, int]]:
-    step = -(-length // parts)
-    return [(start, min(start + step, length)) for start in range(0, length, step)]
+def _takes_tiles(query: Tensor, key: Tensor) -> bool:
+    """Whether products of our own are faster than the kernel, and what they keep is not too much."""
+    rows, heads, length, _ = query.shape
+    kept = 2 * rows * heads * length * key.shape[2]
+    return heads // key.shape[1] * length >= MIN_QUERIES and kept <= _MAX_KEPT_BYTES
 
 
-class _ChunkedAttention(torch.autograd.Function):
-    """Attention by batched products, a chunk of queries at a time; heads that share keys stand in one product.
+def _tiled(query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float | None) -> Tensor:
+    key, value = key.to(query.dtype), value.to(query.dtype)  # under autocast transformers rotates in float32
+    return _TiledAttention.apply(query, key, value, seen, query.shape[3] ** -0.5 if scaling is None else scaling)
+
+
+class _TiledAttention(torch.autograd.Function):
+    """Attention by products of tiles.
 
     The forward pass multiplies in the dtype it is given, with the softmax in float32. The backward pass multiplies in bfloat16, on
     attention weights that were kept in it, and subtracts in float32, where weights near 1 would else leave nothing.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, offset: int, scaling: float
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float) -> Tensor:
         (rows, heads, length, size), shared = query.shape, key.shape[1]
-        keys, values = (part.reshape(rows * shared, -1, size) for part in (key, value))
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        ctx.tiles = list(tiles(rows, heads, seen.chunks(max(1, min(_CHUNKS, length // _MIN_CHUNK)))))
         kept: list[Tensor] = []
-        parts: list[Tensor] = []
-        for a, b in _chunks(length, max(1, min(_CHUNKS, length // _MIN_PRODUCTS))):
-            scores = torch.bmm(_group_heads(query, shared, a, b), keys[:, : offset + b].transpose(1, 2))
-            scores = scores.view(rows, heads, b - a, -1)
-            seen = mask[:, :, a:b, : offset + b].expand(rows, -1, -1, -1)
-            weights = torch.empty_like(scores, dtype=query.dtype)
-            weights16 = weights if query.dtype == torch.bfloat16 else torch.empty_like(scores, dtype=torch.bfloat16)
-            for some in _in_cache(scores):
-                part = torch.add(seen[some], scores[some], alpha=scaling).softmax(-1)
-                weights[some] = part
-                if weights16 is not weights:
-                    weights16[some] = part
-            mixed = torch.bmm(weights.view(rows * shared, -1, offset + b), values[:, : offset + b])
-            parts.append(mixed.view(rows, heads, b - a, size))
-            kept.append(weights16)
-        out = torch.cat(parts, dim=2)
-        ctx.save_for_backward(query.bfloat16(), keys.bfloat16(), values.bfloat16(), out, *kept)
-        ctx.offset, ctx.scaling, ctx.dtype = offset, scaling, query.dtype
+        for tile in ctx.tiles:
+            hidden = seen.hidden(tile)
+            grouped = tile.group(query, shared)
+            mixed, weights = attend_tile(grouped, tile.keys(key), tile.keys(value), hidden, heads, scaling)
+            out[tile.rows, :, tile.queries] = mixed.view(tile.count, heads, -1, size)
+            kept.append(weights.bfloat16())
+        ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), out, *kept)
+        ctx.scaling, ctx.dtype = scaling, query.dtype
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        query, keys, values, out, *kept = ctx.saved_tensors
-        (rows, heads, length, size), shared = query.shape, keys.shape[0] // query.shape[0]
+        query, key, value, out, *kept = ctx.saved_tensors
+        shared = key.shape[1]
         level = (grad.float() * out.float()).sum(-1, keepdim=True)
         grad16 = grad.bfloat16()
-        query_grad: list[Tensor] = []
+        query_grad = torch.empty(query.shape)
         # Gradients of keys and values lie transposed: the products want the attention weights, which are large, as they lie.
-        keys_grad, values_grad = (torch.zeros(part.mT.shape, dtype=torch.float32) for part in (keys, values))
-        for (a, b), weights in zip(_chunks(length, len(kept)), kept, strict=True):
-            end = ctx.offset + b
-            queries, row_grads = _group_heads(query, shared, a, b), _group_heads(grad16, shared, a, b)
-            grouped_weights = weights.view(rows * shared, -1, end)
-            values_grad[:, :, :end] += torch.bmm(row_grads.mT.contiguous(), grouped_weights)
-            score_grad = torch.bmm(row_grads, values[:, :end].transpose(1, 2)).view(weights.shape)
-            for some in _in_cache(weights):
-                score_grad[some] = (score_grad[some] - level[some, :, a:b]).mul_(weights[some])
-            score_grad = score_grad.view(grouped_weights.shape)
-            query_grad.append(torch.bmm(score_grad, keys[:, :end]).view(rows, heads, b - a, size))
-            keys_grad[:, :, :end] += torch.bmm(queries.mT.contiguous(), score_grad)
-        scaled_query_grad = torch.cat(query_grad, dim=2).to(ctx.dtype).mul_(ctx.scaling)
-        shape = (rows, shared, -1, size)
-        key_grad, value_grad = keys_grad.mul_(ctx.scaling).mT.reshape(shape), values_grad.mT.reshape(shape)
-        return scaled_query_grad, key_grad.to(ctx.dtype), value_grad.to(ctx.dtype), None, None, None
-
-
-def _in_cache(scores: Tensor) -> list[slice]:
-    """Rows of (B, H, S, T) that fit into a processor's cache together: what is done number by number then does not wait for memory."""
-    rows = max(1, _CACHED * len(scores) // scores.numel())
-    return [slice(start, start + rows) for start in range(0, len(scores), rows)]
-
-
-def _group_heads(part: Tensor, shared: int, a: int, b: int) -> Tensor:
-    """Queries a to b of (B, H, S, D), those of heads with the same keys one after another: (B * KH, H / KH * (b - a), D)."""
-    return part[:, :, a:b].reshape(part.shape[0] * shared, -1, part.shape[3])
+        key_grad, value_grad = (torch.zeros(part.mT.shape) for part in (key, value))
+        for tile, weights in zip(ctx.tiles, kept, strict=True):
+            queries, row_grads = tile.group(query, shared), tile.group(grad16, shared)
+            grouped_weights = weights.view(*queries.shape[:2], -1)
+            score_grad = torch.bmm(row_grads, tile.keys(value).mT).view(weights.shape)
+            score_grad = (score_grad - level[tile.rows, :, tile.queries]).mul_(weights)
+            score_grad = score_grad.bfloat16().view(grouped_weights.shape)
+            mixed = torch.bmm(score_grad, tile.keys(key))
+            query_grad[tile.rows, :, tile.queries] = mixed.view(tile.count, -1, *query_grad[0, 0, tile.queries].shape)
+            places = (tile.rows, slice(None), slice(None), slice(0, tile.end))
+            for total, left, right in (
+                (value_grad, row_grads, grouped_weights),
+                (key_grad, queries, score_grad),
+            ):
+                total[places] += torch.bmm(left.mT.contiguous(), right).unflatten(0, (tile.count, shared))
+        query_grad, key_grad = query_grad.mul_(ctx.scaling), key_grad.mul_(ctx.scaling)
+        return *(part.to(ctx.dtype) for part in (query_grad, key_grad.mT, value_grad.mT)), None, None
 
 
 def _to_rows(part: Tensor, rows: int, length: int) -> Tensor:
