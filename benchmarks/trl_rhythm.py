@@ -248,6 +248,7 @@ def config(groups: int, steps: int, backward: Any) -> GrpoConfig:
         max_steps=steps,
         lr=RATE,
         credit="episode",
+        token_budget=8192,
         sampling=SamplingConfig(max_new_tokens=NEW),
         backward=backward,
         validation_every=0,

@@ -66,7 +66,7 @@ def test_batched_products_are_those_of_torch(large: int, monkeypatch: pytest.Mon
     torch.testing.assert_close(products(left, right, 0.3), 0.3 * (left.double() @ right.double().mT).float())
 
 
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 4, bias=False))
 
 

@@ -28,10 +28,10 @@ def case(seed: int, rows: int, heads: int, shared: int, offset: int, length: int
 
 def run(parts: list[Tensor], offset: int, *, own: bool = False, bf16_backward: bool) -> list[Tensor]:
     """Output and the three gradients of a weighted sum."""
-    leaves = [part.clone().requires_grad_() for part in parts[:3]]
+    query, key, value = leaves = [part.clone().requires_grad_() for part in parts[:3]]
     mask = parts[3]
     seen = _Seen(mask, range(offset + 1, offset + mask.shape[2] + 1), plain=not own)
-    out = _masked(*leaves, seen, None, bf16_backward=bf16_backward)
+    out = _masked(query, key, value, seen, None, bf16_backward=bf16_backward)
     weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
     return [out, *torch.autograd.grad((out * weight).sum(), leaves)]
 
