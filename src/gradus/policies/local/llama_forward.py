@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
+from gradus.policies.local.float32_linear import gated_product
+
 Attend = Callable[[int, Tensor, Tensor, Tensor, float, Tensor | None], Tensor]
 
 
@@ -50,8 +52,9 @@ def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Atte
     """
     decoder = model.model
     hidden = decoder.embed_tokens(input_ids)[0]
-    cos, sin = (part[0] for part in decoder.rotary_emb(hidden[None], positions))
-    last = len(decoder.layers) - 1
+    cos, sin = (part[0][:, None].to(hidden.dtype) for part in decoder.rotary_emb(hidden[None], positions))
+    sin = sin[..., : sin.shape[-1] // 2]  # its halves are equal
+    last = len(decoder.layers) - 1 if len(source) < len(hidden) else None
     for number, layer in enumerate(decoder.layers):
         step = partial(_layer, layer, number, cos, sin, attend, source if number == last else None)
         forget = getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled()
@@ -67,7 +70,12 @@ def _layer(
     mixed = _mix(layer.self_attn, number, inputs, cos, sin, attend, source)
     hidden = hidden if source is None else hidden.index_select(0, source)
     hidden = hidden + layer.self_attn.o_proj(mixed)
-    return hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
+    return hidden + _mlp(layer.mlp, _norm(layer.post_attention_layernorm, hidden))
+
+
+def _mlp(mlp: Any, inputs: Tensor) -> Tensor:
+    opened = gated_product(inputs, mlp.gate_proj, mlp.up_proj)  # the activation is silu, see has_lean_decoder
+    return mlp(inputs) if opened is None else mlp.down_proj(opened)
 
 
 def _mix(
@@ -79,15 +87,26 @@ def _mix(
         return projection(inputs).unflatten(1, (-1, attention.head_dim))
 
     asked = (inputs, cos, sin) if source is None else [part.index_select(0, source) for part in (inputs, cos, sin)]
-    query = _Rotate.apply(project(attention.q_proj, asked[0]), asked[1], asked[2])
-    key = _Rotate.apply(project(attention.k_proj, inputs), cos, sin)
+    query = _rotated(project(attention.q_proj, asked[0]), asked[1], asked[2])
+    key = _rotated(project(attention.k_proj, inputs), cos, sin)
     value = project(attention.v_proj, inputs)
     query, key, value = (part.transpose(0, 1) for part in (query, key, value))
     return attend(number, query, key, value, attention.scaling, source).flatten(1)
 
 
-def _norm(module: nn.Module, hidden: Tensor) -> Tensor:
+def _norm(module: Any, hidden: Tensor) -> Tensor:
+    if (
+        torch.is_inference_mode_enabled()
+    ):  # a function of autograd takes as long to call as this does to compute a token
+        return _scaled(hidden, module.weight, module.variance_epsilon)[0]
     return _RmsNorm.apply(hidden, module.weight, module.variance_epsilon)
+
+
+def _scaled(inputs: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The norm of (N, d), and what each row was multiplied with."""
+    wide = inputs.float() if inputs.dtype in (torch.bfloat16, torch.float16) else inputs
+    scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return weight * (wide * scale).to(inputs.dtype), scale
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -95,10 +114,9 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = inputs.float() if inputs.dtype in (torch.bfloat16, torch.float16) else inputs
-        scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+        out, scale = _scaled(inputs, weight, eps)
         ctx.save_for_backward(inputs, weight, scale)
-        return weight * (wide * scale).to(inputs.dtype)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
@@ -113,8 +131,12 @@ class _RmsNorm(torch.autograd.Function):
         return inner.mul_(scale).to(inputs.dtype), for_weight, None
 
 
+def _rotated(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return _rotate(inputs, cos, sin) if torch.is_inference_mode_enabled() else _Rotate.apply(inputs, cos, sin)
+
+
 class _Rotate(torch.autograd.Function):
-    """Rotary embedding of (N, H, D) by cos and sin (N, D), halves rotated against each other. arXiv 2104.09864."""
+    """Rotary embedding of (N, H, D) by cos (N, 1, D) and half of sin (N, 1, D / 2), halves rotated against each other. arXiv 2104.09864."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -129,8 +151,11 @@ class _Rotate(torch.autograd.Function):
 
 def _rotate(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = inputs.shape[-1] // 2
-    sine = sin[:, None, :half].to(inputs.dtype)
-    out = inputs * cos[:, None, :].to(inputs.dtype)
-    out[..., :half].addcmul_(inputs[..., half:], sine, value=-1.0)
-    out[..., half:].addcmul_(inputs[..., :half], sine)
+    cos, sin = (
+        cos.to(inputs.dtype),
+        sin.to(inputs.dtype),
+    )  # under autocast what a layer projects is narrower than what it read
+    out = inputs * cos
+    out[..., :half].addcmul_(inputs[..., half:], sin, value=-1.0)
+    out[..., half:].addcmul_(inputs[..., :half], sin)
     return out
