@@ -65,13 +65,24 @@ def test_half_precision_in_gives_half_precision_out():
         assert (near.float() - true).norm() < 0.02 * true.norm()
 
 
-@pytest.mark.parametrize(("length", "kept"), [(31, 2**26), (128, 100)])
-def test_short_rows_and_large_weights_are_left_to_the_kernel(length: int, kept: int, monkeypatch: pytest.MonkeyPatch):
-    """Where products do not pay, or what they keep would not fit, nothing changes by a bit."""
-    monkeypatch.setattr(attention, "_MAX_KEPT_BYTES", kept)
-    parts = case(1, 2, 4, 2, 3, length, own=False)
+def test_short_rows_are_left_to_the_kernel():
+    """Where products do not pay nothing changes by a bit."""
+    parts = case(1, 2, 4, 2, 3, 31, own=False)
     for near, true in zip(run(parts, 3, bf16_backward=True), run(parts, 3, bf16_backward=False), strict=True):
         assert torch.equal(near, true)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_are_not_kept_are_made_again_bit_for_bit(
+    own: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    parts = case(1, 3, 4, 2, 5, 300, own=own)
+    parts = [*(part.to(dtype) for part in parts[:3]), parts[3]]
+    kept = run(parts, 5, own=own, bf16_backward=True)
+    monkeypatch.setattr(attention, "_MAX_KEPT_BYTES", 100)
+    for again, once in zip(run(parts, 5, own=own, bf16_backward=True), kept, strict=True):
+        assert torch.equal(again, once)
 
 
 def tree(lengths: tuple[int, ...], members: tuple[int, ...], longest: int) -> Tree:

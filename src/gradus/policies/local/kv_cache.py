@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
-from gradus.policies.local.tiled_attention import MIN_QUERIES, attend_tiles
+from gradus.policies.local.tiled_attention import attend_tiles, takes_tiles
 
 _SLACK = 1  # a last position per row that takes the writes of padding and is never read
 
@@ -140,7 +140,7 @@ class RaggedCache(Cache):
             query = query.reshape(rows, shared, heads // shared, -1)
             mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
             return mixed.reshape(rows, heads, -1)
-        if query.device.type == "cpu" and heads // shared * query.shape[2] >= MIN_QUERIES:
+        if takes_tiles(query, shared):
             return attend_tiles(query, keys, values, mask, scaling).transpose(1, 2).flatten(0, 1)
         if heads != shared and not _takes_shared_heads(query.device):
             keys, values = (part.repeat_interleave(heads // shared, dim=1) for part in (keys, values))

@@ -95,9 +95,8 @@ def _mix(
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
-    if (
-        torch.is_inference_mode_enabled()
-    ):  # a function of autograd takes as long to call as this does to compute a token
+    # A function of autograd takes as long to call as this takes for one token of some rows.
+    if torch.is_inference_mode_enabled():
         return _scaled(hidden, module.weight, module.variance_epsilon)[0]
     return _RmsNorm.apply(hidden, module.weight, module.variance_epsilon)
 
@@ -151,10 +150,8 @@ class _Rotate(torch.autograd.Function):
 
 def _rotate(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = inputs.shape[-1] // 2
-    cos, sin = (
-        cos.to(inputs.dtype),
-        sin.to(inputs.dtype),
-    )  # under autocast what a layer projects is narrower than what it read
+    # Under autocast what a layer projects is narrower than what it read.
+    cos, sin = cos.to(inputs.dtype), sin.to(inputs.dtype)
     out = inputs * cos
     out[..., :half].addcmul_(inputs[..., half:], sin, value=-1.0)
     out[..., half:].addcmul_(inputs[..., :half], sin)

@@ -12,10 +12,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradus.policies.local.bfloat16_support import has_fast_bfloat16
 from gradus.policies.local.float32_linear import products
 
 _SCORES = 2**20  # of a tile: 4 MiB in float32
-MIN_QUERIES = 64  # of the heads that share keys, together; below, torch's kernel is as fast
+_MIN_QUERIES = 64  # of the heads that share keys, together; below, torch's kernel is as fast
+
+
+def has_enough_queries(query: Tensor, shared: int) -> bool:
+    """Whether (B, H, S, D) queries to ``shared`` heads of keys are so many that tiles are faster than torch's kernel."""
+    return query.shape[1] // shared * query.shape[2] >= _MIN_QUERIES
+
+
+def takes_tiles(query: Tensor, shared: int) -> bool:
+    """Whether tiles are the faster way here: on a CPU, in a dtype whose products are fast there, for enough queries."""
+    fast = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and has_fast_bfloat16(query.device))
+    return query.device.type == "cpu" and fast and has_enough_queries(query, shared)
 
 
 @dataclass(frozen=True)
@@ -48,27 +60,30 @@ def tiles(rows: int, heads: int, chunks: Sequence[tuple[int, int, int]]) -> Iter
             yield Tile(slice(start, min(start + step, rows)), slice(first, last), end)
 
 
-def attend_tile(
-    query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, heads: int, scaling: float
-) -> tuple[Tensor, Tensor]:
-    """What the queries (N, G, D) of a tile gather from keys and values (N, T, D): (N, G, D), and their weights (b, H, s, T).
+def tile_weights(query: Tensor, keys: Tensor, hidden: Tensor, heads: int, scaling: float) -> Tensor:
+    """Attention weights (b, H, s, T) of the queries (N, G, D) of a tile for keys (N, T, D), in the dtype of the queries.
 
     ``hidden`` (b or 1, 1, s, t) is added to the scores of the last t keys: 0, or -inf where a query may not look. The
-    softmax is taken in float32, products in the dtype of the queries.
+    softmax is taken in float32.
     """
     rows = len(query) * (query.shape[1] // hidden.shape[2]) // heads
     scores = products(query, keys, scaling).view(rows, heads, hidden.shape[2], -1)
     scores[..., scores.shape[3] - hidden.shape[3] :] += hidden
-    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
-    return products(weights.view(*query.shape[:2], -1), values.mT), weights
+    return scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+
+
+def gather(weights: Tensor, values: Tensor) -> Tensor:
+    """What the queries of a tile gather from values (N, T, D) by their weights: (b, H, s, D)."""
+    mixed = products(weights.view(len(values), -1, values.shape[1]), values.mT)
+    return mixed.view(*weights.shape[:3], -1)
 
 
 def attend_tiles(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
     """Attention of (B, H, S, D) queries to (B, KH, T, D) keys without a gradient; ``mask`` (B or 1, 1, S, T) is additive."""
-    (rows, heads, length, size), shared = query.shape, key.shape[1]
+    (rows, heads, length, _), shared = query.shape, key.shape[1]
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     for tile in tiles(rows, heads, [(0, length, key.shape[2])]):
         hidden = mask if len(mask) == 1 else mask[tile.rows]
-        mixed, _ = attend_tile(tile.group(query, shared), tile.keys(key), tile.keys(value), hidden, heads, scaling)
-        out[tile.rows] = mixed.view(tile.count, heads, length, size)
+        weights = tile_weights(tile.group(query, shared), tile.keys(key), hidden, heads, scaling)
+        out[tile.rows] = gather(weights, tile.keys(value))
     return out

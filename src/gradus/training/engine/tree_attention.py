@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from gradus.policies.local.bfloat16_support import has_fast_bfloat16
-from gradus.policies.local.tiled_attention import MIN_QUERIES, Tile, attend_tile, tiles
+from gradus.policies.local.tiled_attention import Tile, gather, has_enough_queries, tile_weights, tiles
 from gradus.training.data.microbatches import Tree
 
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
 _CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save
-_MIN_CHUNK = 64  # queries of a chunk of our own products
-_MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; the kernel keeps none
+_MIN_CHUNK, _LONG_CHUNK = 64, 256  # queries of a chunk of our own products, if there are few and if there are many
+_MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; more are made again
 
 
 def attend(
@@ -210,7 +210,7 @@ class _Seen:
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, bf16_backward: bool) -> Tensor:
     """Attention of (B, H, S, D) queries to (B, KH, S, D) keys, each to those up to its own."""
-    if not (bf16_backward and _takes_tiles(query, key)):
+    if not (bf16_backward and has_enough_queries(query, key.shape[1])):
         return _kernel(query, key, value, None, scaling)
     length = query.shape[2]
     mask = torch.full((1, 1, length, length), float("-inf")).triu_(1)
@@ -239,20 +239,13 @@ def _masked(
 
     Many queries are cut into chunks that are shown no key behind their own end.
     """
-    if bf16_backward and _takes_tiles(query, key):
+    if bf16_backward and has_enough_queries(query, key.shape[1]):
         return _tiled(query, key, value, seen, scaling)
     parts = [
         _kernel(query[:, :, a:b], key[:, :, :end], value[:, :, :end], seen.mask[:, :, a:b, :end], scaling)
         for a, b, end in seen.chunks(1 if query.shape[2] < _MIN_CHUNKED else _CHUNKS)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-
-
-def _takes_tiles(query: Tensor, key: Tensor) -> bool:
-    """Whether products of our own are faster than the kernel, and what they keep is not too much."""
-    rows, heads, length, _ = query.shape
-    kept = 2 * rows * heads * length * key.shape[2]
-    return heads // key.shape[1] * length >= MIN_QUERIES and kept <= _MAX_KEPT_BYTES
 
 
 def _tiled(query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float | None) -> Tensor:
@@ -264,43 +257,50 @@ class _TiledAttention(torch.autograd.Function):
     """Attention by products of tiles.
 
     The forward pass multiplies in the dtype it is given, with the softmax in float32. The backward pass multiplies in bfloat16, on
-    attention weights that were kept in it, and subtracts in float32, where weights near 1 would else leave nothing.
+    attention weights that were kept in it, and subtracts in float32, where weights near 1 would else leave nothing. Weights that would
+    take too much memory are made again.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float) -> Tensor:
-        (rows, heads, length, size), shared = query.shape, key.shape[1]
+        (rows, heads, length, _), shared = query.shape, key.shape[1]
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
-        ctx.tiles = list(tiles(rows, heads, seen.chunks(max(1, min(_CHUNKS, length // _MIN_CHUNK)))))
+        parts = max(1, min(max(_CHUNKS, length // _LONG_CHUNK), length // _MIN_CHUNK))
+        ctx.tiles = list(tiles(rows, heads, seen.chunks(parts)))
+        keeps = 2 * rows * heads * length * key.shape[2] <= _MAX_KEPT_BYTES
         kept: list[Tensor] = []
         for tile in ctx.tiles:
-            hidden = seen.hidden(tile)
-            grouped = tile.group(query, shared)
-            mixed, weights = attend_tile(grouped, tile.keys(key), tile.keys(value), hidden, heads, scaling)
-            out[tile.rows, :, tile.queries] = mixed.view(tile.count, heads, -1, size)
-            kept.append(weights.bfloat16())
-        ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), out, *kept)
-        ctx.scaling, ctx.dtype = scaling, query.dtype
+            weights = tile_weights(tile.group(query, shared), tile.keys(key), seen.hidden(tile), heads, scaling)
+            out[tile.rows, :, tile.queries] = gather(weights, tile.keys(value))
+            if keeps:
+                kept.append(weights.bfloat16())
+        exact = () if keeps else (query, key)
+        ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), out, *exact, *kept)
+        ctx.keeps, ctx.seen, ctx.scaling, ctx.dtype = keeps, seen, scaling, query.dtype
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        query, key, value, out, *kept = ctx.saved_tensors
-        shared = key.shape[1]
+        query, key, value, out, *others = ctx.saved_tensors
+        heads, shared = query.shape[1], key.shape[1]
         level = (grad.float() * out.float()).sum(-1, keepdim=True)
         grad16 = grad.bfloat16()
         query_grad = torch.empty(query.shape)
         # Gradients of keys and values lie transposed: the products want the attention weights, which are large, as they lie.
         key_grad, value_grad = (torch.zeros(part.mT.shape) for part in (key, value))
-        for tile, weights in zip(ctx.tiles, kept, strict=True):
+        for number, tile in enumerate(ctx.tiles):
+            if ctx.keeps:
+                weights = others[number]
+            else:
+                exact, exact_keys = tile.group(others[0], shared), tile.keys(others[1])
+                weights = tile_weights(exact, exact_keys, ctx.seen.hidden(tile), heads, ctx.scaling).bfloat16()
             queries, row_grads = tile.group(query, shared), tile.group(grad16, shared)
             grouped_weights = weights.view(*queries.shape[:2], -1)
             score_grad = torch.bmm(row_grads, tile.keys(value).mT).view(weights.shape)
             score_grad = (score_grad - level[tile.rows, :, tile.queries]).mul_(weights)
             score_grad = score_grad.bfloat16().view(grouped_weights.shape)
-            mixed = torch.bmm(score_grad, tile.keys(key))
-            query_grad[tile.rows, :, tile.queries] = mixed.view(tile.count, -1, *query_grad[0, 0, tile.queries].shape)
+            query_grad[tile.rows, :, tile.queries] = torch.bmm(score_grad, tile.keys(key)).view(*weights.shape[:3], -1)
             places = (tile.rows, slice(None), slice(None), slice(0, tile.end))
             for total, left, right in (
                 (value_grad, row_grads, grouped_weights),
