@@ -18,7 +18,7 @@ from gradus.policies.local.loading import load_model
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 
-pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
+pytestmark = pytest.mark.skipif(not float32_linear._is_there(), reason="torch without oneDNN")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -77,6 +77,15 @@ def test_a_gate_is_opened_in_inference_alone():
         assert gated_product(inputs, gate, nn.Linear(16, 32)) is None
     with torch.no_grad():
         assert gated_product(inputs, gate, up) is None
+
+
+def test_a_torch_without_the_operators_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    class Renamed:
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(name)
+
+    monkeypatch.setattr(torch.ops, "mkldnn", Renamed())
+    assert not float32_linear._is_there()
 
 
 def model() -> nn.Sequential:

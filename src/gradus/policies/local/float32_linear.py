@@ -24,9 +24,18 @@ _LARGE = 2**22  # multiplications of one product of a batch from which oneDNN is
 def prefers_onednn() -> bool:
     """Whether this CPU multiplies float32 matrices faster with oneDNN than with MKL."""
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
-    return (
-        wide and torch.backends.mkl.is_available() and _made_by_amd() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
+    return wide and torch.backends.mkl.is_available() and _made_by_amd() and _is_there()
+
+
+def _is_there() -> bool:
+    """Whether this torch has the operators that its compiler emits, in the form in which they are called here."""
+    ones = torch.ones(_FEW, _FEW)
+    try:
+        opened = _onednn(ones, ones, None, "swish")
+        torch.ops.mkldnn._linear_pointwise.binary(ones, opened, ones, None, "mul")
+    except (AttributeError, RuntimeError):
+        return False
+    return True
 
 
 def _made_by_amd() -> bool:
