@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from gradus.core import sandbox
 from gradus.core.sandbox import run_python, run_sandboxed, sandbox_works
 
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
@@ -32,6 +34,23 @@ def test_the_folder_keeps_what_was_written_and_nothing_else_can_be(tmp_path):
     assert (result.code, result.stdout.split()) == (0, ["seven", *["refused", "30"] * 3])
     assert (inside / "made.txt").read_text() == "x"
     assert not outside.exists()
+
+
+def test_a_python_below_the_folder_that_programs_work_in_is_found(monkeypatch):
+    """An environment in /tmp was covered by the empty folder: nothing ran, and right programs earned nothing."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        (Path(home) / "lib").mkdir()
+        (Path(home) / "lib" / "module.py").write_text("seven = 7\n")
+        known = sandbox._python_folders()
+        monkeypatch.setattr(sandbox, "_python_folders", lambda: [*known, f"{home}/lib"])
+        code = (
+            f"import sys; sys.path.append({home!r} + '/lib'); import module; print(module.seven)\n"
+            f"try: open({home!r} + '/lib/out', 'w')\nexcept OSError as error: print('refused', error.errno)\n"
+            "open('/tmp/made.txt', 'w').write('x'); print(open('/tmp/made.txt').read())\n"
+        )
+        result = run_python(code)
+        assert (result.code, result.stdout.split()) == (0, ["7", "refused", "30", "x"]), result.stderr
+        assert os.listdir(f"{home}/lib") == ["module.py"]
 
 
 def test_there_is_no_network_no_foreign_process_and_no_secret_of_the_environment(tmp_path, monkeypatch):

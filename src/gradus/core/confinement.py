@@ -125,8 +125,11 @@ def _mount_view(scratch: str, view: View) -> None:
     for path in [f"/{name}" for name in covered]:
         if os.path.isdir(path) and not os.path.islink(path):
             _mount("tmpfs", path, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
-    for path, handle in handles.items():
-        _bring_back(path, handle)
+    inside = [
+        path for path in handles if not view.kept and path.startswith(f"{scratch}/")
+    ]  # a Python that was installed there
+    for path in [path for path in handles if path not in inside]:
+        _bring_back(path, handles[path])
     os.makedirs(scratch, exist_ok=True)
     _mount("proc", "/proc", "proc", _NO_SETUID | _NO_DEVICES | _NO_EXECUTION)
     _set_attributes("/", _READ_ONLY | _NO_SETUID | _NO_DEVICES, 0, _RECURSIVE)
@@ -139,6 +142,9 @@ def _mount_view(scratch: str, view: View) -> None:
     else:
         options = f"size={_SCRATCH_BYTES},nr_inodes=2048,mode=1777"
         _mount("tmpfs", scratch, "tmpfs", _NO_SETUID | _NO_DEVICES, options)
+        for path in inside:
+            _bring_back(path, handles[path])
+            _set_attributes(path, _READ_ONLY | _NO_SETUID | _NO_DEVICES, 0, _RECURSIVE)
 
 
 def _bring_back(path: str, handle: int) -> None:
