@@ -64,7 +64,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not _multiplies_here(inputs, weight):
         return F.linear(inputs, weight, bias)
     if torch.is_grad_enabled() and (inputs.requires_grad or weight.requires_grad):
-        return _Linear.apply(inputs, weight, bias)
+        return LinearFunction.apply(inputs, weight, bias, torch.float32)
     return _onednn(inputs, weight, bias)
 
 
@@ -104,27 +104,27 @@ def _multiplies_here(inputs: Tensor, weight: Tensor) -> bool:
     )
 
 
-class _Linear(torch.autograd.Function):
-    """y = x W^T + b with all three products in float32."""
+class LinearFunction(torch.autograd.Function):
+    """y = x W^T + b of float32 tensors, whose backward pass multiplies in ``dtype``. Of x it keeps what that pass reads."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(inputs if weight.requires_grad else None, weight if inputs.requires_grad else None)
-        ctx.has_bias = bias is not None
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(inputs.to(dtype) if weight.requires_grad else None, weight)
+        ctx.has_bias, ctx.dtype = bias is not None, dtype
         return product(inputs, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         inputs, weight = ctx.saved_tensors
-        inputs_grad = weight_grad = bias_grad = None
-        if ctx.needs_input_grad[0]:
-            inputs_grad = product(grad, weight.T)
+        narrow = grad.to(ctx.dtype)
+        inputs_grad = product(narrow, weight.to(ctx.dtype).T).float() if ctx.needs_input_grad[0] else None
+        weight_grad = bias_grad = None
         if ctx.needs_input_grad[1]:
-            weight_grad = product(grad.flatten(0, -2).T, inputs.flatten(0, -2).T)
+            weight_grad = product(narrow.flatten(0, -2).T, inputs.flatten(0, -2).T).float()
         if ctx.has_bias and ctx.needs_input_grad[2]:
             bias_grad = grad.flatten(0, -2).sum(0)
-        return inputs_grad, weight_grad, bias_grad
+        return inputs_grad, weight_grad, bias_grad, None
 
 
 def products(left: Tensor, right: Tensor, factor: float = 1.0) -> Tensor:

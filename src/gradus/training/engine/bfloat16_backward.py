@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradus.policies.local.float32_linear import FastLinear, linear, product
+from gradus.policies.local.float32_linear import FastLinear, LinearFunction, linear
 
 
 @contextmanager
@@ -38,27 +37,4 @@ def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[Non
 def _forward(layer: nn.Linear, input: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or input.dtype != torch.float32:
         return linear(input, layer.weight, layer.bias)
-    return _Linear.apply(input, layer.weight, layer.bias)
-
-
-class _Linear(torch.autograd.Function):
-    """y = x W^T + b. Keeps x in bfloat16, which is all that the backward pass reads of it: half the memory."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(inputs.bfloat16() if weight.requires_grad else None, weight)
-        ctx.has_bias = bias is not None
-        return product(inputs, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        (grad,) = grads
-        inputs, weight = ctx.saved_tensors
-        grad16 = grad.bfloat16()
-        inputs_grad = (grad16 @ weight.bfloat16()).float() if ctx.needs_input_grad[0] else None
-        weight_grad = bias_grad = None
-        if ctx.needs_input_grad[1]:
-            weight_grad = (grad16.flatten(0, -2).T @ inputs.flatten(0, -2)).float()
-        if ctx.has_bias and ctx.needs_input_grad[2]:
-            bias_grad = grad.flatten(0, -2).sum(0)
-        return inputs_grad, weight_grad, bias_grad
+    return LinearFunction.apply(input, layer.weight, layer.bias, torch.bfloat16)
