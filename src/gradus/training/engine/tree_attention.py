@@ -189,10 +189,10 @@ class _Asked:
 class _Seen:
     """What queries see. ``mask`` (B or 1, 1, S, T) is 0 or -inf, ``ends`` (S,) the key behind the last that each may see in any row.
 
-    ``plain``: each query sees all keys before its end, in every row.
+    ``plain``: each query sees all keys before its end, one more than the query before it, in every row; tiles then need no mask.
     """
 
-    mask: Tensor
+    mask: Tensor | None
     ends: Sequence[int]
     plain: bool = False
 
@@ -204,17 +204,18 @@ class _Seen:
 
     def hidden(self, tile: Tile) -> Tensor:
         """The mask of a tile, from the first key on that one of its queries does not see."""
-        first = self.ends[tile.queries.start] if self.plain else 0
-        return self.mask[tile.rows if len(self.mask) > 1 else slice(None), :, tile.queries, first : tile.end]
+        if self.plain:  # made anew: for a long row, a mask of all its keys would take more memory than all else
+            count = tile.queries.stop - tile.queries.start
+            return torch.full((1, 1, count, count - 1), float("-inf")).triu_()
+        assert self.mask is not None
+        return self.mask[tile.rows if len(self.mask) > 1 else slice(None), :, tile.queries, : tile.end]
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, bf16_backward: bool) -> Tensor:
     """Attention of (B, H, S, D) queries to (B, KH, S, D) keys, each to those up to its own."""
     if not (bf16_backward and has_enough_queries(query, key.shape[1])):
         return _kernel(query, key, value, None, scaling)
-    length = query.shape[2]
-    mask = torch.full((1, 1, length, length), float("-inf")).triu_(1)
-    return _tiled(query, key, value, _Seen(mask, range(1, length + 1), plain=True), scaling)
+    return _tiled(query, key, value, _Seen(None, range(1, query.shape[2] + 1), plain=True), scaling)
 
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
@@ -241,8 +242,10 @@ def _masked(
     """
     if bf16_backward and has_enough_queries(query, key.shape[1]):
         return _tiled(query, key, value, seen, scaling)
+    mask = seen.mask
+    assert mask is not None
     parts = [
-        _kernel(query[:, :, a:b], key[:, :, :end], value[:, :, :end], seen.mask[:, :, a:b, :end], scaling)
+        _kernel(query[:, :, a:b], key[:, :, :end], value[:, :, :end], mask[:, :, a:b, :end], scaling)
         for a, b, end in seen.chunks(1 if query.shape[2] < _MIN_CHUNKED else _CHUNKS)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
