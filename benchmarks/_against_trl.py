@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from gradus.core import EnvironmentSpec
 from gradus.policies.local.loading import load_model, quiet_transformers
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
+from gradus.training.distributed.local_processes import beside, together
+from gradus.training.distributed.processes import world
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import GrpoLoop
 from gradus.training.run.folder import RunFolder
@@ -42,17 +45,24 @@ class OurSteps:
     """Gradus' loop, one step a call."""
 
     def __init__(self, model: Path, spec: EnvironmentSpec, config: GrpoConfig, folder: Path) -> None:
+        threads = torch.get_num_threads()
         loaded = prepare_model(load_model(model, device="cpu"), config)
+        torch.set_num_threads(threads)
         config = config.model_copy(update={"max_turns": spec.max_turns})
         self.records: list[dict[str, Any]] = []
-        self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), RunFolder(folder), spec.grader())
+        written = RunFolder(folder, writing=world().main)
+        self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), written, spec.grader())
         self._screen = Screen("bench", steps=1, figures={}, live=False)
+        self._threads = max(1, torch.get_num_threads() // world().size)
 
     def __call__(self) -> float:
         """Take one step; seconds."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
         started = clock()
         record = self._loop.step(self._screen)
         seconds = clock() - started
+        torch.set_num_threads(threads)  # TRL's again
         self._loop.state.step += 1
         self.records.append(record)
         return seconds
@@ -199,15 +209,26 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=5, help="measured steps of each side, after one that is not")
     parser.add_argument("--only", choices=("ours", "trl"), help="take one side's steps alone and print peak memory")
     parser.add_argument("--backward", choices=("float32", "bfloat16", "auto"), default="auto", help="our backward pass")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        help="of ours, which share the threads; TRL has one (accelerate launch starts more)",
+    )
+    parser.add_argument("--beside", nargs=2, help="(what this script starts its other processes with)")
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a busy machine")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory measurement out")
     return parser
 
 
-def workplace(options: argparse.Namespace) -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes away; threads and clock are set here, once, for both sides."""
+@contextmanager
+def workplace(options: argparse.Namespace) -> Iterator[str]:
+    """A folder that goes away; threads, clock and processes are set here, once, for both sides."""
     global clock
     torch.set_num_threads(1 if options.cpu_time else THREADS)
     if options.cpu_time:
         clock = time.process_time
-    return tempfile.TemporaryDirectory(prefix="gradus-bench-")
+    again = [sys.executable, *sys.argv, "--beside"]
+    joined = beside(options.beside) if options.beside else together(options.processes, again, {})
+    with joined, tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
+        yield folder

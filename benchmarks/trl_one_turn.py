@@ -115,7 +115,7 @@ def main() -> None:
             device="cpu",
         )
         ours = OurSteps(model, spec(), config, folder / "run") if options.only != "trl" else None
-        if options.only == "ours" and ours is not None:
+        if ours is not None and (options.only == "ours" or options.beside):
             for _ in range(steps):
                 ours()
             print_peak()

@@ -198,7 +198,7 @@ def main() -> None:
             if options.only != "trl"
             else None
         )
-        if options.only == "ours" and ours is not None:
+        if ours is not None and (options.only == "ours" or options.beside):
             for _ in range(steps):
                 ours()
             print_peak()

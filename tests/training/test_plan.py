@@ -79,6 +79,19 @@ def test_the_arithmetic_of_a_step_is_that_of_its_passes(tmp_path: Path) -> None:
     assert make_plan(shape, config.model_copy(update={"optimizer": "adamw"}), lengths, counted).seconds["update"] == 0
 
 
+def test_processes_on_a_cpu_hold_a_model_each() -> None:
+    cpu, one = replace(GPU, kind="cpu"), preset("cpu", groups=8, group_size=8)
+    two = one.model_copy(update={"processes": 2})
+    alone, _ = memory_forecast(THREE_B, one, LENGTHS, cpu)
+    both, _ = memory_forecast(THREE_B, two, LENGTHS, cpu)
+    others = both.pop("other processes")
+    assert others == sum(both.values())
+    assert both["weights"] == alone["weights"]
+    assert memory_forecast(THREE_B, two, LENGTHS, GPU) == memory_forecast(THREE_B, one, LENGTHS, GPU)
+    ahead = {"async_level": 1, "correction": "truncate"}
+    assert "other processes" not in memory_forecast(THREE_B, two.model_copy(update=ahead), LENGTHS, cpu)[0]
+
+
 def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
     folder = make_tiny_qwen2(tmp_path / "model")
     model = AutoModelForCausalLM.from_pretrained(folder)

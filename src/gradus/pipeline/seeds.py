@@ -98,9 +98,9 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
 
     def own(config: SftConfig | GrpoConfig) -> dict[str, Any]:
-        """One thread; and a seed that the recipe gives this stage moves on with the run's."""
+        """One process of one thread; and a seed that the recipe gives this stage moves on with the run's."""
         moved = {"seed": config.seed + seed - recipe.seed} if "seed" in config.model_fields_set else {}
-        return {"threads": 1, **moved}
+        return {"threads": 1, "processes": None, **moved}
 
     return recipe.model_copy(
         update={

@@ -28,7 +28,8 @@ from gradus.pipeline.state import CHECKPOINTS, RunState
 from gradus.pipeline.stepping import LIMITS
 from gradus.pipeline.teach_summary import spent
 from gradus.pipeline.teaching import teach
-from gradus.pipeline.training_stages import base_model, begun, grpo_stage, make_nano_model, sft_stage
+from gradus.pipeline.training_processes import training_processes
+from gradus.pipeline.training_stages import base_model, begun, grpo_stage, make_nano_model, read_lessons, sft_stage
 from gradus.planning.model_probe import check_model
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
@@ -36,7 +37,6 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.stats import format_number
-from gradus.training.data.sft_sequences import text_only
 from gradus.training.data.tasks import reserved_ids, training_tasks
 
 
@@ -148,9 +148,10 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 
 
 def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
-    episodes = read_episodes(run.folder / "teach" / "episodes.jsonl.gz", keep=text_only).episodes
-    folder = run.folder / "sft"
-    result = sft_stage(run.recipe, run.base, episodes, folder, resume=begun(folder))
+    data, folder = [run.folder / "teach" / "episodes.jsonl.gz"], run.folder / "sft"
+    resume = begun(folder)
+    with training_processes(run.recipe, "sft", model=run.base, folder=folder, data=data, resume=resume):
+        result = sft_stage(run.recipe, run.base, read_lessons(run.spec, data), folder, resume=resume)
     run.console.print(
         f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
     )
@@ -160,7 +161,9 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "grpo"
     start = run.checkpoint("sft" if run.recipe.teach.enabled else "model")
-    result = grpo_stage(run.recipe, start, folder, run.grader, resume=begun(folder))
+    resume = begun(folder)
+    with training_processes(run.recipe, "grpo", model=start, folder=folder, resume=resume):
+        result = grpo_stage(run.recipe, start, folder, run.grader, resume=resume)
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 

@@ -15,6 +15,7 @@ from gradus.core.waiting import blocking
 from gradus.health import Monitor
 from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.training_processes import training_processes
 from gradus.planning.model_probe import check_model
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -33,8 +34,24 @@ C = TypeVar("C", SftConfig, GrpoConfig)
 
 def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
     """`gradus sft`: warm-start a model (a nano model if none is named) on stored episodes; returns the best checkpoint."""
-    spec = recipe.spec()
-    episodes = []
+    episodes = read_lessons(recipe.spec(), data)
+    fresh = recipe.model.path is None and not begun(folder)
+    base = base_model(recipe, folder)
+    if fresh:
+        make_nano_model(recipe, folder / "model")
+    try:
+        with training_processes(recipe, "sft", model=base, folder=folder, data=data, resume=resume):
+            return sft_stage(recipe, base, episodes, folder, resume=resume).best
+    finally:
+        if fresh and not begun(folder):  # it failed before it began: the next try may want another model
+            shutil.rmtree(folder / "model", ignore_errors=True)
+            with suppress(OSError):  # something else is in it
+                folder.rmdir()
+
+
+def read_lessons(spec: EnvironmentSpec, data: Sequence[Path]) -> list[Episode]:
+    """The episodes to train on, without what SFT has no use for. Raises ConfigError if they are of another environment."""
+    episodes: list[Episode] = []
     for path in data:
         stored = read_episodes(path, keep=text_only)
         if stored.environment != spec.name:
@@ -42,17 +59,7 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
         for problem in (*stored.problems, *changed_since(path)):
             go_around(problem, "SFT trains on the other episodes")
         episodes.extend(stored.episodes)
-    fresh = recipe.model.path is None and not begun(folder)
-    base = base_model(recipe, folder)
-    if fresh:
-        make_nano_model(recipe, folder / "model")
-    try:
-        return sft_stage(recipe, base, episodes, folder, resume=resume).best
-    finally:
-        if fresh and not begun(folder):  # it failed before it began: the next try may want another model
-            shutil.rmtree(folder / "model", ignore_errors=True)
-            with suppress(OSError):  # something else is in it
-                folder.rmdir()
+    return episodes
 
 
 def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool) -> SftResult:
@@ -77,7 +84,9 @@ def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
     """`gradus grpo`: train ``model.path`` on the recipe's environment; returns the best checkpoint."""
     model = recipe.model.path or ""
     grader = recipe.spec().grader(recipe.grader_name)
-    return grpo_stage(recipe, find_model(model) or model, folder, grader, resume=resume).best
+    model = str(find_model(model) or model)
+    with training_processes(recipe, "grpo", model=model, folder=folder, resume=resume):
+        return grpo_stage(recipe, model, folder, grader, resume=resume).best
 
 
 def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, *, resume: bool) -> GrpoResult:

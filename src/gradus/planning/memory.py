@@ -6,6 +6,8 @@ the sums against the peaks of real processes.
 
 from __future__ import annotations
 
+import math
+
 from gradus.planning.hardware import Hardware
 from gradus.planning.shapes import Lengths, ModelShape
 from gradus.policies.local.bfloat16_support import autocasts
@@ -36,7 +38,8 @@ def memory_forecast(
         "activations": _activations(shape, config, lengths, hardware),
         "logits": _logits(shape, config, lengths),
     }
-    number, rows = weight_bytes(config, hardware), rows_at_once(config)
+    processes = _processes(config, hardware)
+    number, rows = weight_bytes(config, hardware), math.ceil(rows_at_once(config) / processes)
     if config.sampler != "local":  # a server samples for training; this process for validation alone
         rows = min(config.batch_size or MAX_CONCURRENT, config.held_out, MAX_CONCURRENT)
     sampling = {
@@ -50,7 +53,16 @@ def memory_forecast(
         held["sampling copy"] = held["weights"]
         moments = {"sampling beside training": {**sampling, **training}}
     worst = max(moments, key=lambda name: sum(moments[name].values()))
-    return {**held, **moments[worst]}, worst
+    here = {**held, **moments[worst]}
+    if processes > 1:
+        here["other processes"] = (processes - 1) * sum(here.values())
+    return here, worst
+
+
+def _processes(config: GrpoConfig, hardware: Hardware) -> int:
+    """How many train beside each other, each with all that one holds."""
+    several = hardware.kind == "cpu" and config.sampler == "local" and not config.async_level
+    return config.processes or 1 if several else 1
 
 
 def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:

@@ -21,8 +21,8 @@ from gradus.training.data.augmentation import answer_pools, short_turns, with_hi
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
-from gradus.training.distributed.fsdp import shard
-from gradus.training.distributed.processes import any_of, barrier, from_main, share, total, world
+from gradus.training.distributed.fsdp import is_sharded, shard
+from gradus.training.distributed.processes import any_of, barrier, share, total, world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import precision, prepare_model, run_update, share_prefixes
 from gradus.training.engine.optimizers import lr_at, make_optimizer
@@ -262,14 +262,18 @@ class _Trainer:
     @torch.no_grad()
     def _validate(self) -> tuple[float, float]:
         loss = right = tokens = 0.0
+        mine = share(len(self._checks))
+        # If each process holds a part of the model, all meet in each pass.
+        checks = self._checks if is_sharded(self.loaded.model) else self._checks[mine.start : mine.stop]
         with precision(self.loaded, self.config):
-            for batch in self._checks:
+            for batch in checks:
                 scores = score_tokens(self.loaded.model, batch.to(self.loaded.device), PLAIN, greedy=True)
                 assert scores.greedy is not None
                 loss -= float(scores.logprobs.sum())
                 right += float(scores.greedy.sum())
                 tokens += len(batch.labels.target)
-        mean_loss, right = from_main((loss / tokens, right))
+        loss, right, tokens = total((loss, right, tokens))
+        mean_loss = loss / tokens
         if self.run.best is None or mean_loss < self.run.best:
             self.run.best = mean_loss
             self.save("best")

@@ -98,6 +98,11 @@ class TrainerConfig(OptimizerConfig):
         description="`auto` halves token_budget when memory runs out in a pass, and goes on; `stop` ends the run.",
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
+    processes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes that train beside each other on a CPU, each with a whole model; they share `threads`. By default one.",
+    )
     lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")
     quantize: Literal["4bit"] | None = Field(
         default=None,

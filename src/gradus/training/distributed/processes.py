@@ -1,4 +1,4 @@
-"""Several processes as one trainer, started by ``accelerate launch``.
+"""Several processes as one trainer, started by ``accelerate launch`` or by the trainer itself (:mod:`local_processes`).
 
 Every process rolls out its share of a step's groups; the groups are then gathered, so that credit, figures and decisions are
 the same everywhere. It trains on its share of the sequences with the denominators of the whole step. If every process holds the
@@ -12,13 +12,14 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from threading import get_native_id
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,7 @@ from gradus.core import ConfigError
 T = TypeVar("T")
 
 _LONGEST_WAIT = 10.0  # seconds
-_SLOWEST = timedelta(
-    hours=6
-)  # that the others wait for a process: torch's ten minutes are less than some rollouts take
+SLOWEST = timedelta(hours=6)  # that the others wait for a process: torch's ten minutes are less than some rollouts take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +39,7 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device | None = None
+    shares_threads: bool = False  # the processes divide the threads of one among themselves
 
     @property
     def main(self) -> bool:
@@ -47,19 +47,59 @@ class World:
         return self.rank == 0
 
 
-@lru_cache(maxsize=1)
 def world() -> World:
-    """This process's place; joins the others at the first call. Alone, nothing is imported or started.
+    """This process's place. Alone, nothing is imported or started.
 
     Raises ConfigError under a launcher's configuration that this trainer does not follow.
     """
+    return _entered[-1].place if _entered else _launched()
+
+
+class Meeting(Protocol):
+    """How the processes that a trainer started itself join each other."""
+
+    @property
+    def place(self) -> World:
+        """This process's."""
+        ...
+
+    def join(self) -> None:
+        """Join the others; done at the first call."""
+        ...
+
+
+_entered: list[Meeting] = []
+
+
+@contextmanager
+def entered(meeting: Meeting) -> Iterator[None]:
+    """Inside, this process is one of those that meet. They join when one has something to say, so that all can prepare before."""
+    _entered.append(meeting)
+    try:
+        yield
+    finally:
+        _entered.remove(meeting)
+
+
+def _several() -> bool:
+    """Whether there are other processes to talk to; they are joined then."""
+    if world().size == 1:
+        return False
+    for meeting in _entered:
+        meeting.join()
+    return True
+
+
+@lru_cache(maxsize=1)
+def _launched() -> World:
+    """This process's place among those of a launcher, which join at the first call."""
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
         return World()
     from accelerate import DistributedType, PartialState
 
     _check_launch()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true" or not torch.cuda.is_available()
-    state = PartialState(cpu=use_cpu, timeout=_SLOWEST)
+    state = PartialState(cpu=use_cpu, timeout=SLOWEST)
     if state.distributed_type == DistributedType.NO:
         return World()
     atexit.register(_leave, state)
@@ -126,7 +166,7 @@ def share(count: int) -> range:
 
 def gather(items: Sequence[T]) -> list[T]:
     """The items of all processes, process after process; the same list everywhere."""
-    if world().size == 1:
+    if not _several():
         return list(items)
     parts: list[Any] = [None] * world().size
     torch.distributed.all_gather_object(parts, list(items))
@@ -135,7 +175,7 @@ def gather(items: Sequence[T]) -> list[T]:
 
 def from_main(item: T) -> T:
     """Process 0's item, everywhere: for decisions on figures that may differ in their last bits."""
-    if world().size == 1:
+    if not _several():
         return item
     box: list[Any] = [item]
     torch.distributed.broadcast_object_list(box, src=0)
@@ -161,13 +201,13 @@ def any_of(flag: bool) -> bool:
 
 def barrier() -> None:
     """Wait until all processes are here."""
-    if world().size > 1:
+    if _several():
         torch.distributed.barrier()
 
 
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Add up the gradients of all processes, in one message; a process that trained nothing adds zeros."""
-    if world().size == 1:
+    if not _several():
         return
     gradients = [_gradient(parameter) for parameter in parameters]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])

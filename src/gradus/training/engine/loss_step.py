@@ -38,8 +38,7 @@ class TrainingError(GradusError):
 
 def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> LoadedModel:
     """Load (or take) the model, put adapters on it, and make train mode and eval mode the same function."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    _set_threads(config)
     if isinstance(source, LoadedModel):
         loaded = source
     else:
@@ -166,6 +165,14 @@ def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
     return torch.autocast(
         loaded.device.type, dtype=torch.bfloat16, enabled=autocasts(config.autocast, loaded.device), cache_enabled=keep
     )
+
+
+def _set_threads(config: TrainerConfig) -> None:
+    here = world()
+    threads = config.threads or torch.get_num_threads()
+    if here.shares_threads:
+        threads = max(1, threads // here.size)
+    torch.set_num_threads(threads)
 
 
 def share_prefixes(model: nn.Module) -> bool:

@@ -10,14 +10,19 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import MAX_CONCURRENT, roll_out
 from gradus.training.config import GrpoConfig
+from gradus.training.distributed.processes import gather, share
 from gradus.training.run.step_metrics import episode_metrics
 
 
 def validate(
     loaded: LoadedModel, spec: EnvironmentSpec, tasks: Sequence[Task], config: GrpoConfig, grader: Grader, *, step: int
 ) -> list[ValidationRecord]:
-    """One record of docs/metrics.md per decoding. Every validation of a run meets the same tasks and the same noise."""
+    """One record of docs/metrics.md per decoding. Every validation of a run meets the same tasks and the same noise.
+
+    Each process rolls out its share of them.
+    """
     records: list[ValidationRecord] = []
+    mine = share(len(tasks))
     for decoding, sampling in (("sampled", config.sampling), ("greedy", config.sampling.as_greedy())):
         policy = LocalPolicy(
             loaded,
@@ -30,14 +35,16 @@ def validate(
         result = roll_out(
             spec,
             policy,
-            tasks,
+            tasks[mine.start : mine.stop],
+            first_group=mine.start,
             seed=child_seed(config.seed, "validation"),
             grader=grader,
             max_turns=config.max_turns,
             max_concurrent=config.batch_size or MAX_CONCURRENT,
         )
-        figures = episode_metrics(result.groups)
-        episodes = result.episodes
+        groups = gather(result.groups)
+        figures = episode_metrics(groups)
+        episodes = [episode for group in groups for episode in group.episodes]
         completed = sum(episode.stop is not StopReason.FAILED for episode in episodes)
         records.append(
             {

@@ -1,0 +1,171 @@
+"""Several processes on this machine's CPU as one trainer, which starts them itself: what ``accelerate launch`` does, without a launcher.
+
+The matrices of a small model leave a second thread little to do, and Python runs in one. A second process takes half of the
+sequences, Python included. The processes talk by gloo, over the loopback device and a folder that is this user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+
+from gradus.core import GradusError
+from gradus.core.collector import collect_rarely
+from gradus.core.files import read_json, write_json
+from gradus.training.distributed.processes import SLOWEST, World, entered
+
+_TOLD = "told.json"
+_LOOK, _LAST = 0.01, 10.0  # seconds between two looks; that a process may take to end
+
+
+@contextmanager
+def together(size: int, command: Sequence[str], told: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, this process is the first of ``size`` that train as one; they share its CPU threads.
+
+    The others run ``command`` with two arguments more and enter :func:`beside`, which gives them ``told`` (JSON). They end with this
+    process. Raises GradusError with what another said last if it ended before its work was done.
+    """
+    if size == 1:
+        yield
+        return
+    threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="gradus-processes-") as name:
+        meeting = _Meeting(Path(name), 0, size)
+        given = {"told": told, "size": size, "threads": threads, "path": sys.path, "parent": os.getpid()}
+        write_json(meeting.folder / _TOLD, given)
+        try:
+            for rank in range(1, size):
+                meeting.others[rank] = _start([*command, name, str(rank)], meeting.log(rank))
+            with _at(meeting):
+                yield
+        except RuntimeError as error:
+            if "gloo" in str(error):  # a process is gone
+                meeting.wait_for_end()
+            lost = meeting.lost()
+            if lost is None:
+                raise
+            raise lost from error
+        finally:
+            for process in meeting.others.values():
+                process.kill()
+                process.wait()
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def beside(arguments: Sequence[str]) -> Iterator[Any]:
+    """In a process that :func:`together` started, with the two arguments that it added: what the process was told."""
+    folder, rank = Path(arguments[0]), int(arguments[1])
+    stored = read_json(folder / _TOLD)
+    sys.path[:] = stored["path"]
+    Thread(target=_end_with_parent, args=(stored["parent"], folder), daemon=True).start()
+    torch.set_num_threads(stored["threads"])
+    collect_rarely()
+    with _at(_Meeting(folder, rank, stored["size"])):
+        yield stored["told"]
+
+
+class _Meeting:
+    """The place where the processes meet, a folder; and for the first of them, the others."""
+
+    def __init__(self, folder: Path, rank: int, size: int) -> None:
+        self.folder, self.place = folder, World(rank=rank, size=size, shares_threads=True)
+        self.others: dict[int, subprocess.Popen[bytes]] = {}
+        self.joined = False
+
+    def log(self, rank: int) -> Path:
+        """What a process says."""
+        return self.folder / f"log-{rank}"
+
+    def join(self) -> None:
+        """Wait until all are here, then be one group."""
+        if self.joined:
+            return
+        (self.folder / f"here-{self.place.rank}").touch()
+        while not all((self.folder / f"here-{rank}").exists() for rank in range(self.place.size)):
+            if (lost := self.lost()) is not None:
+                raise lost
+            time.sleep(_LOOK)
+        store = torch.distributed.FileStore(str(self.folder / "store"), self.place.size)
+        with _over_loopback():
+            torch.distributed.init_process_group(
+                "gloo", store=store, rank=self.place.rank, world_size=self.place.size, timeout=SLOWEST
+            )
+        self.joined = True
+
+    def leave(self) -> None:
+        """Be alone again."""
+        if self.joined:
+            torch.distributed.destroy_process_group()
+
+    def wait_for_end(self) -> None:
+        """Wait until another process is gone, but not for long: perhaps none is."""
+        deadline = time.monotonic() + _LAST
+        while self.lost() is None and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+
+    def lost(self) -> GradusError | None:
+        """What to raise if another process is gone."""
+        for rank, process in self.others.items():
+            if process.poll() is not None:
+                said = self.log(rank).read_text(encoding="utf-8", errors="replace").split("\n")
+                last = next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
+                return GradusError(
+                    f"process {rank + 1} of {self.place.size} that train together ended with code {process.returncode} ({last}); "
+                    "run the same command again to go on from the last checkpoint, or set processes = 1"
+                )
+        return None
+
+
+@contextmanager
+def _at(meeting: _Meeting) -> Iterator[None]:
+    with entered(meeting):
+        try:
+            yield
+        finally:
+            meeting.leave()
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for the first process, which tells the others
+        )
+
+
+def _end_with_parent(parent: int, folder: Path) -> None:
+    """End when the process that started this one is gone, or has forgotten it."""
+    while os.getppid() == parent and folder.exists():
+        time.sleep(1)
+    os._exit(1)
+
+
+@contextmanager
+def _over_loopback() -> Iterator[None]:
+    """Let gloo listen where no other machine can reach it: what it is sent is unpickled."""
+    name = "GLOO_SOCKET_IFNAME"
+    before = os.environ.get(name)
+    own = next((device for _, device in socket.if_nameindex() if device.startswith("lo")), None)
+    if own is not None:
+        os.environ[name] = own
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
