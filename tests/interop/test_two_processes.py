@@ -22,6 +22,7 @@ from gradus.core import ConfigError
 from gradus.policies.local.loading import load_model
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.distributed import fsdp as sharding
+from gradus.training.distributed import processes
 from gradus.training.distributed.deepspeed import zero_settings
 from gradus.training.distributed.processes import world
 
@@ -208,11 +209,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def set_environment(**variables: str) -> None:
         for name, value in {"WORLD_SIZE": "2", "RANK": "0", **variables}.items():
             monkeypatch.setenv(name, value)
-        world.cache_clear()
+        processes._launched.cache_clear()
         sharding.fsdp_settings.cache_clear()
 
     yield set_environment
-    world.cache_clear()
+    processes._launched.cache_clear()
     sharding.fsdp_settings.cache_clear()
 
 

@@ -97,10 +97,10 @@ class _Meeting:
             if (lost := self.lost()) is not None:
                 raise lost
             time.sleep(_LOOK)
-        store = torch.distributed.FileStore(str(self.folder / "store"), self.place.size)
+        where = (self.folder / "store").absolute().as_uri()
         with _over_loopback():
             torch.distributed.init_process_group(
-                "gloo", store=store, rank=self.place.rank, world_size=self.place.size, timeout=SLOWEST
+                "gloo", init_method=where, rank=self.place.rank, world_size=self.place.size, timeout=SLOWEST
             )
         self.joined = True
 
