@@ -152,10 +152,11 @@ def test_places_that_ask_alone_get_what_they_get_among_all(
         query, key, value = leaves = [part.clone().requires_grad_() for part in parts]
         if alone:
             out = attend(query[:, source], key, value, None, tree=whole, source=source, bf16_backward=bf16_backward)
-        else:
-            out = attend(query, key, value, None, tree=whole, bf16_backward=bf16_backward)[source]
+        else:  # in float32: where a gradient is a difference of equal numbers, bfloat16 gives noise
+            out = attend(query, key, value, None, tree=whole, bf16_backward=False)[source]
         results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-5, atol=1e-5)
-    # In bfloat16 what a key with nearly all of the weight gets is a difference of two equal numbers, rounded in each way on its own.
     for near, true in zip(results[1][1:], results[0][1:], strict=True):
-        assert (near - true).norm() <= (0.05 if bf16_backward else 1e-5) * true.norm() + 1e-6
+        # In bfloat16 the error is a share of what comes in; of what is left of it, a small gradient would be nothing but error.
+        allowed = 0.005 * weight.norm() if bf16_backward else 1e-5 * true.norm() + 1e-6
+        assert (near - true).norm() <= allowed

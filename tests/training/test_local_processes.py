@@ -33,7 +33,7 @@ SMALL = {
     "grpo.groups": 3,  # an odd number, so that the shares differ
     "grpo.group_size": 4,
     "grpo.validation_every": 2,
-    "grpo.validation_tasks": 3,
+    "grpo.validation_tasks": 1,  # so that one of two processes has nothing to do
     "grpo.checkpoint_every": 1,
     "sft.max_steps": 3,
     "sft.batch_size": 5,
@@ -150,6 +150,15 @@ def test_an_environment_that_this_process_alone_knows_is_trained_here(
     api.grpo(lamps(), lamps_model, out=tmp_path / "run", settings=settings)
     assert "known to this process alone" in capsys.readouterr().err
     assert len([each for each in records(tmp_path / "run") if each["kind"] == "step"]) == 1
+
+
+def test_sessions_that_an_environment_limits_are_not_opened_by_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = make_recipe("rhythm", settings={"grpo.processes": 2, "stepping.max_concurrent": 64})
+    with training_processes(recipe, "grpo", model="model", folder=tmp_path, resume=False):
+        assert world().size == 1
+    assert "limits the episodes" in capsys.readouterr().err
 
 
 @pytest.mark.slow

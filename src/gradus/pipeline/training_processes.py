@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -28,14 +28,16 @@ def training_processes(
     """Inside, a stage is trained by as many processes as the recipe wants.
 
     The others load what the recipe names, so one process trains if it alone knows something of that; and so it is on a GPU, under a
-    launcher, beside a server that samples and one step off. ``data``: the files of episodes that SFT trains on.
+    launcher, beside a server that samples, one step off, and in an environment that limits its sessions. ``data``: the files of episodes that SFT trains on.
     """
     config: SftConfig | GrpoConfig = getattr(recipe, stage)
-    size, reason = config.processes or 1, _alone(recipe, config)
-    if size > 1 and reason is not None:
+    size = config.processes or 1
+    if size == 1:
+        return nullcontext()
+    if (reason := _alone(recipe, config)) is not None:
         if world().main:
             print(f"{stage}.processes has no effect: {reason}", file=sys.stderr)
-        size = 1
+        return nullcontext()
     told = {
         "recipe": recipe.model_dump(mode="json", exclude_unset=True),
         "stage": stage,
@@ -56,9 +58,9 @@ def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
     if isinstance(config, GrpoConfig) and (config.sampler != "local" or config.async_level):
         return "grpo.sampler and grpo.async_level already do two things at a time"
     if not known_elsewhere(recipe):
-        return (
-            "the environment, a reward or the algorithm is known to this process alone; name it as python:FILE.py:NAME"
-        )
+        return "the environment, a reward or the algorithm is known to this process alone; put it into a file, and name that"
+    if isinstance(config, GrpoConfig) and recipe.spec().max_sessions is not None:
+        return "the environment limits the episodes that run at once, and processes do not count each other's"
     return None
 
 

@@ -41,7 +41,7 @@ def together(size: int, command: Sequence[str], told: Mapping[str, Any]) -> Iter
         return
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="gradus-processes-") as name:
-        meeting = _Meeting(Path(name), 0, size)
+        meeting = _Meeting(Path(name), 0, size, threads)
         given = {"told": told, "size": size, "threads": threads, "path": sys.path, "parent": os.getpid()}
         write_json(meeting.folder / _TOLD, given)
         try:
@@ -70,17 +70,17 @@ def beside(arguments: Sequence[str]) -> Iterator[Any]:
     stored = read_json(folder / _TOLD)
     sys.path[:] = stored["path"]
     Thread(target=_end_with_parent, args=(stored["parent"], folder), daemon=True).start()
-    torch.set_num_threads(stored["threads"])
+    torch.set_num_threads(max(1, stored["threads"] // stored["size"]))
     collect_rarely()
-    with _at(_Meeting(folder, rank, stored["size"])):
+    with _at(_Meeting(folder, rank, stored["size"], stored["threads"])):
         yield stored["told"]
 
 
 class _Meeting:
     """The place where the processes meet, a folder; and for the first of them, the others."""
 
-    def __init__(self, folder: Path, rank: int, size: int) -> None:
-        self.folder, self.place = folder, World(rank=rank, size=size, shares_threads=True)
+    def __init__(self, folder: Path, rank: int, size: int, threads: int) -> None:
+        self.folder, self.place = folder, World(rank=rank, size=size, shared_threads=threads)
         self.others: dict[int, subprocess.Popen[bytes]] = {}
         self.joined = False
 

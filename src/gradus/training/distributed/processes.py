@@ -39,7 +39,7 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device | None = None
-    shares_threads: bool = False  # the processes divide the threads of one among themselves
+    shared_threads: int | None = None  # of all processes together, if a trainer started them itself
 
     @property
     def main(self) -> bool:

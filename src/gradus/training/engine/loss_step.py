@@ -169,10 +169,10 @@ def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
 
 def _set_threads(config: TrainerConfig) -> None:
     here = world()
-    threads = config.threads or torch.get_num_threads()
-    if here.shares_threads:
-        threads = max(1, threads // here.size)
-    torch.set_num_threads(threads)
+    if here.shared_threads is not None:
+        torch.set_num_threads(max(1, (config.threads or here.shared_threads) // here.size))
+    elif config.threads is not None:
+        torch.set_num_threads(config.threads)
 
 
 def share_prefixes(model: nn.Module) -> bool:
