@@ -260,8 +260,9 @@ class _TiledAttention(torch.autograd.Function):
     """Attention by products of tiles.
 
     The forward pass multiplies in the dtype it is given, with the softmax in float32. The backward pass multiplies in bfloat16, on
-    attention weights that were kept in it, and subtracts in float32, where weights near 1 would else leave nothing. Weights that would
-    take too much memory are made again.
+    attention weights that were kept in it. Weights that would take too much memory are made again. The softmax's own backward pass is
+    torch's, which computes in float32 what it reads and writes in bfloat16; its mean is that of the rounded gradients, so that what
+    rounding does to all of them alike cancels.
     """
 
     @staticmethod
@@ -278,16 +279,15 @@ class _TiledAttention(torch.autograd.Function):
             if keeps:
                 kept.append(weights.bfloat16())
         exact = () if keeps else (query, key)
-        ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), out, *exact, *kept)
+        ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), *exact, *kept)
         ctx.keeps, ctx.seen, ctx.scaling, ctx.dtype = keeps, seen, scaling, query.dtype
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        query, key, value, out, *others = ctx.saved_tensors
+        query, key, value, *others = ctx.saved_tensors
         heads, shared = query.shape[1], key.shape[1]
-        level = (grad.float() * out.float()).sum(-1, keepdim=True)
         grad16 = grad.bfloat16()
         query_grad = torch.empty(query.shape)
         # Gradients of keys and values lie transposed: the products want the attention weights, which are large, as they lie.
@@ -300,9 +300,8 @@ class _TiledAttention(torch.autograd.Function):
                 weights = tile_weights(exact, exact_keys, ctx.seen.hidden(tile), heads, ctx.scaling).bfloat16()
             queries, row_grads = tile.group(query, shared), tile.group(grad16, shared)
             grouped_weights = weights.view(*queries.shape[:2], -1)
-            score_grad = torch.bmm(row_grads, tile.keys(value).mT).view(weights.shape)
-            score_grad = (score_grad - level[tile.rows, :, tile.queries]).mul_(weights)
-            score_grad = score_grad.bfloat16().view(grouped_weights.shape)
+            weight_grad = torch.bmm(row_grads, tile.keys(value).mT)
+            score_grad = torch.ops.aten._softmax_backward_data(weight_grad, grouped_weights, -1, torch.bfloat16)
             query_grad[tile.rows, :, tile.queries] = torch.bmm(score_grad, tile.keys(key)).view(*weights.shape[:3], -1)
             places = (tile.rows, slice(None), slice(None), slice(0, tile.end))
             for total, left, right in (
