@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
-from gradus.policies.local.tiled_attention import attend_tiles, takes_tiles
+from gradus.policies.local.tiled_attention import attend_once, attend_tiles, takes_tiles
 
 _SLACK = 1  # a last position per row that takes the writes of padding and is never read
 
@@ -136,10 +136,9 @@ class RaggedCache(Cache):
         mask = mask if source is None else mask[:, :, -1:]
         keys, values = self.update(key, value, layer)
         heads, shared = query.shape[1], keys.shape[1]
-        if query.shape[2] == 1 and heads != shared:
+        if query.shape[2] == 1:
             query = query.reshape(rows, shared, heads // shared, -1)
-            mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
-            return mixed.reshape(rows, heads, -1)
+            return attend_once(query, keys, values, mask, scaling).reshape(rows, heads, -1)
         if takes_tiles(query, shared):
             return attend_tiles(query, keys, values, mask, scaling).transpose(1, 2).flatten(0, 1)
         if heads != shared and not _takes_shared_heads(query.device):
