@@ -100,8 +100,9 @@ class RaggedCache(Cache):
         self.capacity = max(width + _SLACK, wanted if self.most is None else min(wanted, self.most + _SLACK))
         for buffers in (self._keys, self._values):
             for layer, old in enumerate(buffers):
-                new = old.new_zeros(*old.shape[:2], self.capacity, old.shape[3])
+                new = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])
                 new[:, :, : old.shape[2]] = old
+                new[:, :, old.shape[2] :] = 0  # a weight of 0 does not hide what is not a number
                 buffers[layer] = new
 
     def swap(self, left: list[int], right: list[int], width: int) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.policies.local.float32_linear import FastLinear, LinearFunction, linear
+from gradus.training.engine.gated_mlp import forward, gated_mlps
 
 
 @contextmanager
@@ -25,13 +26,16 @@ def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[Non
     plain = (nn.Linear.forward, FastLinear.forward)
     linear_layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     layers = [module for module in linear_layers if type(module).forward in plain] if enabled else []
+    mlps = list(gated_mlps(model)) if enabled else []
     for layer in layers:
         layer.forward = partial(_forward, layer)
+    for mlp in mlps:
+        mlp.forward = partial(forward, mlp)
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.forward  # the class's own method shows again
+        for module in (*layers, *mlps):
+            del module.forward  # the class's own method shows again
 
 
 def _forward(layer: nn.Linear, input: Tensor) -> Tensor:

@@ -1,0 +1,141 @@
+"""The gated MLP of a layer as one function: the same numbers, part by part, and gradients near those of float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from gradus.training.engine import gated_mlp
+from gradus.training.engine.bfloat16_backward import bfloat16_backward
+from gradus.training.engine.gated_mlp import gated_mlps
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def made(kind: type[PretrainedConfig], **changes: object) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(kind(**{**SIZES, **changes}))
+
+
+def gradients(mlp: nn.Module, inputs: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    """What a module makes of rows, and the gradients of it, its weights' first."""
+    asked = [*(each for each in mlp.parameters() if each.requires_grad), inputs]
+    out = mlp(inputs)
+    return out.detach(), torch.autograd.grad(out.square().sum(), asked)
+
+
+@pytest.mark.parametrize("kind", [LlamaConfig, Qwen2Config, Qwen3Config, MistralConfig])
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_parts_make_what_the_whole_makes(
+    kind: type[PretrainedConfig], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gated_mlp, "_VALUES", 40 * 6)
+    monkeypatch.setattr(gated_mlp, "_MIN_ROWS", 1)
+    model = made(kind)
+    mlp = model.model.layers[1].mlp
+    inputs = torch.randn(2, rows, 16, requires_grad=True)
+    out, exact = gradients(mlp, inputs)
+    with bfloat16_backward(model):
+        assert "forward" in vars(mlp)
+        again, near = gradients(mlp, inputs)
+        with torch.no_grad():
+            assert torch.equal(mlp(inputs), again)
+    assert "forward" not in vars(mlp)
+    torch.testing.assert_close(again, out, rtol=1e-5, atol=1e-6)
+    for one, other in zip(near, exact, strict=True):
+        assert one.dtype == torch.float32
+        assert 0 < (one - other).norm() < 0.02 * other.norm()
+
+
+def test_only_what_computes_the_same_is_taken() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_proj, self.up_proj = nn.Linear(4, 8, bias=False), nn.Linear(4, 8, bias=False)
+            self.down_proj = nn.Linear(8, 4, bias=False)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return 2 * self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
+
+    class Adapted(nn.Linear):
+        pass
+
+    class Routed(Doubled):
+        def forward(self, inputs: Tensor, weights: Tensor) -> Tensor:
+            return super().forward(inputs) * weights
+
+    assert not list(gated_mlps(Doubled()))
+    assert not list(gated_mlps(Routed()))
+    assert not list(gated_mlps(made(GemmaConfig)))  # its activation is another
+    assert not list(gated_mlps(made(LlamaConfig, hidden_act="gelu")))
+    assert not list(gated_mlps(made(LlamaConfig, mlp_bias=True)))
+    assert not list(gated_mlps(made(LlamaConfig).bfloat16()))
+    assert len(list(gated_mlps(made(LlamaConfig)))) == 2
+    adapted = made(LlamaConfig)
+    adapted.model.layers[0].mlp.up_proj = Adapted(16, 40, bias=False)
+    assert len(list(gated_mlps(adapted))) == 1
+
+
+def test_frozen_weights_get_no_gradient_and_let_one_through() -> None:
+    model = made(LlamaConfig)
+    mlp = model.model.layers[0].mlp
+    mlp.gate_proj.weight.requires_grad_(False)
+    inputs = torch.randn(9, 16, requires_grad=True)
+    _, exact = gradients(mlp, inputs)
+    with bfloat16_backward(model):
+        _, near = gradients(mlp, inputs)
+    assert len(near) == 3
+    assert all((one - other).norm() < 0.02 * other.norm() for one, other in zip(near, exact, strict=True))
+
+
+def test_checkpointing_makes_the_same_gradients() -> None:
+    model = made(LlamaConfig)
+    mlp = model.model.layers[0].mlp
+    inputs = torch.randn(9, 16, requires_grad=True)
+    with bfloat16_backward(model):
+        _, kept = gradients(mlp, inputs)
+        made_again = checkpoint(mlp, inputs, use_reentrant=False).square().sum()
+        again = torch.autograd.grad(made_again, [*mlp.parameters(), inputs])
+    assert all(torch.equal(one, other) for one, other in zip(again, kept, strict=True))
+
+
+def test_little_is_kept_for_the_backward_pass() -> None:
+    model = made(LlamaConfig)
+    mlp = model.model.layers[0].mlp
+    inputs = torch.randn(100, 16, requires_grad=True)
+    kept: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(0 if tensor.data_ptr() in weights else tensor.nbytes)
+        return tensor
+
+    weights = {each.data_ptr() for each in mlp.parameters()}
+    with bfloat16_backward(model), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        mlp(inputs)
+    assert sum(kept) == 2 * 100 * (3 * 40 + 16)
