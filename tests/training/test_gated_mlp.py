@@ -80,15 +80,15 @@ def test_only_what_computes_the_same_is_taken() -> None:
             self.gate_proj, self.up_proj = nn.Linear(4, 8, bias=False), nn.Linear(4, 8, bias=False)
             self.down_proj = nn.Linear(8, 4, bias=False)
 
-        def forward(self, inputs: Tensor) -> Tensor:
-            return 2 * self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
+        def forward(self, inputs: Tensor, times: float = 2.0) -> Tensor:
+            return times * self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
+
+    class Routed(Doubled):
+        def forward(self, inputs: Tensor, times: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return super().forward(inputs, times)
 
     class Adapted(nn.Linear):
         pass
-
-    class Routed(Doubled):
-        def forward(self, inputs: Tensor, weights: Tensor) -> Tensor:
-            return super().forward(inputs) * weights
 
     assert not list(gated_mlps(Doubled()))
     assert not list(gated_mlps(Routed()))
