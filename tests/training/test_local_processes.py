@@ -106,13 +106,15 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
     script += (
         f"with together(2, sys.argv[1:], dict(rounds=9, pid={str(tmp_path / 'pid')!r})): gather([0]); time.sleep(99)"
     )
-    first = subprocess.Popen([sys.executable, "-c", script, *OTHER])
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    first = subprocess.Popen([sys.executable, "-c", script, *OTHER], env=environment)
     try:
         wait_until((tmp_path / "pid").exists)
     finally:
         first.kill()
         first.wait()
     wait_until(lambda: not runs(int((tmp_path / "pid").read_text() or 1)))
+    assert not list(tmp_path.glob("gradus-processes-*"))
 
 
 def runs(process: int) -> bool:

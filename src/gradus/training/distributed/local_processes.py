@@ -7,6 +7,7 @@ sequences, Python included. The processes talk by gloo, over the loopback device
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from gradus.training.distributed.processes import SLOWEST, World, entered
 
 _TOLD = "told.json"
 _LOOK, _LAST = 0.01, 10.0  # seconds between two looks; that a process may take to end
+_WATCH = 1.0  # seconds between two looks of a process at the one that started it
 
 
 @contextmanager
@@ -72,8 +74,14 @@ def beside(arguments: Sequence[str]) -> Iterator[Any]:
     Thread(target=_end_with_parent, args=(stored["parent"], folder), daemon=True).start()
     torch.set_num_threads(max(1, stored["threads"] // stored["size"]))
     collect_rarely()
-    with _at(_Meeting(folder, rank, stored["size"], stored["threads"])):
-        yield stored["told"]
+    try:
+        with _at(_Meeting(folder, rank, stored["size"], stored["threads"])):
+            yield stored["told"]
+    except RuntimeError as error:
+        if "gloo" not in str(error):
+            raise
+        time.sleep(2 * _WATCH)  # another process is gone: if it was the parent, the watching thread ends this one
+        raise
 
 
 class _Meeting:
@@ -151,7 +159,8 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 def _end_with_parent(parent: int, folder: Path) -> None:
     """End when the process that started this one is gone, or has forgotten it."""
     while os.getppid() == parent and folder.exists():
-        time.sleep(1)
+        time.sleep(_WATCH)
+    shutil.rmtree(folder, ignore_errors=True)  # the parent was killed, or it would have done so
     os._exit(1)
 
 
