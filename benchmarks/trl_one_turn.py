@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ SHAPE = NanoConfig(hidden_size=192, layers=4, heads=6, intermediate_size=768, co
 RATE = 3e-4
 
 
+@cache
 def prompt_text(seed: int) -> str:
     """158 words and two frame tokens around them: 160 tokens."""
     rng = child_rng(seed, "prompt")

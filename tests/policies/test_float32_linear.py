@@ -23,9 +23,10 @@ pytestmark = pytest.mark.skipif(not float32_linear._is_there(), reason="torch wi
 
 @pytest.fixture(autouse=True, scope="module")
 def as_on_amd():
-    """As on a CPU where oneDNN is the faster one."""
+    """As on a CPU where oneDNN is the faster one, for products of any size."""
     patch = pytest.MonkeyPatch()
     patch.setattr(float32_linear, "prefers_onednn", lambda: True)
+    patch.setattr(float32_linear, "_LITTLE", 1)
     yield
     patch.undo()
 

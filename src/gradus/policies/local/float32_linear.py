@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _FEW = 16  # rows below which MKL is as fast: both wait for the weights
+_LITTLE = 2**20  # multiplications below which starting oneDNN takes longer than MKL needs
 _LARGE = 2**22  # multiplications of one product of a batch from which oneDNN is faster one by one than MKL for all
 
 
@@ -99,6 +100,7 @@ def _multiplies_here(inputs: Tensor, weight: Tensor) -> bool:
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.device.type == weight.device.type == "cpu"
         and inputs.numel() >= _FEW * inputs.shape[-1]
+        and inputs.numel() * weight.shape[-2] >= _LITTLE
         and not torch.is_autocast_enabled("cpu")
         and type(weight) in (Tensor, nn.Parameter)  # parts of a sharded weight have a class of their own
     )
