@@ -98,10 +98,12 @@ def audit(
     from gradus.pipeline.policies import make_policy
     from gradus.pipeline.replay import replay_elsewhere
     from gradus.pipeline.review import read_marks
+    from gradus.pipeline.teach_summary import MOST_EPISODES
 
-    for name, value, least in (("episodes", episodes, 1), ("budget", budget, 0)):
+    numbers = (("episodes", episodes, 1), ("budget", budget, 0), ("attack_episodes", attack_episodes, 1))
+    for name, value, least in numbers:
         if value is not None:
-            whole_number(name, value, least=least)
+            whole_number(name, value, least=least, most=MOST_EPISODES)
     attack = as_list("attack", attack, example="['learn']")
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)

@@ -63,9 +63,11 @@ def roll_out(
     [3.0, 3.0, 3.0, 3.0]
     """
     from gradus.pipeline.policies import make_policy
+    from gradus.pipeline.teach_summary import MOST_EPISODES
     from gradus.rollouts import roll_out as roll
 
-    episodes, group_size = whole_number("episodes", episodes, least=1), whole_number("group_size", group_size, least=1)
+    episodes = whole_number("episodes", episodes, least=1, most=MOST_EPISODES)
+    group_size = whole_number("group_size", group_size, least=1, most=MOST_EPISODES)
     spec = load_environment(environment)
     tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
     chosen: Any = policy if hasattr(policy, "start") else make_policy(spec, path_text("policy", policy))

@@ -27,10 +27,13 @@ def as_list(name: str, value: Any, *, example: str) -> list[Any]:
     return [*value]
 
 
-def whole_number(name: str, value: Any, *, least: int | None = None) -> int:
-    """``value`` as an int, ``least`` or more."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or (least is not None and value < least):
-        raise ConfigError(f"{name} is a whole number{'' if least is None else f' of {least} or more'}, got {value!r}")
+def whole_number(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:
+    """``value`` as an int, ``least`` or more and ``most`` or less."""
+    small = least is not None and isinstance(value, Integral) and value < least
+    large = most is not None and isinstance(value, Integral) and value > most
+    if not isinstance(value, Integral) or isinstance(value, bool) or small or large:
+        limits = ["" if least is None else f" of {least} or more", "" if most is None else f" and at most {most:,}"]
+        raise ConfigError(f"{name} is a whole number{''.join(limits)}, got {value!r}")
     return int(value)
 
 

@@ -48,9 +48,12 @@ class AuditSection(_Section):
     """The grader's audit."""
 
     enabled: bool = Field(default=True, description="Whether the run begins with it.")
-    episodes: int = Field(default=40, ge=2, description="Paired seeds for every policy of the panel.")
+    episodes: int = Field(default=40, ge=2, le=MOST_EPISODES, description="Paired seeds for every policy of the panel.")
     budget: int = Field(
-        default=4000, ge=0, description="Episodes that the search for a hack may roll out; 0 for no search."
+        default=4000,
+        ge=0,
+        le=MOST_EPISODES,
+        description="Episodes that the search for a hack may roll out; 0 for no search.",
     )
 
 
