@@ -20,7 +20,6 @@ from transformers import (
     Qwen3Config,
 )
 
-from gradus.policies.local.bfloat16_support import has_fast_bfloat16
 from gradus.training.engine import gated_mlp
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.gated_mlp import gated_mlps
@@ -74,23 +73,6 @@ def test_parts_make_what_the_whole_makes(
         assert 0 < (one - other).norm() < 0.02 * other.norm()
 
 
-@pytest.mark.skipif(not has_fast_bfloat16(torch.device("cpu")), reason="takes long without instructions for it")
-def test_under_autocast_products_alone_are_rounded() -> None:
-    model = made(LlamaConfig)
-    mlp = model.model.layers[0].mlp
-    inputs = torch.randn(50, 16, requires_grad=True)
-    out, exact = gradients(mlp, inputs)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        plain, far = gradients(mlp, inputs)
-        with bfloat16_backward(model):
-            rough, near = gradients(mlp, inputs)
-    assert rough.dtype == plain.dtype == torch.bfloat16
-    assert 0 < (rough - out).norm() <= (plain - out).norm() < 0.02 * out.norm()
-    for one, other, true in zip(near, far, exact, strict=True):
-        assert one.dtype == other.dtype == torch.float32
-        assert (one - true).norm() < max(0.01 * true.norm(), (other - true).norm())
-
-
 def test_only_what_computes_the_same_is_taken() -> None:
     class Doubled(nn.Module):
         def __init__(self) -> None:
@@ -115,9 +97,6 @@ def test_only_what_computes_the_same_is_taken() -> None:
     assert not list(gated_mlps(made(LlamaConfig, mlp_bias=True)))
     assert not list(gated_mlps(made(LlamaConfig).bfloat16()))
     assert len(list(gated_mlps(made(LlamaConfig)))) == 2
-    watched = made(LlamaConfig)
-    watched.model.layers[0].mlp.up_proj.register_forward_hook(lambda layer, given, out: None)
-    assert len(list(gated_mlps(watched))) == 1
     adapted = made(LlamaConfig)
     adapted.model.layers[0].mlp.up_proj = Adapted(16, 40, bias=False)
     assert len(list(gated_mlps(adapted))) == 1

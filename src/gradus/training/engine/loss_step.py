@@ -149,12 +149,8 @@ def _name_base(model: Any) -> None:
 
 @contextmanager
 def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
-    """What a training pass runs in: tree attention, autocast if it was asked for, and the backward pass's own dtype.
-
-    Under autocast torch takes the backward products in bfloat16 too; a CPU does so faster in our own functions.
-    """
-    wanted = config.backward == "auto" or autocasts(config.autocast, loaded.device)
-    bf16_backward = config.backward == "bfloat16" or (wanted and has_fast_bfloat16(loaded.device))
+    """What a training pass runs in: tree attention, autocast if it was asked for, and the backward pass's own dtype."""
+    bf16_backward = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
     attention = tree_attention(loaded.model, bf16_backward=bf16_backward)
     with attention, bfloat16_backward(loaded.model, enabled=bf16_backward), autocast(loaded, config):
         yield
