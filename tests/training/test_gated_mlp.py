@@ -97,6 +97,9 @@ def test_only_what_computes_the_same_is_taken() -> None:
     assert not list(gated_mlps(made(LlamaConfig, mlp_bias=True)))
     assert not list(gated_mlps(made(LlamaConfig).bfloat16()))
     assert len(list(gated_mlps(made(LlamaConfig)))) == 2
+    watched = made(LlamaConfig)
+    watched.model.layers[0].mlp.up_proj.register_forward_hook(lambda layer, given, out: None)
+    assert len(list(gated_mlps(watched))) == 1
     adapted = made(LlamaConfig)
     adapted.model.layers[0].mlp.up_proj = Adapted(16, 40, bias=False)
     assert len(list(gated_mlps(adapted))) == 1

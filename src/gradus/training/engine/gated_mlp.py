@@ -31,11 +31,17 @@ def gated_mlps(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_plain(layer: Any) -> bool:
-    if type(layer) not in (nn.Linear, FastLinear) or layer.bias is not None:
+    if type(layer) not in (nn.Linear, FastLinear) or layer.bias is not None or any(map(bool, _hooks(layer))):
         return False
     weight = layer.weight
     # Parts of a sharded weight have a class of their own.
     return type(weight) is nn.Parameter and weight.dtype == torch.float32 and weight.device.type == "cpu"
+
+
+def _hooks(layer: nn.Module) -> Iterator[Any]:
+    """What wants to see each call of a layer; it would see none."""
+    for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        yield getattr(layer, name)
 
 
 @torch.no_grad()
