@@ -1,4 +1,7 @@
-"""Step by step against TRL's GRPOTrainer: one model, one tokenizer, equal learning settings, alternating steps in one process."""
+"""Step by step against TRL's GRPOTrainer: one model, one tokenizer, equal learning settings, steps in turn.
+
+Each side has a process of its own, as when it trains alone: in one process each step would find the other's memory and caches.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ from gradus.training.run.live_screen import Screen
 from gradus.training.run.resolved import resolve
 
 THREADS = 2
+_SAID = "step "  # begins a line that is for the process that asked
 clock = time.perf_counter
 
 
@@ -66,6 +70,56 @@ class OurSteps:
         self._loop.state.step += 1
         self.records.append(record)
         return seconds
+
+
+class Elsewhere:
+    """:class:`OurSteps` in another process, which the same script is: it takes a step each time it is asked, and rests between them."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, *sys.argv, "--serve"]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.records: list[dict[str, Any]] = []
+        self._heard()
+
+    def __call__(self) -> float:
+        """Let it take one step; seconds, by its own clock."""
+        assert self._child.stdin is not None
+        print(file=self._child.stdin, flush=True)
+        said = self._heard()
+        self.records.append(said["record"])
+        return said["seconds"]
+
+    def close(self) -> None:
+        """End it."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait()
+
+    def _heard(self) -> dict[str, Any]:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.startswith(_SAID):
+                return json.loads(line.removeprefix(_SAID))
+        raise SystemExit(f"the process of our steps ended with code {self._child.wait()}")
+
+
+def ours_alone(ours: OurSteps, steps: int, options: argparse.Namespace) -> None:
+    """All that a process of ours does: a step for each line that it reads, or all of them and then its peak memory."""
+    if options.beside or not options.serve:
+        for _ in range(steps):
+            ours()
+        print_peak()
+        return
+    print(_SAID + "{}", flush=True)
+    for _ in sys.stdin:
+        seconds = ours()
+        said = {"seconds": seconds, "record": ours.records[-1]}
+        print(_SAID + json.dumps(said, default=float), flush=True)
+
+
+def is_ours(options: argparse.Namespace) -> bool:
+    """Whether this process takes our steps alone."""
+    return bool(options.serve or options.beside or options.only == "ours")
 
 
 class Alternate(TrainerCallback):
@@ -216,6 +270,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
         help="of ours, which share the threads; TRL has one (accelerate launch starts more)",
     )
     parser.add_argument("--beside", nargs=2, help="(what this script starts its other processes with)")
+    parser.add_argument("--serve", action="store_true", help="(what it starts the process of our steps with)")
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a busy machine")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory measurement out")
     return parser
@@ -229,6 +284,7 @@ def workplace(options: argparse.Namespace) -> Iterator[str]:
     if options.cpu_time:
         clock = time.process_time
     again = [sys.executable, *sys.argv, "--beside"]
-    joined = beside(options.beside) if options.beside else together(options.processes, again, {})
+    size = options.processes if is_ours(options) else 1
+    joined = beside(options.beside) if options.beside else together(size, again, {})
     with joined, tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
         yield folder

@@ -21,7 +21,15 @@ from rich.table import Table
 
 from gradus.policies.local.float32_linear import prefers_onednn, product
 
-SHAPES = ((4096, 192, 768), (4096, 768, 192), (1280, 192, 192), (64, 192, 768), (64, 768, 192), (64, 192, 32), (8, 192, 768))
+SHAPES = (
+    (4096, 192, 768),
+    (4096, 768, 192),
+    (1280, 192, 192),
+    (64, 192, 768),
+    (64, 768, 192),
+    (64, 192, 32),
+    (8, 192, 768),
+)
 MILLIONS = 200  # multiplications of one measurement, so that each takes some milliseconds
 
 

@@ -10,7 +10,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from _against_trl import Alternate, OurSteps, arguments, memory_of, nano, print_peak, report, trl_trainer, workplace
+from _against_trl import (
+    Alternate,
+    Elsewhere,
+    OurSteps,
+    arguments,
+    is_ours,
+    memory_of,
+    nano,
+    ours_alone,
+    print_peak,
+    report,
+    trl_trainer,
+    workplace,
+)
 
 from gradus.core import (
     Condition,
@@ -116,12 +129,10 @@ def main() -> None:
             store_every=0,
             device="cpu",
         )
-        ours = OurSteps(model, spec(), config, folder / "run") if options.only != "trl" else None
-        if ours is not None and (options.only == "ours" or options.beside):
-            for _ in range(steps):
-                ours()
-            print_peak()
+        if is_ours(options):
+            ours_alone(OurSteps(model, spec(), config, folder / "run"), steps, options)
             return
+        ours = Elsewhere() if options.only != "trl" else None
         watch = Alternate(ours)
         trainer = trl_trainer(
             model,
@@ -140,6 +151,7 @@ def main() -> None:
         if options.only == "trl" or ours is None:
             print_peak()
             return
+        ours.close()
         memory = None
         if not options.no_memory:
             few = ["--steps", "1", "--backward", options.backward, "--only"]

@@ -14,7 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _against_trl import Alternate, OurSteps, arguments, memory_of, nano, print_peak, report, trl_trainer, workplace
+from _against_trl import (
+    Alternate,
+    Elsewhere,
+    OurSteps,
+    arguments,
+    is_ours,
+    memory_of,
+    nano,
+    ours_alone,
+    print_peak,
+    report,
+    trl_trainer,
+    workplace,
+)
 
 from gradus.core import Environment, EnvironmentSpec, Episode, Grader, Observation, Reward, RewardTerm
 from gradus.environments.rhythm import load
@@ -193,16 +206,11 @@ def main() -> None:
     with workplace(options) as name:
         folder = Path(name)
         model = nano(folder, environment, SHAPE)
-        ours = (
-            OurSteps(model, environment, config(options.groups, steps, options.backward), folder / "run")
-            if options.only != "trl"
-            else None
-        )
-        if ours is not None and (options.only == "ours" or options.beside):
-            for _ in range(steps):
-                ours()
-            print_peak()
+        if is_ours(options):
+            settings = config(options.groups, steps, options.backward)
+            ours_alone(OurSteps(model, environment, settings, folder / "run"), steps, options)
             return
+        ours = Elsewhere() if options.only != "trl" else None
         watch = Alternate(ours)
         seeds = [environment.train_task(index).seed for index in range(options.groups * steps)]
         trainer = trl_trainer(
@@ -223,6 +231,7 @@ def main() -> None:
         if options.only == "trl" or ours is None:
             print_peak()
             return
+        ours.close()
         memory = None
         if not options.no_memory:
             same = [

@@ -29,12 +29,11 @@ def as_list(name: str, value: Any, *, example: str) -> list[Any]:
 
 def whole_number(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:
     """``value`` as an int, ``least`` or more and ``most`` or less."""
-    small = least is not None and isinstance(value, Integral) and value < least
-    large = most is not None and isinstance(value, Integral) and value > most
-    if not isinstance(value, Integral) or isinstance(value, bool) or small or large:
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
         limits = ["" if least is None else f" of {least} or more", "" if most is None else f" and at most {most:,}"]
         raise ConfigError(f"{name} is a whole number{''.join(limits)}, got {value!r}")
-    return int(value)
+    return number
 
 
 def known_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
