@@ -31,17 +31,17 @@ def gated_mlps(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_plain(layer: Any) -> bool:
-    if type(layer) not in (nn.Linear, FastLinear) or layer.bias is not None or any(map(bool, _hooks(layer))):
+    if type(layer) not in (nn.Linear, FastLinear) or layer.bias is not None or _is_watched(layer):
         return False
     weight = layer.weight
     # Parts of a sharded weight have a class of their own.
     return type(weight) is nn.Parameter and weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
-def _hooks(layer: nn.Module) -> Iterator[Any]:
-    """What wants to see each call of a layer; it would see none."""
-    for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-        yield getattr(layer, name)
+def _is_watched(layer: nn.Module) -> bool:
+    """Whether something wants to see each call of a layer; it would see none."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(layer, name) for name in hooks)
 
 
 @torch.no_grad()
@@ -58,36 +58,29 @@ def _computes_this(mlp: Any) -> bool:
 
 
 def forward(mlp: Any, inputs: Tensor) -> Tensor:
-    """What ``mlp`` makes of (..., d): in float32 or, under autocast, by products in bfloat16. The backward pass multiplies in bfloat16."""
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    if {inputs.dtype, dtype} - {torch.float32, torch.bfloat16} or (inputs.dtype, dtype) == (
-        torch.bfloat16,
-        torch.float32,
-    ):
+    """What ``mlp`` makes of (..., d). The backward pass multiplies in bfloat16. Under autocast it gains nothing, so torch computes there."""
+    if inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
         return type(mlp).forward(mlp, inputs)
     weights = (mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
-    with torch.autocast("cpu", enabled=False):
-        return _GatedMlp.apply(inputs.flatten(0, -2), *weights, dtype).view(inputs.shape)
+    return _GatedMlp.apply(inputs.flatten(0, -2), *weights).view(inputs.shape)
 
 
 class _GatedMlp(torch.autograd.Function):
-    """(N, d), and gate and up (I, d), down (d, I) in float32; returns (N, d) in the dtype of the products."""
+    """(N, d), gate and up (I, d), down (d, I), all in float32; returns (N, d)."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, gate: Tensor, up: Tensor, down: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.dtype, exact = inputs.dtype, (gate, up, down)
-        inputs, gate, up, down = (each.to(dtype) for each in (inputs, gate, up, down))
+    def forward(ctx: Any, inputs: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
         out = torch.empty_like(inputs)
         opened, *factors = inputs.new_empty(3, len(inputs), len(gate), dtype=torch.bfloat16)
         for rows in _parts(*opened.shape):
-            gated, raised = product(inputs[rows], gate).float(), product(inputs[rows], up).float()
+            gated, raised = product(inputs[rows], gate), product(inputs[rows], up)
             factors[0][rows] = torch.ops.aten.silu_backward(raised, gated)
             factor = F.silu(gated, inplace=True)
             factors[1][rows] = factor
             both = raised.mul_(factor)
             opened[rows] = both
-            out[rows] = product(both if dtype == torch.float32 else opened[rows], down)
-        ctx.save_for_backward(inputs.bfloat16(), *exact, opened, *factors)
+            out[rows] = product(both, down)
+        ctx.save_for_backward(inputs.bfloat16(), gate, up, down, opened, *factors)
         return out
 
     @staticmethod
@@ -102,12 +95,8 @@ class _GatedMlp(torch.autograd.Function):
             gate_grad[rows] = factors[0][rows].float().mul_(wide)
             up_grad[rows] = wide.mul_(factors[1][rows].float())
             inputs_grad[rows] = product(gate_grad[rows], gate).float().add_(product(up_grad[rows], up))
-        asked = zip((gate_grad, up_grad, grad), (inputs, inputs, opened), ctx.needs_input_grad[1:4], strict=True)
-        return (
-            inputs_grad.to(ctx.dtype),
-            *(product(left.T, right.T).float() if wanted else None for left, right, wanted in asked),
-            None,
-        )
+        asked = zip((gate_grad, up_grad, grad), (inputs, inputs, opened), ctx.needs_input_grad[1:], strict=True)
+        return inputs_grad, *(product(left.T, right.T).float() if wanted else None for left, right, wanted in asked)
 
 
 def _parts(rows: int, width: int) -> list[slice]:
