@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.policies.local import tiled_attention
-from gradus.policies.local.tiled_attention import attend_tiles, takes_tiles, tiles
+from gradus.policies.local.tiled_attention import attend_once, attend_tiles, takes_tiles, tiles
 
 
 @settings(max_examples=30, deadline=None)
@@ -39,6 +39,30 @@ def test_tiles_are_the_kernel(seed: int, rows: int, heads: tuple[int, int], leng
         patch.undo()
     true = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.3, enable_gqa=heads[0] != heads[1])
     torch.testing.assert_close(near, true, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 99),
+    st.integers(1, 5),
+    st.sampled_from([(1, 4), (2, 2), (3, 1)]),
+    st.integers(1, 40),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_one_question_of_each_row_is_the_kernel(
+    seed: int, rows: int, heads: tuple[int, int], width: int, dtype: torch.dtype
+):
+    """Rows end at different places of a cache with room behind them, where anything may stand."""
+    chance = torch.Generator().manual_seed(seed)
+    query = torch.randn(rows, *heads, 8, generator=chance).to(dtype)
+    buffers = torch.randn(2, rows, heads[0], width + 3, 8, generator=chance).to(dtype)
+    key, value = buffers[:, :, :, :width]
+    ends = torch.randint(0, width, (rows, 1), generator=chance)
+    mask = torch.zeros(rows, width, dtype=dtype)
+    mask = mask.masked_fill_(torch.arange(width) > ends, torch.finfo(dtype).min)[:, None, None]
+    near = attend_once(query, key, value, mask, 0.3)
+    true = F.scaled_dot_product_attention(query.double(), key.double(), value.double(), mask.double(), scale=0.3)
+    torch.testing.assert_close(near.double(), true, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.05)
 
 
 def test_every_query_of_every_row_is_in_one_tile(monkeypatch: pytest.MonkeyPatch):
