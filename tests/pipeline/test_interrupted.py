@@ -38,7 +38,18 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     words = [word for each in SETTINGS for word in ("--set", each)]
     command = [sys.executable, "-m", "gradus", "run", "rhythm", "--quick", "-o", str(folder), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        preexec_fn=_heed_ctrl_c,
+    )
+
+
+def _heed_ctrl_c() -> None:
+    """What a shell starts in the background ignores it, and so do the children of that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(folder: Path) -> None:
