@@ -21,7 +21,7 @@ from gradus.training.engine.gated_mlp import forward, gated_mlps
 
 @contextmanager
 def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
-    """Inside this context the products of the backward pass of all linear layers are taken in bfloat16."""
+    """Inside this context the products of the backward pass of all linear layers are taken in bfloat16; gated MLPs are one function each."""
     # Layers that compute in their own way (quantized ones, say) are left alone; FSDP's classes inherit the plain forward.
     plain = (nn.Linear.forward, FastLinear.forward)
     linear_layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
