@@ -49,24 +49,18 @@ class OurSteps:
     """Gradus' loop, one step a call."""
 
     def __init__(self, model: Path, spec: EnvironmentSpec, config: GrpoConfig, folder: Path) -> None:
-        threads = torch.get_num_threads()
         loaded = prepare_model(load_model(model, device="cpu"), config)
-        torch.set_num_threads(threads)
         config = config.model_copy(update={"max_turns": spec.max_turns})
         self.records: list[dict[str, Any]] = []
         written = RunFolder(folder, writing=world().main)
         self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), written, spec.grader())
         self._screen = Screen("bench", steps=1, figures={}, live=False)
-        self._threads = max(1, torch.get_num_threads() // world().size)
 
     def __call__(self) -> float:
         """Take one step; seconds."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads)
         started = clock()
         record = self._loop.step(self._screen)
         seconds = clock() - started
-        torch.set_num_threads(threads)  # TRL's again
         self._loop.state.step += 1
         self.records.append(record)
         return seconds

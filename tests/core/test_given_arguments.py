@@ -57,6 +57,7 @@ def score(completions, **_):
         (lambda: gradus.audit("arithmetic", episodes=10**24), "episodes .* at most 10,000,000, got 10{24}"),
         (lambda: gradus.audit("arithmetic", budget=10**24), "budget .* at most 10,000,000, got 10{24}"),
         (lambda: gradus.audit("arithmetic", attack_episodes=10**24), "attack_episodes .* at most 10,000,000"),
+        (lambda: gradus.audit("arithmetic", attempts=10**24), "attempts .* at most 10,000,000"),
         (lambda: gradus.roll_out("arithmetic", "gold", episodes=10**24), "episodes .* at most 10,000,000"),
         (lambda: api.init(ROWS, "x.toml"), "source is a name"),
         (lambda: api.try_rewards([3], ["correctness"]), "a completion is a text"),

@@ -100,8 +100,13 @@ def audit(
     from gradus.pipeline.review import read_marks
     from gradus.pipeline.teach_summary import MOST_EPISODES
 
-    numbers = (("episodes", episodes, 1), ("budget", budget, 0), ("attack_episodes", attack_episodes, 1))
-    for name, value, least in numbers:
+    numbers = {
+        "episodes": (episodes, 1),
+        "budget": (budget, 0),
+        "attack_episodes": (attack_episodes, 1),
+        "attempts": (attempts, 1),
+    }
+    for name, (value, least) in numbers.items():
         if value is not None:
             whole_number(name, value, least=least, most=MOST_EPISODES)
     attack = as_list("attack", attack, example="['learn']")
