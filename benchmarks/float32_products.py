@@ -1,7 +1,7 @@
 """Float32 products of linear layers: what Gradus takes on this CPU beside torch's own, in turn.
 
-The shapes are those of small models: a training pass, a prefill and a token of 64 rows. Where Gradus takes torch's own (any CPU but AMD's
-with 512 bit instructions) the ratio is 1. The last line is JSON.
+The shapes are those of small models: a training pass, a prefill and a token of 64 rows; the last ones are a token of few rows of a model
+of 500 million parameters. Where Gradus takes torch's own (any CPU but AMD's with 512 bit instructions) the ratio is 1. The last line is JSON.
 
     python benchmarks/float32_products.py [--runs 9] [--threads 2]
 """
@@ -29,6 +29,8 @@ SHAPES = (
     (64, 768, 192),
     (64, 192, 32),
     (8, 192, 768),
+    (8, 896, 4864),
+    (1, 4864, 896),
 )
 MILLIONS = 200  # multiplications of one measurement, so that each takes some milliseconds
 

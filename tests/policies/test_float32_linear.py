@@ -67,6 +67,13 @@ def test_batched_products_are_those_of_torch(large: int, monkeypatch: pytest.Mon
     torch.testing.assert_close(products(left, right, 0.3), 0.3 * (left.double() @ right.double().mT).float())
 
 
+def test_work_decides_and_not_rows(monkeypatch: pytest.MonkeyPatch):
+    """One row of a large layer is much work: MKL takes two to five times as long there."""
+    monkeypatch.setattr(float32_linear, "_LITTLE", 2**20)
+    assert float32_linear._multiplies_here(torch.ones(1, 2048), torch.ones(512, 2048))
+    assert not float32_linear._multiplies_here(torch.ones(64, 64), torch.ones(64, 64))
+
+
 def test_a_gate_is_opened_in_inference_alone():
     """A trainer that scores without a gradient must get what its update computes, bit for bit."""
     gate, up, inputs = nn.Linear(16, 32), nn.Linear(16, 32, bias=False), torch.randn(40, 16)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+_LEAST = -1e4  # in place of -inf, whose product with a probability of 0 is not a number; exp makes 0 of both
 
 
 def entropy(logprobs: Tensor) -> Tensor:
@@ -11,6 +12,5 @@ def entropy(logprobs: Tensor) -> Tensor:
 
     Differentiable, also if some log-probs are ``-inf``.
     """
-    possible = torch.isfinite(logprobs)
-    safe = torch.where(possible, logprobs, 0.0)
-    return -(torch.where(possible, safe.exp(), 0.0) * safe).sum(-1)
+    safe = logprobs.clamp_min(_LEAST)
+    return -(safe.exp() * safe).sum(-1)

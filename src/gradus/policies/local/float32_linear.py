@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_FEW = 16  # rows below which MKL is as fast: both wait for the weights
 _LITTLE = 2**20  # multiplications below which starting oneDNN takes longer than MKL needs
 _LARGE = 2**22  # multiplications of one product of a batch from which oneDNN is faster one by one than MKL for all
 
@@ -30,7 +29,7 @@ def prefers_onednn() -> bool:
 
 def _is_there() -> bool:
     """Whether this torch has the operators that its compiler emits, in the form in which they are called here."""
-    ones = torch.ones(_FEW, _FEW)
+    ones = torch.ones(16, 16)
     try:
         opened = _onednn(ones, ones, None, "swish")
         torch.ops.mkldnn._linear_pointwise.binary(ones, opened, ones, None, "mul")
@@ -94,12 +93,11 @@ def _onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None, then: str = "no
 
 
 def _multiplies_here(inputs: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is to take a product: of plain float32 tensors on such a CPU, of enough rows to pay."""
+    """Whether oneDNN is to take a product: of plain float32 tensors on such a CPU, of enough work to pay."""
     return (
         prefers_onednn()
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.device.type == weight.device.type == "cpu"
-        and inputs.numel() >= _FEW * inputs.shape[-1]
         and inputs.numel() * weight.shape[-2] >= _LITTLE
         and not torch.is_autocast_enabled("cpu")
         and type(weight) in (Tensor, nn.Parameter)  # parts of a sharded weight have a class of their own
