@@ -36,7 +36,7 @@ def memory_forecast(
     training = {
         "gradients": gradients,
         "activations": _activations(shape, config, lengths, hardware),
-        "logits": _logits(shape, config, lengths),
+        "logits": _logits(shape, config, lengths, hardware),
     }
     processes = _processes(config, hardware)
     number, rows = weight_bytes(config, hardware), math.ceil(rows_at_once(config) / processes)
@@ -158,17 +158,17 @@ def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardwa
     return float(kept + backward)
 
 
-def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths) -> float:
+def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
     """Logits, their log-softmax, its exponential and product in the entropy, and the gradient, of sampled tokens.
 
-    Of many logits a tile exists at a time, and the gradient of the embeddings once more than kept; top-k, top-p and a bonus for
-    entropy take larger pieces, which are sorted.
+    Of a plain softmax on a CPU and of many logits a tile exists at a time, and the gradient of the embeddings once more than kept;
+    of many logits top-k, top-p, a grammar and a bonus for entropy take larger pieces, which are sorted.
     """
     tokens, sampled = _tokens(config, lengths)
     entries = tokens * sampled * shape.vocabulary
-    if entries <= MAX_LOGITS:
-        return float(5 * 4 * entries)
     sampling = config.sampling
-    pieces = sampling.top_k or sampling.top_p < 1.0 or config.entropy_coef
+    pieces = sampling.top_k or sampling.top_p < 1.0 or sampling.grammar or config.entropy_coef
+    if entries <= MAX_LOGITS and (pieces or hardware.kind != "cpu"):
+        return float(5 * 4 * entries)
     again = 0.0 if config.lora else 4.0 * shape.hidden * shape.vocabulary
     return again + (_SORTED * MAX_LOGITS if pieces else 0.0)

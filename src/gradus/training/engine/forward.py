@@ -66,13 +66,15 @@ def score_tokens(
     source, place = torch.unique(wanted, return_inverse=True)
     in_order = torch.equal(source, wanted)  # else repeated, or in another order: unique sorts
     many = len(source) * vocabulary_size(model) > MAX_LOGITS
-    if many and (finish := _finish_of(causal)) is not None:
+    asked = _Asked(entropy, differentiate, greedy)
+    tiled = causal.device.type == "cpu" and _is_plain(sampling, labels.legal, asked)  # in a cache passes cost little
+    if (many or tiled) and (finish := _finish_of(causal)) is not None and (many or _takes_tiles(causal, finish)):
         states, score = _hidden(causal, batch, source), partial(_score_hidden, causal, finish)
     else:
         states, score = _logits(causal, batch, source), _score_logits
     states = states if in_order else states.index_select(0, place)
     said = states[: len(labels.source)] if read else states
-    scores = score(said, labels.target, labels.legal, sampling, _Asked(entropy, differentiate, greedy))
+    scores = score(said, labels.target, labels.legal, sampling, asked)
     return TokenScores(
         logprobs=scores[0],
         entropy=scores[1] if entropy else None,
@@ -100,11 +102,20 @@ def _score_hidden(
 ) -> TokenFigures:
     """Figures of tokens from the hidden states (A, d) that predict them, in chunks."""
     head = causal.get_output_embeddings()
-    plain = legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or asked.differentiate)
-    if plain and finish is _same and type(head) in (nn.Linear, FastLinear):
+    if _is_plain(sampling, legal, asked) and _takes_tiles(causal, finish):
         return chunked_scores(head, hidden, target, sampling)
     words, figures = vocabulary_size(causal), partial(_score_logits, sampling=sampling, asked=asked)
     return chunked_figures(lambda part: finish(head(part)), words, hidden, target, legal, figures)
+
+
+def _is_plain(sampling: SamplingConfig, legal: Tensor | None, asked: _Asked) -> bool:
+    """Whether a softmax is all that is asked for."""
+    return legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or asked.differentiate)
+
+
+def _takes_tiles(causal: Any, finish: Finish) -> bool:
+    """Whether logits are the head's product and nothing else, so that they can be made a tile at a time."""
+    return finish is _same and type(causal.get_output_embeddings()) in (nn.Linear, FastLinear)
 
 
 def _score_logits(

@@ -145,6 +145,9 @@ class _OldLogprobs:
 class _Update:
     """One optimizer update on one minibatch."""
 
+    batches: Sequence[MicroBatch]  # of the passes that :meth:`begin` cuts
+    sums: UpdateSums
+
     def __init__(
         self,
         loaded: LoadedModel,
@@ -169,7 +172,6 @@ class _Update:
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
         self.shares = share_prefixes(loaded.model) and self._reference_shares()
-        self.begin(budget.tokens)
 
     def begin(self, tokens: int) -> None:
         """Cut the update into passes of so many tokens, with all sums at zero."""
