@@ -177,7 +177,9 @@ def test_only_sampled_positions_reach_the_head(
     """Whether the head makes a tile of logits at a time or all of them."""
     rows: list[int] = []
     scores = vocabulary_loss._scores
-    monkeypatch.setattr(vocabulary_loss, "_scores", lambda part, *rest: (rows.append(len(part)), scores(part, *rest))[1])
+    monkeypatch.setattr(
+        vocabulary_loss, "_scores", lambda part, *rest: (rows.append(len(part)), scores(part, *rest))[1]
+    )
     sequences = random_sequences(3)
     with tree_attention(loaded.model), torch.no_grad():
         batches = microbatches(sequences, budget=10_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
-from gradus.training.distributed.processes import gather, share, total
+from gradus.training.distributed.processes import gather, share
 from gradus.training.engine.forward import score_tokens, tree_attention, vocabulary_size
 from gradus.training.engine.logp_diff import (
     LogpDiff,
@@ -190,7 +191,6 @@ class _Update:
 
         def update(tokens: int) -> tuple[float, float]:
             self.begin(tokens)
-            before_step = self.check_logp_diff if first else None
             with precision(self.loaded, self.config):
                 return run_update(
                     self.loaded,
@@ -199,15 +199,11 @@ class _Update:
                     self.loss,
                     self.config,
                     lr,
-                    before_step=before_step,
+                    before_step=partial(self.add_up, first=first),
                     skip_above=skip_above,
                 )
 
-        norm_and_seconds = self.budget.spend(update, self.longest)
-        sums = self.sums
-        sums.loss, sums.kl, sums.entropy, sums.read = total((sums.loss, sums.kl, sums.entropy, sums.read))
-        self.sums.metrics = gather(self.sums.metrics)
-        return norm_and_seconds
+        return self.budget.spend(update, self.longest)
 
     @torch.no_grad()
     def score_old(self) -> None:
@@ -232,10 +228,19 @@ class _Update:
                 scored += [(self.own[row], part) for row, part in zip(batch.sequences, parts, strict=True)]
         return scored
 
-    def check_logp_diff(self) -> None:
-        """Before the first update sampler and trainer have the same weights: more than rounding is a bug, and noise to train on."""
-        self.old.measured = measure_logp_diff(gather(self.sums.differences))  # all processes stop, or none
-        check_logp_diff(self.old.measured, self.old.limits)
+    def add_up(self, *, first: bool) -> None:
+        """Add up the sums of all processes, in one message. Before the first update sampler and trainer have the same weights: a difference
+        of more than rounding is a bug, and noise to train on."""
+        sums = self.sums
+        mine = (sums.loss, sums.kl, sums.entropy, sums.read)
+        numbers, metrics, differences = zip(
+            *gather([(mine, sums.metrics, sums.differences if first else [])]), strict=True
+        )
+        sums.loss, sums.kl, sums.entropy, sums.read = (sum(column) for column in zip(*numbers, strict=True))
+        sums.metrics = [one for part in metrics for one in part]
+        if first:
+            self.old.measured = measure_logp_diff([one for part in differences for one in part])
+            check_logp_diff(self.old.measured, self.old.limits)  # all processes stop, or none
 
     def loss(self, batch: MicroBatch) -> Tensor:
         """The part of this update's loss that a microbatch carries."""
