@@ -37,7 +37,7 @@ unit: $(STAMP)
 
 prove: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[quantized]'
-	$(BIN)/pytest -m slow -n 0 --timeout 3600
+	$(BIN)/pytest -m slow -n 0
 
 bench: $(STAMP)
 	for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

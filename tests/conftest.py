@@ -16,6 +16,13 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A proof has an hour however it is started; it once failed at the limit of a test, which is meant for what hangs."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: each stage of a run collects garbage, and would look through all of it for a third of a second."""
     gc.collect()
