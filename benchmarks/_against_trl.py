@@ -149,6 +149,7 @@ def trl_trainer(
     rollout: Callable[..., dict[str, Any]] | None = None,
     callback: TrainerCallback | None = None,
     seed: int = 0,
+    bf16: bool = False,
 ) -> GRPOTrainer:
     """GRPOTrainer with the settings that Gradus has by default: DAPO's loss and clip, batch scale, no KL term."""
     batch = groups * group_size
@@ -171,7 +172,7 @@ def trl_trainer(
         epsilon_high=0.28,
         scale_rewards="batch",
         temperature=1.0,
-        bf16=False,
+        bf16=bf16,
         gradient_checkpointing=False,
         use_cpu=True,
         report_to=[],
@@ -216,7 +217,7 @@ def print_peak() -> None:
 
 def report(
     name: str,
-    backward: str,
+    options: argparse.Namespace,
     ours: Sequence[float],
     theirs: Sequence[float],
     record: dict[str, Any],
@@ -224,7 +225,8 @@ def report(
 ) -> None:
     """The table, and the line for machines."""
     mine, other = statistics.median(ours), statistics.median(theirs)
-    table = Table(title=f"{name}, our backward pass in {backward}")
+    precision = "both in bfloat16" if options.bf16 else f"both in float32, our backward pass in {options.backward}"
+    table = Table(title=f"{name}, {precision}")
     for column in ("", "Gradus", "TRL"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row("seconds a step (median)", f"{mine:.2f}", f"{other:.2f}")
@@ -257,6 +259,9 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=5, help="measured steps of each side, after one that is not")
     parser.add_argument("--only", choices=("ours", "trl"), help="take one side's steps alone and print peak memory")
     parser.add_argument("--backward", choices=("float32", "bfloat16", "auto"), default="auto", help="our backward pass")
+    parser.add_argument(
+        "--bf16", action="store_true", help="both sides under autocast in bfloat16, which is TRL's default"
+    )
     parser.add_argument(
         "--processes",
         type=int,

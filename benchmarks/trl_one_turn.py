@@ -1,6 +1,6 @@
 """One GRPO step on one-turn tasks, Gradus against TRL: 8 prompts of 160 tokens, 8 members, at most 32 new tokens.
 
-2.3 million parameters (d 192, 4 layers, a vocabulary of 512), float32, two threads; generation, loss and update are all timed.
+2.3 million parameters (d 192, 4 layers, a vocabulary of 512), two threads, float32 or, with --bf16, autocast; generation, loss and update are all timed.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ def main() -> None:
             lr=RATE,
             sampling=SamplingConfig(max_new_tokens=NEW),
             backward=options.backward,
+            autocast=options.bf16,
             validation_every=0,
             store_every=0,
             device="cpu",
@@ -146,6 +147,7 @@ def main() -> None:
             lr=RATE,
             rows=GROUPS * SIZE,
             callback=watch,
+            bf16=options.bf16,
         )
         trainer.train()
         if options.only == "trl" or ours is None:
@@ -154,11 +156,9 @@ def main() -> None:
         ours.close()
         memory = None
         if not options.no_memory:
-            few = ["--steps", "1", "--backward", options.backward, "--only"]
+            few = ["--steps", "1", "--backward", options.backward, *(["--bf16"] if options.bf16 else []), "--only"]
             memory = (memory_of(__file__, [*few, "ours"]), memory_of(__file__, [*few, "trl"]))
-        report(
-            "trl_one_turn", options.backward, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory
-        )
+        report("trl_one_turn", options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
 
 
 if __name__ == "__main__":

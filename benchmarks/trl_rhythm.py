@@ -207,7 +207,7 @@ def main() -> None:
         folder = Path(name)
         model = nano(folder, environment, SHAPE)
         if is_ours(options):
-            settings = config(options.groups, steps, options.backward)
+            settings = config(options.groups, steps, options.backward, autocast=options.bf16)
             ours_alone(OurSteps(model, environment, settings, folder / "run"), steps, options)
             return
         ours = Elsewhere() if options.only != "trl" else None
@@ -226,6 +226,7 @@ def main() -> None:
             rows=options.rows,
             rollout=Rollout(environment),
             callback=watch,
+            bf16=options.bf16,
         )
         trainer.train()
         if options.only == "trl" or ours is None:
@@ -243,13 +244,14 @@ def main() -> None:
                 str(options.rows),
                 "--backward",
                 options.backward,
+                *(["--bf16"] if options.bf16 else []),
             ]
             memory = tuple(memory_of(__file__, [*same, "--steps", "0", "--only", side]) for side in ("ours", "trl"))
         title = f"trl_rhythm_{options.turns}"
-        report(title, options.backward, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+        report(title, options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
 
 
-def config(groups: int, steps: int, backward: Any) -> GrpoConfig:
+def config(groups: int, steps: int, backward: Any, *, autocast: bool = False) -> GrpoConfig:
     """Ours, with TRL's settings: one return for all tokens of an episode."""
     return GrpoConfig(
         groups=groups,
@@ -260,6 +262,7 @@ def config(groups: int, steps: int, backward: Any) -> GrpoConfig:
         token_budget=8192,
         sampling=SamplingConfig(max_new_tokens=NEW),
         backward=backward,
+        autocast=autocast,
         validation_every=0,
         store_every=0,
         device="cpu",
