@@ -68,7 +68,8 @@ def score_tokens(
     many = len(source) * vocabulary_size(model) > MAX_LOGITS
     asked = _Asked(entropy, differentiate, greedy)
     tiled = causal.device.type == "cpu" and _is_plain(sampling, labels.legal, asked)  # in a cache passes cost little
-    if (many or tiled) and (finish := _finish_of(causal)) is not None and (many or _takes_tiles(causal, finish)):
+    finish = _finish_of(causal) if many or tiled else None
+    if finish is not None and (many or _takes_tiles(causal, finish)):
         states, score = _hidden(causal, batch, source), partial(_score_hidden, causal, finish)
     else:
         states, score = _logits(causal, batch, source), _score_logits
