@@ -53,6 +53,15 @@ def test_a_python_below_the_folder_that_programs_work_in_is_found(monkeypatch):
         assert os.listdir(f"{home}/lib") == ["module.py"]
 
 
+def test_an_interpreter_that_cannot_start_inside_is_told_and_no_wrong_answer(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(sandbox, "_python_folders", list)
+    with pytest.raises(OSError, match=r"does not start in the sandbox, so nothing was run: .*No such file"):
+        run_python("print(1)")
+
+
 def test_there_is_no_network_no_foreign_process_and_no_secret_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("API_KEY", "hunter2")
     hidden = tmp_path / "hidden"
