@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from tiny_qwen2 import make_tiny_qwen2
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config
 from typer.testing import CliRunner
 
 import gradus
@@ -35,6 +35,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples
 from gradus.training.engine.throughput import training_flops
+from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 
 GPU = Hardware(
     name="gpu", kind="cuda", memory=22 * GIB, peak=1e14, share=0.35, bandwidth=3e11, overhead=4e-5, price=1.0
@@ -52,6 +53,7 @@ THREE_B = ModelShape(
     intermediate=11008,
     vocabulary=151_936,
     context=32_768,
+    finishes_logits=False,
     adapter_width=36 * (4096 + 2304 + 2304 + 4096 + 3 * 13_056),
 )
 LENGTHS = Lengths(prompt=200, answer=512)
@@ -101,6 +103,20 @@ def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
     assert (shape.layers, shape.kv, shape.vocabulary, shape.context) == (2, 16, 320, 512)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_shape(tmp_path / "nowhere")
+
+
+def test_logits_of_a_model_that_caps_them_are_kept_on_a_cpu(tmp_path: Path) -> None:
+    cpu, config = replace(GPU, kind="cpu"), preset("cpu", groups=1, group_size=2)
+    few = Lengths(prompt=8, answer=4)
+    plain, _ = memory_forecast(THREE_B, config, few, cpu)
+    capped, _ = memory_forecast(replace(THREE_B, finishes_logits=True), config, few, cpu)
+    assert plain["logits"] == 4 * THREE_B.hidden * THREE_B.vocabulary
+    assert capped["logits"] == 5 * 4 * 2 * 4 * THREE_B.vocabulary
+    many, _ = memory_forecast(replace(THREE_B, finishes_logits=True), config, LENGTHS, cpu)
+    assert many["logits"] == plain["logits"] + 5 * 4 * MAX_LOGITS
+    for cap, expected in ((30.0, True), (None, False)):
+        Gemma2Config(num_hidden_layers=1, final_logit_softcapping=cap, vocab_size=64).save_pretrained(tmp_path)
+        assert read_shape(tmp_path).finishes_logits is expected
 
 
 def test_a_config_that_would_be_made_for_ever_is_refused(tmp_path: Path) -> None:

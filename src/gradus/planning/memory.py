@@ -161,14 +161,17 @@ def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardwa
 def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
     """Logits, their log-softmax, its exponential and product in the entropy, and the gradient, of sampled tokens.
 
-    Of a plain softmax on a CPU and of many logits a tile exists at a time, and the gradient of the embeddings once more than kept;
-    of many logits top-k, top-p, a grammar and a bonus for entropy take larger pieces, which are sorted.
+    Of a plain softmax on a CPU (unless the model caps or scales its logits) and of many logits a tile exists at a time, and the gradient of the embeddings once more than kept;
+    of many logits top-k, top-p, a grammar and a bonus for entropy take larger pieces, which are sorted, and such a model takes pieces too.
     """
     tokens, sampled = _tokens(config, lengths)
     entries = tokens * sampled * shape.vocabulary
     sampling = config.sampling
-    pieces = sampling.top_k or sampling.top_p < 1.0 or sampling.grammar or config.entropy_coef
-    if entries <= MAX_LOGITS and (pieces or hardware.kind != "cpu"):
+    sorted_pieces = sampling.top_k or sampling.top_p < 1.0 or sampling.grammar or config.entropy_coef
+    whole = sorted_pieces or shape.finishes_logits or hardware.kind != "cpu"
+    if whole and entries <= MAX_LOGITS:
         return float(5 * 4 * entries)
     again = 0.0 if config.lora else 4.0 * shape.hidden * shape.vocabulary
-    return again + (_SORTED * MAX_LOGITS if pieces else 0.0)
+    if sorted_pieces:
+        return again + _SORTED * MAX_LOGITS
+    return again + (5 * 4 * MAX_LOGITS if shape.finishes_logits else 0.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from gradus.core import ConfigError
 from gradus.policies.local.folders import adapter_base, check_layers
 from gradus.policies.local.loading import context_length
+from gradus.training.engine.forward import finishes_logits
 from gradus.training.trainer_config import LoraConfig
 
 
@@ -27,6 +28,7 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     context: int | None
+    finishes_logits: bool  # caps or scales what its head gives
     adapter_width: int  # sum over adapted matrices of inputs plus outputs: times the rank gives LoRA's parameters
 
     @property
@@ -108,5 +110,6 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
         intermediate=kept["intermediate_size"] or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
         context=context_length(config),
+        finishes_logits=finishes_logits(text),
         adapter_width=sum(sum(weight.shape) for weight in adapted),
     )

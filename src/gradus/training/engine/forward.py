@@ -167,16 +167,24 @@ def _same(logits: Tensor) -> Tensor:
     return logits
 
 
+_CAP, _FACTORS = "final_logit_softcapping", ("logit_scale", "logits_scaling", "lm_head_multiplier")
+
+
 def _finishes(causal: Any) -> Iterator[Finish]:
     """What a model may do with its head's product: nothing, a cap (Gemma), a factor (Cohere, Granite, Falcon-H1)."""
     config = causal.config.get_text_config(decoder=True)
     yield _same
-    if cap := getattr(config, "final_logit_softcapping", None):
+    if cap := getattr(config, _CAP, None):
         yield lambda logits: torch.tanh(logits / cap) * cap
-    factors = (getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "lm_head_multiplier"))
+    factors = (getattr(config, name, None) for name in _FACTORS)
     for factor in filter(None, factors):
         yield lambda logits, factor=factor: logits * factor
         yield lambda logits, factor=factor: logits / factor
+
+
+def finishes_logits(config: Any) -> bool:
+    """Whether a model of this config (of its text) makes more of its head's product than logits, so that no tiles of it are taken."""
+    return any(getattr(config, name, None) not in (None, 1.0) for name in (_CAP, *_FACTORS))
 
 
 def _finish_of(causal: Any) -> Finish | None:
