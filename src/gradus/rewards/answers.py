@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from gradus.core.thoughts import without_thoughts
@@ -28,6 +29,11 @@ _PROSE = re.compile(rf"(?<![\\a-z])(?!(?:{_FUNCTIONS})\b)[a-z]{{3,}}\b|\b[ap]\.?
 _OPERATED = re.compile(
     rf"\b[a-zA-Z]\b\s*[-+*^=]|[-+*^]\s*\b[a-zA-Z]\b|\b(?![{UNITS}])[a-zA-Z]\b\s*/|/\s*\b(?![{UNITS}])[a-zA-Z]\b"
 )
+_NUMERAL = r"[-+]?\d+(?:\.\d+)?(?:/\d+)?%?"
+# One item of a row whose order counts: a number, letters with digits behind them (a square, a move, a formula), or a word.
+_ITEM = re.compile(rf"(?P<number>{_NUMERAL})|(?P<code>[A-Za-z]+\d\w*'?)|(?P<word>[A-Za-z]+'?)")
+_CODE = re.compile(r"(?=\S*\d)[A-Z][A-Za-z0-9]+")  # one that Math-Verify would take for a product of variables
+_NAMES = re.compile(rf"(?:{_FUNCTIONS}|ln|pi|[ie])\Z", re.IGNORECASE)
 _DENIED = re.compile(r"\b(?:not|never|wrong|incorrect|false|\w+n['’]t)\b", re.IGNORECASE)
 _TOLERANCE = Fraction(
     1, 10**6
@@ -108,12 +114,41 @@ def same_answer(given: str, gold: str) -> bool:
             return True
     elif plain_text(given).rstrip(" .") == plain_text(gold).rstrip(" ."):
         return True
+    if (items := _items(gold)) is not None:
+        return _same_items(given, items)
     worked_out = r"[\\^_=+*/(){}\[\]]" if prose else r"[\\^_=+*/(){}\[\]!']|\d"
     if written or not re.search(worked_out, gold):
         return False
     if _DENIED.search(given) and not _DENIED.search(gold):
         return False  # Math-Verify takes the expression out of any sentence
     return _same_names(given, gold) and _verify(given, gold)
+
+
+def _items(gold: str) -> list[str] | None:
+    """The items of ``7 12 33``, ``e4 e5`` or ``H2O``, in their order; None for anything else. Math-Verify would multiply them."""
+    items = plain_text(gold).strip(" .").split()
+    if len(items) == 1:
+        return items if _CODE.fullmatch(items[0]) else None
+    kinds = [match.lastgroup if (match := _ITEM.fullmatch(item)) else None for item in items]
+    if None in kinds or set(kinds) == {"word"} or any(_NAMES.match(item) for item in items):
+        return None
+    measured = any(pair == ("number", "word") for pair in pairwise(kinds))  # 2 x, 5 km
+    return None if measured else items
+
+
+def _same_items(given: str, items: list[str]) -> bool:
+    """Whether ``given`` ends with the items, separated by blanks or commas, and has nothing but words before them."""
+    said = re.sub(r",(?!\d{3}\b)|[,;](?=\s)|[\[\]()]", " ", plain_text(given)).strip(" .").split()
+    before, last = said[: -len(items)], said[-len(items) :]
+    words = all(re.fullmatch(r"[A-Za-z]{2,}[:,]?|a|[=:]", word, re.IGNORECASE) for word in before)
+    equal = len(last) == len(items) and all(map(_same_item, last, items))
+    return equal and words and not _DENIED.search(given)
+
+
+def _same_item(said: str, item: str) -> bool:
+    if re.fullmatch(_NUMERAL, said) and re.fullmatch(_NUMERAL, item):
+        return read_number(said).value == read_number(item).value
+    return said.casefold() == item.casefold()
 
 
 @lru_cache(maxsize=65536)

@@ -60,8 +60,9 @@ _UNREAD = {"point", "first", "eleventh", "twelfth", *_WORDS, *_SCALES, *_PARTS, 
 CURRENCY = r"(?:(?:us\$|us|usd|eur|gbp|rs\.?|inr|cad|aud|[$€£¥₹])\s?\$?\s?)"
 _STATED = rf"(?:[$€£¥₹]\s?)?(?:\.?\d|(?:{'|'.join(_WORDS)})\b)"  # how a number begins
 _HEDGES = re.compile(
-    r"\b(?:or|either|neither|nor|not|\w+n['’]t|between|at least|at most|more than|less than|fewer than)\b"
-    rf"|\b(?:over|under|plus|times)\s+{_STATED}|(?:\d|\b(?:{'|'.join(_WORDS)}))\s+(?:plus|minus)\b|[≤≥±∓]|<=?\s*[-+$.]?\d|(?:^|\s)>=?\s*[-+$.]?\d"
+    r"\b(?:or|either|neither|nor|not|\w+n['’]t|wrong|incorrect|between|at least|at most|more than|less than|fewer than|below zero)\b"
+    r"|≠|!=|\\n(?:eq?|ot)\b"
+    rf"|\b(?:over|under|plus|times|(?:half|twice|double|triple|thrice|square|cube|root|reciprocal)(?:\s+of)?)\s+{_STATED}|(?:\d|\b(?:{'|'.join(_WORDS)}))\s+(?:plus|minus)\b|[≤≥±∓]|<=?\s*[-+$.]?\d|(?:^|\s)>=?\s*[-+$.]?\d"
 )
 _SEVERAL = re.compile(  # x = 5, y = 6; 5 and three quarters
     r"=[^=]*(?:[,;\\]|\band\b)[\s$\\]*(?:and\s+)?[^\W\d]\w*\s*="
@@ -72,7 +73,8 @@ _POWER = r"\s?[x*]\s?10\s?\^\s?[{(]?(?:-?\d{1,3})[})]?"
 # Letters that behind a number are a unit (or a scale); others are variables.
 UNITS = "mgslhdwtcpkMKBCFNJWVALTHG"
 _EXPRESSION = re.compile(
-    rf"[πθ∞√]|\\(?:pi|theta|infty|sqrt|sin|cos|tan|ln|log)(?![a-zA-Z])"
+    rf"[πθ∞√]|\\(?:pi|theta|infty|sqrt|sin|cos|tan|ln|log)(?![a-zA-Z])|\b(?:sin|cos|tan|ln|log|exp|sqrt)\s*\(|\d\s*pi\b"
+    rf"|-\s*\(\s*[-.\d]|\d\s+(?:squared|cubed|factorial)\s*\Z"
     rf"|\d[xyz]{{2,}}\b|\d(?![{UNITS}])[a-zA-Z](?![a-zA-Z\d+-])|\d(?![eE][-+]?\d)[a-zA-Z]\s*[-+*^]|\d\s(?![{UNITS}])[a-zA-Z]\s*(?:[-+*/^=)$]|\Z)|^\W*\d+!+\W*$"
 )
 _NUMBER = re.compile(
