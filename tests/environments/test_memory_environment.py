@@ -279,10 +279,10 @@ def test_sixty_broken_calls_do_not_fill_the_next_turn() -> None:
 def test_an_update_is_possible_because_the_entry_is_shown() -> None:
     environment = SPEC.make()
     observation = environment.reset(seed=11)
-    person = observation.data["text"].split(":")[0]
+    person = observation.data["chunk"].split(":")[0]
     shown = environment.step(write_insert("values", f"{person} cause rivers"))
     lines = [line for line in shown.text.splitlines() if line.startswith(f"{person} cause rivers | values ")]
-    if person in shown.data["text"]:
+    if person in shown.data["chunk"]:
         assert len(lines) == 1
         assert int(lines[0].split()[-1]) == shown.data["entries"][0]["id"]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Observation
 from gradus.core.addresses import LOOPBACK
 from gradus.interop.openenv.server import create_app, server_config
@@ -21,6 +24,19 @@ from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, observation_data
 
 SESSIONS = 3
+DATA = Path(__file__).parents[1] / "data"
+BABI = DATA / "babi" / "qa1_single-supporting-fact_test.txt"
+BUILT_IN = {  # one of each kind, and the package that it needs
+    "rhythm": None,
+    "memory": None,
+    f"memory:babi:{BABI}": None,
+    "shop": None,
+    "arithmetic": None,
+    f"gsm8k:{DATA / 'gsm8k_excerpt.jsonl'}": None,
+    "gymnasium:FrozenLake-v1": "gymnasium",
+    "reasoning-gym:basic_arithmetic": "reasoning_gym",
+    "textarena:TicTacToe-v0": "textarena",
+}
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +266,33 @@ def test_the_schema_names_every_field_that_is_sent(address: str) -> None:
 def test_data_may_not_hide_a_field() -> None:
     with pytest.raises(WireError, match="terminated"):
         observation_data(Observation(text="", data={"terminated": True}))
+
+
+def test_data_that_hide_a_field_are_found_when_the_application_is_made(adder: EnvironmentSpec) -> None:
+    class Hiding(type(adder.make())):
+        def reset(self, **options: Any) -> Observation:
+            return replace(super().reset(**options), data={"text": "total"})
+
+    with pytest.raises(ConfigError, match="'text'"):
+        create_app(replace(adder, make=Hiding))
+
+
+@pytest.mark.parametrize("name", BUILT_IN, ids=lambda name: name.partition("/")[0])
+def test_every_environment_that_comes_along_can_be_played_over_the_wire(name: str, serve: Callable[..., Any]) -> None:
+    if (package := BUILT_IN[name]) is not None:
+        pytest.importorskip(package)
+    spec = environments.load(name)
+    with serve(server_config(create_app(spec, sessions=1))) as address, dial(address) as socket:
+        first = ask(socket, "reset", **start(spec))
+        assert first["type"] == "observation", first
+        assert first["data"]["observation"]["text"]
+        after = ask(socket, "step", text="hello")
+        assert after["type"] == "observation", after
+
+
+def start(spec: EnvironmentSpec) -> Mapping[str, Any]:
+    task = spec.train_task(0)
+    return {"seed": task.seed, **task.options}
 
 
 def test_an_answer_with_what_utf8_cannot_hold_still_comes(adder: EnvironmentSpec) -> None:

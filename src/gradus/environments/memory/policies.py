@@ -22,7 +22,7 @@ def _noop(data: Mapping[str, Any]) -> list[str]:
 def _dump(data: Mapping[str, Any]) -> list[str]:
     """The chunk as it came, in as few entries as its length needs."""
     pieces: list[str] = []
-    for line in data["text"].splitlines():
+    for line in data["chunk"].splitlines():
         for part in _cut(line, data["entry_words"]):
             if pieces and count_words(pieces[-1]) + count_words(part) <= data["entry_words"]:
                 pieces[-1] = f"{pieces[-1]} {part}"
@@ -35,7 +35,7 @@ def _dump(data: Mapping[str, Any]) -> list[str]:
 def _spam(data: Mapping[str, Any]) -> list[str]:
     """Every line as an entry, in two banks."""
     banks = data["banks"]
-    lines = [part for line in data["text"].splitlines() for part in _cut(line, data["entry_words"])]
+    lines = [part for line in data["chunk"].splitlines() for part in _cut(line, data["entry_words"])]
     placed = [(banks[i % len(banks)], line) for i, line in enumerate(lines)]
     placed += [(banks[(i + 1) % len(banks)], line) for i, line in enumerate(lines)]
     return [write_insert(bank, line) for bank, line in placed]
@@ -44,7 +44,7 @@ def _spam(data: Mapping[str, Any]) -> list[str]:
 def _heuristic(data: Mapping[str, Any]) -> list[str]:
     """Sentences with a name or a number in them."""
     banks, kept = data["banks"], list[str]()
-    for line in data["text"].splitlines():
+    for line in data["chunk"].splitlines():
         speaker, separator, said = line.partition(": ")
         for sentence in re.split(r"(?<=[.!?])\s+", said if separator else line):
             if _tells(sentence, spoken=bool(separator)):
@@ -85,6 +85,6 @@ def _answer(respond: Respond) -> Answer:
 def _append_lines(data: Mapping[str, Any]) -> list[str]:
     """Without a grammar: each line of at least five words, once, and never a change to what is there."""
     banks = data["banks"]
-    lines = [part for line in data["text"].splitlines() for part in _cut(line, data["entry_words"])]
+    lines = [part for line in data["chunk"].splitlines() for part in _cut(line, data["entry_words"])]
     kept = [line for line in dict.fromkeys(lines) if count_words(line) >= 5]
     return [write_insert(banks[(data["index"] + i) % len(banks)], line) for i, line in enumerate(kept)]

@@ -28,7 +28,7 @@ def show_chunk(
         "index": index,
         "chunks": chunks,
         "timestamp": chunk.timestamp,
-        "text": chunk.text,
+        "chunk": chunk.text,
         "core": memory.core,
         "entries": [{"id": hit.entry.id, "bank": hit.entry.bank, "content": hit.entry.content} for hit in related],
         "banks": list(memory.schema.banks),

@@ -43,13 +43,15 @@ def note_of(entity: str, cue: str, value: str, former: str | None = None) -> str
 def append_only(read: ReadChunk, data: Mapping[str, Any]) -> list[str]:
     """An entry for every statement that gives a value."""
     return [
-        write_insert(said.bank, note_of(said.entity, said.cue, said.value)) for said in read(data["text"]) if said.value
+        write_insert(said.bank, note_of(said.entity, said.cue, said.value))
+        for said in read(data["chunk"])
+        if said.value
     ]
 
 
 def teach(read: ReadChunk, data: Mapping[str, Any]) -> list[str]:
     """The calls for one chunk, given the entries that are shown with it."""
-    return [call for said in _last_word(read(data["text"])) for call in _calls(said, data["entries"])]
+    return [call for said in _last_word(read(data["chunk"])) for call in _calls(said, data["entries"])]
 
 
 def _last_word(statements: Sequence[Statement]) -> list[Statement]:

@@ -61,7 +61,7 @@ class _Replay:
         changes = [self._change(call) for call in turn.action_data.get("calls", ())]
         return (
             f"{place + 1}" + (f" ({when})" if when else ""),
-            str(turn.data.get("text", turn.observation)),
+            str(turn.data.get("chunk", turn.observation)),
             "\n".join(_fact(fact) for fact in gold) or "nothing",
             "\n".join(changes) or "nothing",
             str(len(self.entries)),

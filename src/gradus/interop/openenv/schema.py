@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.core import EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.waiting import blocking
-from gradus.interop.openenv.wire import FIELDS
+from gradus.interop.openenv.wire import FIELDS, clashing
 from gradus.version import __version__
 
 _TYPES: dict[type, dict[str, Any]] = {
@@ -37,7 +37,10 @@ _TEXT_ACTION = {
 
 
 def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
-    """JSON schemas of action, observation and state. The environment's own fields are read off its first observation."""
+    """JSON schemas of action, observation and state. The environment's own fields are read off its first observation.
+
+    Raises ConfigError if one of them has a name that stands for something else on the wire.
+    """
     environment = blocking(spec.make())
     try:
         task = spec.train_task(0)
@@ -46,6 +49,11 @@ def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
         typed: Mapping[str, Any] | None = getattr(environment, "action_schema", None)
     finally:
         environment.close()
+    if clash := clashing(observation):
+        raise ConfigError(
+            f"{spec.name} cannot be served: its observations' data use the names {clash}, which every environment has on the "
+            "wire; give them other names"
+        )
     action = {**_TEXT_ACTION} if typed is None else {"title": "Action", "anyOf": [dict(typed), _TEXT_ACTION]}
     fields = {name: _FIXED[name] for name in FIELDS}
     fields |= {name: _schema_of(value) for name, value in observation.data.items()}

@@ -45,14 +45,18 @@ def loads(raw: str | bytes) -> dict[str, Any]:
     return message
 
 
+def clashing(observation: Observation) -> list[str]:
+    """The names in an observation's ``data`` that :data:`FIELDS` has already."""
+    return sorted(observation.data.keys() & FIELDS)
+
+
 def observation_data(observation: Observation, system_prompt: str | None = None) -> dict[str, Any]:
     """What a reset or a step answers: ``{"observation": {...}, "reward": x, "done": b}``.
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
     """
-    clash = observation.data.keys() & FIELDS
-    if clash:
-        raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {sorted(clash)}")
+    if clash := clashing(observation):
+        raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {clash}")
     fields: dict[str, Any] = {
         "text": observation.text,
         "system_prompt": system_prompt,

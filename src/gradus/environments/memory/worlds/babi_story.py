@@ -97,7 +97,7 @@ def teach_story(data: Mapping[str, Any]) -> list[str]:
     shown = {entry["content"].split()[0]: entry for entry in data["entries"]}
     notes = {name: entry["content"] for name, entry in shown.items()}
     changed: dict[str, str] = {}
-    for sentence in data["text"].splitlines():
+    for sentence in data["chunk"].splitlines():
         read = read_sentence(sentence)
         if read is None:
             continue
@@ -120,7 +120,7 @@ def teach_story(data: Mapping[str, Any]) -> list[str]:
 def append_facts(data: Mapping[str, Any]) -> list[str]:
     """The same notes, never changed: an entry for each sentence that moves somebody or something."""
     calls: list[str] = []
-    for sentence in data["text"].splitlines():
+    for sentence in data["chunk"].splitlines():
         read = read_sentence(sentence)
         if read is not None and read[0] != "drop":
             verb, person, what = read
