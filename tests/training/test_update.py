@@ -100,6 +100,20 @@ def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedMod
     assert moved.logp_diff_max == once.logp_diff_max  # measured before the weights moved
 
 
+@pytest.mark.parametrize("old_logprobs", ["sampler", "trainer"])
+def test_a_difference_in_any_minibatch_stops_the_step_before_a_weight_moves(
+    loaded: LoadedModel, old_logprobs: str
+) -> None:
+    settings = config(minibatches=4, old_logprobs=old_logprobs)
+    credited = played(loaded, settings)
+    wrong = [replace(one, logprobs=one.logprobs - 1.5) if one.key[0] == 2 else one for one in credited]
+    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
+    for shuffle in range(4):  # each puts another minibatch first
+        with pytest.raises(TrainingError, match=r"up to 1\.5 nats"):
+            policy_update(loaded, make_optimizer(loaded.model, settings), wrong, settings, 1e-2, key=(shuffle,))
+    assert all(map(torch.equal, before, loaded.model.parameters()))
+
+
 @pytest.mark.parametrize("several", [{"minibatches": 2}, {"epochs": 2}])
 def test_with_a_correction_the_ratio_is_to_the_weights_before_the_step(
     loaded: LoadedModel, several: dict[str, int]

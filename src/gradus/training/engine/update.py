@@ -90,12 +90,11 @@ def policy_update(
         parts = [
             part for part in parts if part.trained
         ]  # without a signal there is nothing to learn, and no momentum to follow
-        if not epoch and old.by_trainer and (len(parts) > 1 or config.epochs > 1):
-            for part in parts:
-                part.score_old()
+        if not epoch and (len(parts) > 1 or (old.by_trainer and config.epochs > 1)):
+            old.measure([difference for part in parts for difference in part.score_old()])
         last = parts
         for part in parts:
-            norm, seconds = part.run(optimizer, lr, skip_above, first=not updates)
+            norm, seconds = part.run(optimizer, lr, skip_above, first=old.measured is None)
             skipped += skip_above is not None and norm > skip_above
             stepping += seconds
             updates.append(part)
@@ -133,6 +132,12 @@ class _OldLogprobs:
         self.limits = logp_diff_limits(loaded, config)
         self.measured: LogpDiff | None = None
         self.stored: dict[int, Tensor] = {}  # index of the sample -> (A,)
+
+    def measure(self, differences: Sequence[np.ndarray]) -> None:
+        """Before the first update sampler and trainer have the same weights: a difference of more than rounding is a bug, and noise to
+        train on. ``differences`` are those of all processes, so that all stop, or none."""
+        self.measured = measure_logp_diff(differences)
+        check_logp_diff(self.measured, self.limits)
 
     def of(self, indexes: Sequence[int], sampled: Tensor, logprobs: Tensor) -> Tensor:
         """(1, A) denominators of a microbatch. What was not stored is of the first update, whose ratio is 1."""
@@ -182,7 +187,9 @@ class _Update:
             share=self.shares,
             vocabulary=vocabulary_size(self.loaded.model),
         )
-        self.sums = UpdateSums(scored=self.scored, shown=self.shown, measured=self.reference is not None)
+        self.sums = UpdateSums(
+            tokens=self.n_tokens, scored=self.scored, shown=self.shown, measured=self.reference is not None
+        )
 
     def run(
         self, optimizer: torch.optim.Optimizer, lr: float, skip_above: float | None, *, first: bool
@@ -206,11 +213,12 @@ class _Update:
         return self.budget.spend(update, self.longest)
 
     @torch.no_grad()
-    def score_old(self) -> None:
-        """Store the trainer's log-probs of this minibatch, computed as its update will compute them."""
-        self.old.stored |= dict(
-            gather(self.budget.spend(self._scored, self.longest))
-        )  # the next epoch may deal them anew
+    def score_old(self) -> list[np.ndarray]:
+        """Store the trainer's log-probs of this minibatch, computed as its update will compute them. Returns how far the sampler's are."""
+        scored = dict(gather(self.budget.spend(self._scored, self.longest)))
+        if self.old.by_trainer:
+            self.old.stored |= scored  # the next epoch may deal them anew
+        return [(one - self.trained[index].logprobs).abs().numpy() for index, one in scored.items()]
 
     def _scored(self, tokens: int) -> list[tuple[int, Tensor]]:
         self.begin(tokens)
@@ -229,8 +237,7 @@ class _Update:
         return scored
 
     def add_up(self, *, first: bool) -> None:
-        """Add up the sums of all processes, in one message. Before the first update sampler and trainer have the same weights: a difference
-        of more than rounding is a bug, and noise to train on."""
+        """Add up the sums of all processes, in one message."""
         sums = self.sums
         mine = (sums.loss, sums.kl, sums.entropy, sums.read)
         numbers, metrics, differences = zip(
@@ -239,8 +246,7 @@ class _Update:
         sums.loss, sums.kl, sums.entropy, sums.read = (sum(column) for column in zip(*numbers, strict=True))
         sums.metrics = [one for part in metrics for one in part]
         if first:
-            self.old.measured = measure_logp_diff([one for part in differences for one in part])
-            check_logp_diff(self.old.measured, self.old.limits)  # all processes stop, or none
+            self.old.measure([one for part in differences for one in part])
 
     def loss(self, batch: MicroBatch) -> Tensor:
         """The part of this update's loss that a microbatch carries."""

@@ -14,6 +14,8 @@ from gradus.algorithms import combine_metrics
 # What Gradus's own losses measure. What another one gives besides stands apart, so that no name means two things.
 _OWN = frozenset({"clip_fraction", "ratio_mean", "ratio_max", "approx_kl", "log_ratio_max"})
 
+_MISMATCH = "mismatch_"  # begins the figures of a correction
+
 
 @dataclass
 class UpdateSums:
@@ -25,6 +27,7 @@ class UpdateSums:
     read: float = 0.0
     differences: list[np.ndarray] = field(default_factory=list[np.ndarray])
     metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
+    tokens: int = 1  # of the update, those without a gradient too
     scored: int = 1  # tokens whose entropies were added up
     shown: int = 0  # tokens whose losses ``read`` adds up, 0 if none are learned
     measured: bool = False  # whether kl is that to a reference
@@ -44,8 +47,13 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
         return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
     metrics = [combine_metrics(update.metrics) for update in updates]
     count, shown = len(updates), sum(update.shown for update in updates)
-    kl = [update.kl if update.measured else one.get("approx_kl") for update, one in zip(updates, metrics, strict=True)]
-    others = dict.fromkeys(name for one in metrics for name in one if name not in _OWN | set(_mismatch(one)))
+    kl = [
+        update.kl if update.measured else _of_scored("approx_kl", one, update)
+        for update, one in zip(updates, metrics, strict=True)
+    ]
+    others = dict.fromkeys(
+        name for one in metrics for name in one if name not in _OWN and not name.startswith(_MISMATCH)
+    )
     others = {name: _over_updates(name, metrics) for name in others}
     return {
         "loss": sum(update.loss for update in updates) / count,
@@ -54,13 +62,26 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
         "clip_fraction": _over_updates("clip_fraction", metrics),
         "ratio_max": _over_updates("ratio_max", metrics),
         **({"observation_loss": sum(update.read for update in updates) / shown} if shown else {}),
-        **_mismatch(metrics[-1]),
+        **_mismatch(metrics, updates),
         **({"loss_metrics": others} if others else {}),
     }
 
 
-def _mismatch(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name.startswith("mismatch_")}
+def _of_scored(name: str, metrics: Mapping[str, float], update: UpdateSums) -> float | None:
+    """The mean over the tokens that were scored of what a loss divides by all tokens of the update."""
+    return metrics[name] * update.tokens / update.scored if name in metrics else None
+
+
+def _mismatch(metrics: Sequence[Mapping[str, float]], updates: Sequence[UpdateSums]) -> dict[str, float]:
+    """Of a correction's figures the means over all scored tokens, and the largest."""
+    shares = [update.scored / sum(each.scored for each in updates) for update in updates]
+    names = dict.fromkeys(name for one in metrics for name in one if name.startswith(_MISMATCH))
+    return {
+        name: max(one[name] for one in metrics)
+        if name.endswith("_max")
+        else sum(one[name] * share for one, share in zip(metrics, shares, strict=True))
+        for name in names
+    }
 
 
 def _over_updates(name: str, metrics: Sequence[Mapping[str, float]]) -> float | None:
