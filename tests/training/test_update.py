@@ -330,6 +330,31 @@ def test_the_divergence_is_weighted_by_how_far_the_policy_moved_from_the_sampler
     assert (got - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
+@pytest.mark.parametrize("algorithm", ["dr_grpo", "grpo", "gspo"])
+def test_an_episode_weighs_the_same_however_often_it_restarts(loaded: LoadedModel, algorithm: str) -> None:
+    """The gradient is that of the papers' formulas, with an episode as the sequence. Each restart counted as a sequence of its own."""
+    settings = config(algorithm=algorithm, credit="episode", grad_clip=0)
+    credited = played(loaded, settings, lamps(restart=True))
+    episodes = {one.episode for one in credited}
+    assert len(credited) > len(episodes)
+    lengths = {episode: sum(one.actions for one in credited if one.episode == episode) for episode in episodes}
+    loss = torch.zeros(())
+    for one in credited:
+        at = one.ids[one.positions][:, None]
+        scores = loaded.model(one.ids[None]).logits[0][one.positions - 1]
+        legal = torch.full_like(scores, float("-inf"))
+        for place, ids in enumerate(one.legal or ()):
+            legal[place, list(ids)] = 0.0
+        said = (scores + legal).log_softmax(-1).gather(1, at)[:, 0]
+        divisor = settings.longest_episode if algorithm == "dr_grpo" else lengths[one.episode]
+        loss = loss - ((said - said.detach()).exp() * one.advantages).sum() / divisor / len(episodes)
+    loss.backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in loaded.model.parameters()])
+    loaded.model.zero_grad()
+    got = gradient(loaded, credited, settings)
+    assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
 def with_memory_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes of more tokens fail as they do on a GPU."""
     score = update.score_tokens

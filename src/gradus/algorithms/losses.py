@@ -35,11 +35,11 @@ class PolicyLoss(Protocol):
         advantages: (B, T).
         mask: (B, T) bool, true on sampled tokens, the stop token included. What stands elsewhere is never read.
         n_tokens: action tokens in the whole step.
-        n_sequences: training sequences in the whole step.
+        n_sequences: episodes in the whole step; one that restarts is several training sequences.
         clip_low, clip_high: the ratio may move within [1 - clip_low, 1 + clip_high].
-        max_tokens: the constant of ``dr_grpo``: the token budget of a sequence. Other losses ignore it.
-        weights: (B, T) factors without gradient that correct for a sampler that is not the trainer
-            (:mod:`gradus.algorithms.corrections`); None for 1.
+        max_tokens: the constant of ``dr_grpo``: the token budget of an episode. Other losses ignore it.
+        weights: (B, T) factors without gradient: they correct for a sampler that is not the trainer
+            (:mod:`gradus.algorithms.corrections`), and for a mean over sequences hold a sequence's share of its episode; None for 1.
         sequences: (B, T) integer names of the training sequence of each token, for rows that hold several (a tree or a
             packed row); None if a row is one sequence. A sequence must not be split over microbatches, except for losses
             that average over tokens alone.
@@ -127,7 +127,7 @@ def _over_sequences(tokens: _Tokens, values: Tensor) -> Tensor:
 
 def _over_budget(tokens: _Tokens, values: Tensor) -> Tensor:
     if tokens.max_tokens is None:
-        raise ValueError("dr_grpo divides by a constant; give max_tokens, the token budget of one sequence")
+        raise ValueError("dr_grpo divides by a constant; give max_tokens, the token budget of one episode")
     return values.sum() / (tokens.n_sequences * tokens.max_tokens)
 
 

@@ -69,7 +69,8 @@ class Algorithm:
     ``scale`` None: the advantage scales in its own way, so a run cannot set it. ``credit`` None: what the grader supports
     (by turn if it has terms per turn). ``credits``: those that a run may choose. ``clip``: low and high, None for a loss that
     does not clip. ``advantage`` is used with credit by episode; by turn and by span there is one way for all. ``negative``: whether
-    rewards may be negative.
+    rewards may be negative. ``over_sequences``: the loss is a mean over sequences, so each of several that an episode is cut into at
+    its restarts weighs as much as its share of the episode's tokens (by ``weights``).
     """
 
     loss: PolicyLoss
@@ -81,6 +82,7 @@ class Algorithm:
     baseline: Baseline = "mean"
     advantage: EpisodeAdvantage = _group
     negative: bool = True
+    over_sequences: bool = False
 
 
 _EPISODE_ONLY: tuple[Credit, ...] = ("episode",)
@@ -93,10 +95,14 @@ _ALGORITHMS: dict[str, Algorithm] = {
         clip=(0.2, 0.28),
         credit=None,
     ),
-    "grpo": Algorithm(loss=LOSSES["grpo"], source="arXiv 2402.03300", scale="group", clip=(0.2, 0.2)),
+    "grpo": Algorithm(
+        loss=LOSSES["grpo"], source="arXiv 2402.03300", scale="group", clip=(0.2, 0.2), over_sequences=True
+    ),
     "dr_grpo": Algorithm(loss=LOSSES["dr_grpo"], source="arXiv 2503.20783", scale="none", clip=(0.2, 0.2)),
     "dapo": Algorithm(loss=LOSSES["dapo"], source="arXiv 2503.14476", scale="group", clip=(0.2, 0.28)),
-    "gspo": Algorithm(loss=LOSSES["gspo"], source="arXiv 2507.18071", scale="group", clip=(3e-4, 4e-4)),
+    "gspo": Algorithm(
+        loss=LOSSES["gspo"], source="arXiv 2507.18071", scale="group", clip=(3e-4, 4e-4), over_sequences=True
+    ),
     "cispo": Algorithm(loss=LOSSES["cispo"], source="arXiv 2506.13585", scale="group", clip=(1.0, 4.0)),
     "rloo": Algorithm(
         loss=LOSSES["rloo"], source="arXiv 2402.14740", scale="none", clip=None, baseline="leave_one_out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -166,7 +167,13 @@ class _Update:
         self.budget = budget
         self.loaded, self.config, self.reference, self.old = loaded, config, reference, old
         self.n_tokens = sum(one.actions for one in credited.values())
-        self.n_sequences = len(credited)
+        lengths: Counter[int] = Counter()
+        for one in credited.values():
+            lengths[one.episode] += one.actions
+        self.n_episodes = len(lengths)
+        self.part_of_episode = {
+            index: one.actions / lengths[one.episode] for index, one in credited.items() if one.actions
+        }
         # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero.
         self.bonus = config.entropy_coef != 0
         everything = reference is not None or self.bonus or config.observations > 0
@@ -265,7 +272,7 @@ class _Update:
         sampled = _row([one.logprobs for one in samples], scores.logprobs)
         logprobs = scores.logprobs[None]
         old = self.old.of(indexes, sampled, logprobs)
-        loss = self._policy_loss(batch, samples, logprobs, old, sampled)
+        loss = self._policy_loss(batch, indexes, logprobs, old, sampled)
         if self.bonus:
             entropy = scores.entropy
             if any(one.entropy is not None for one in samples):
@@ -291,7 +298,7 @@ class _Update:
         return loss
 
     def _policy_loss(
-        self, batch: MicroBatch, samples: Sequence[TrainingSample], logprobs: Tensor, old: Tensor, sampled: Tensor
+        self, batch: MicroBatch, indexes: Sequence[int], logprobs: Tensor, old: Tensor, sampled: Tensor
     ) -> Tensor:
         """The algorithm's own loss; its figures are added to the sums."""
         config, mask = self.config, torch.ones_like(logprobs, dtype=torch.bool)
@@ -302,13 +309,16 @@ class _Update:
             mismatch = {
                 name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
             }
+        if config.named.over_sequences:
+            part = [torch.full((self.trained[index].actions,), self.part_of_episode[index]) for index in indexes]
+            weights = _row(part, logprobs) * (1.0 if weights is None else weights)
         result = config.named.loss(
             logprobs,
             old,
-            _row([_advantages(one) for one in samples], logprobs),
+            _row([_advantages(self.trained[index]) for index in indexes], logprobs),
             mask,
             n_tokens=self.n_tokens,
-            n_sequences=self.n_sequences,
+            n_sequences=self.n_episodes,
             max_tokens=config.longest_episode,
             sequences=batch.labels.row[None],
             clip_low=config.clips[0],
