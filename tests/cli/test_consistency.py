@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from gradus import api
@@ -165,6 +166,38 @@ def test_json_does_not_write_over_what_a_command_is_about(tmp_path, name):
     for words in (["check", "--json", str(path)], ["check", "arithmetic", "--quick", "--json", str(path)]):
         runner.invoke(app, words)
         assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}\n{"a": 2}\n', '{"a": 1}\n'])
+@pytest.mark.parametrize("form", ["--json {}", "--json={}"])
+def test_json_does_not_write_over_the_file_that_is_read(tmp_path, form, text):
+    """With an equals sign nobody looked at the file, and one episode is a JSON document."""
+    (path := tmp_path / "t.jsonl").write_text(text)
+    said = gradus("show", path, *form.format(path).split(), expect=3).stderr
+    assert "another" in said
+    assert path.read_text() == text
+
+
+def commands_with_json():
+    def walk(command, words):
+        for name, each in getattr(command, "commands", {}).items():
+            yield from walk(each, (*words, name))
+        if any(parameter.name == "json_file" for parameter in command.params):
+            yield pytest.param(command, id=" ".join(words))
+
+    return list(walk(typer.main.get_command(app), ()))
+
+
+@pytest.mark.parametrize("command", commands_with_json())
+@pytest.mark.parametrize("form", ["--json {}", "--json={}"])
+def test_every_command_takes_a_file_for_its_json(command, form, tmp_path):
+    """show and regrade took the word after --json for an argument."""
+    words = ["a" for parameter in command.params if parameter.param_type_name == "argument"]
+    words += ["--policy", "gold"] if command.name == "eval" else []
+    file = str(tmp_path / "out.json")
+    assert command.make_context("it", [*words, *form.format(file).split()]).params["json_file"] == file
+    assert command.make_context("it", [*form.format(file).split(), *words]).params["json_file"] == file
+    assert command.make_context("it", [*words, "--json"]).params["json_file"] == "-"
 
 
 def test_rewards_are_the_grader_of_every_command(tmp_path):

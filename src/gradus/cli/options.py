@@ -105,7 +105,15 @@ class Command(TyperCommand):
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--json" not in args or all(parameter.name != "json_file" for parameter in self.params):
+        if all(parameter.name != "json_file" for parameter in self.params):
+            return super().parse_args(ctx, args)
+        rest = self._parsed(ctx, args)
+        if (file := ctx.params["json_file"]) not in (None, "-"):
+            _refuse_other_than_json(file, self._subjects(ctx))
+        return rest
+
+    def _parsed(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--json" not in args:
             return super().parse_args(ctx, args)
         after = args.index("--json") + 1
         bare = [*args[:after], "-", *args[after:]]
@@ -113,13 +121,21 @@ class Command(TyperCommand):
             return super().parse_args(ctx, bare)
         try:
             rest = super().parse_args(ctx, list(args))
-            if any(name in ctx.params and not any(map(ctx.params.get, others)) for name, others in _ABOUT.items()):
+            left_out = (_ABOUT[name] for name in self._arguments() if name in _ABOUT)
+            if any(not any(map(ctx.params.get, others)) for others in left_out):
                 raise TyperException("the word after --json is what the command is about")
         except TyperException:
             ctx.params.clear()
             return super().parse_args(ctx, bare)
-        _refuse_other_than_json(ctx.params["json_file"])
         return rest
+
+    def _arguments(self) -> list[str]:
+        return [str(each.name) for each in self.params if each.param_type_name == "argument"]
+
+    def _subjects(self, ctx: Any) -> list[str]:
+        """The words that say what the command is about."""
+        given = (ctx.params[name] for name in self._arguments())
+        return [str(word) for each in given for word in (each if isinstance(each, list | tuple) else [each])]
 
     def invoke(self, ctx: Any) -> Any:
         FOR_MACHINES.set(ctx.params.get("json_file") == "-")
@@ -136,9 +152,11 @@ def _metavar(option: Any) -> str:
     return "N" if "int" in kinds or "float" in kinds else "PATH" if "Path" in kinds else "TEXT"
 
 
-def _refuse_other_than_json(file: str) -> None:
-    """A file that a person wrote is not what --json is meant to replace."""
+def _refuse_other_than_json(file: str, subjects: list[str]) -> None:
+    """A file that a person wrote is not what --json is meant to replace, nor what the command is about, JSON or not."""
     path = Path(file)
+    if path.is_file() and path.resolve() in (Path(word).resolve() for word in subjects):
+        raise typer.BadParameter(f"{file} is what the command reads; name another file", param_hint="--json")
     try:
         if path.is_file() and path.stat().st_size:
             json.loads(path.read_bytes())
