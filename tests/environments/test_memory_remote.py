@@ -89,6 +89,15 @@ def memory() -> Memory:
 ASKED = Question(text="What is Ann's cause now?", answers=("rivers",))
 
 
+def test_a_model_that_takes_no_temperature_reads_without_one(server: Server) -> None:
+    refusal = {"error": {"message": "Unsupported value: 'temperature' does not support 0 with this model."}}
+    server.faults = [(400, json.dumps(refusal))]
+    asking = reader()
+    assert asking(memory(), ASKED).correct
+    assert asking(memory(), Question(text="What is Ann's cause now?  ", answers=("rivers",))).correct
+    assert ["temperature" in body for body in server.requests] == [True, False, False]
+
+
 def test_the_environment_asks_the_model_at_temperature_zero(server: Server) -> None:
     spec = load("memory:reader=remote:org/m:3b,synthetic:chunks=4,questions=6")
     task = spec.tasks("in-distribution")[0]

@@ -332,6 +332,45 @@ def test_all_rows_under_way_get_the_budgets_new_name(server: Server) -> None:
         assert [action.failure for action in ask(remote, *"abcdef")] == [None] * 6
 
 
+NO_TEMPERATURE = {
+    "message": "Unsupported value: 'temperature' does not support 0.3 with this model. Only the default (1) value is supported.",
+    "param": "temperature",
+    "code": "unsupported_value",
+}
+NO_SEED = {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]}
+
+
+def test_options_that_a_model_does_not_support_are_left_out_for_all_rows_and_told_once(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def choosy(_: int) -> Response | None:
+        body = server.bodies[-1]
+        if "max_tokens" in body:
+            return error(400, "Use 'max_completion_tokens' instead.")
+        if "temperature" in body:
+            return JSONResponse({"error": NO_TEMPERATURE}, status_code=400)
+        return JSONResponse(NO_SEED, status_code=422) if "seed" in body else None
+
+    server.every = choosy
+    remote = policy(temperature=0.3, max_tokens=77, concurrency=1)
+    for _ in range(2):  # each start has a client of its own, which knows what was learned
+        assert [action.failure for action in ask(remote, *"abc")] == [None] * 3
+    assert len(server.said()) == 9, "each of the three refusals came once"
+    assert {"temperature", "seed", "max_tokens"} & set(server.bodies[-1]) == set()
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: m does not support this temperature; it is asked without one",
+        "warning: m does not support this seed; it is asked without one",
+    ]
+
+
+def test_a_temperature_out_of_range_is_an_error_and_is_not_left_out(server: Server) -> None:
+    server.every = lambda _: error(400, "Invalid 'temperature': expected a value from 0 to 2, got 7.")
+    (action,) = ask(policy(temperature=7.0), "a")
+    assert action.failure is not None
+    assert "from 0 to 2" in action.failure.message
+    assert server.attempts["a"] == 1
+
+
 def test_a_server_that_asks_for_a_day_of_patience_is_not_waited_for(server: Server) -> None:
     server.faults["a"] = lambda _: error(503, "later", headers={"Retry-After": "86400"})
     (action,) = ask(policy(), "a")

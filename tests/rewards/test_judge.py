@@ -37,19 +37,25 @@ class Handler(BaseHTTPRequestHandler):
             text = '{"result": {"reason": "{}", "score": 0.5}}'
         if "huge" in answer:
             text = '{"score": 1' + "0" * 400 + "}"
+        if "cut" in answer:
+            text = None
         if "silent" in answer:
             text = "I would rather not say."
         if "beyond" in answer:
             text = '{"score": 7}'
-        failing = "down" in answer
+        failing = "down" in answer or (server.modern and ("max_tokens" in body or body.get("temperature", 1) != 1))
+        message = "out of order"
+        if server.modern:
+            message = "'temperature' does not support 0 with this model. Only the default (1) value is supported."
+            message = "Use 'max_completion_tokens' instead." if "max_tokens" in body else message
         reply = {
             "id": "c", "object": "chat.completion", "created": 1, "model": "m",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+            "choices": [{"index": 0, "finish_reason": "length" if "cut" in answer else "stop", "message": {"role": "assistant", "content": text}}],
             "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100},
         }  # fmt: skip
         if "unmetered" in answer:
             del reply["usage"]
-        data = json.dumps({"error": {"message": "out of order"}} if failing else reply).encode()
+        data = json.dumps({"error": {"message": message}} if failing else reply).encode()
         with server.lock:
             server.inside -= 1
         self.send_response(400 if failing else 200)
@@ -66,6 +72,7 @@ class Handler(BaseHTTPRequestHandler):
 def server():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.bodies, server.times, server.inside, server.most = [], Counter(), 0, 0
+    server.modern = False
     server.lock, server.meeting = threading.Lock(), threading.Event()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -100,6 +107,21 @@ def test_scores_are_weighed_and_what_is_missing_is_none_and_named(server, reward
     assert "expected a score from 0 to 1, got 'I would rather not say.'" in silent.error
     assert "out of order" in down.error
     assert server.times == {"kind kind": 1, "silent": 1, "beyond": 1, "down": 1}
+
+
+def test_a_judge_that_takes_no_temperature_and_another_budget_judges(server, rewards):
+    server.modern = True
+    graded = rewards(max_tokens=77)
+    assert [each.value for each in graded(rows("kind", "kind kind"))] == [0.5, 1.0]
+    assert server.bodies[-1]["max_completion_tokens"] == 77
+    asked = len(server.bodies)
+    assert [each.value for each in graded(rows("kind kind kind"))] == [1.5]
+    assert len(server.bodies) == asked + 1, "what was refused once is not sent again"
+
+
+def test_a_reply_that_the_budget_cut_says_so(rewards):
+    (cut,) = rewards(max_tokens=9)(rows("cut"))
+    assert "reached max_tokens = 9 before a score; raise it" in cut.error
 
 
 @pytest.mark.parametrize(("answer", "score"), [("latex", 0.5), ("nested", 0.5), ("within", 0.5), ("huge", None)])

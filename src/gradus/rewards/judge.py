@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, GradingError
+from gradus.core.chat_options import ChatOptions
 from gradus.core.files import read_json_lines
 from gradus.rewards.compose import completion_text
 
@@ -59,6 +60,7 @@ class Judge:
         self.asked = 0
         self._promised = 0.0  # what calls under way may cost at most
         self._settings = settings
+        self._takes = ChatOptions(model)
         self._kept: dict[str, float] = {}
         self._file = Path(settings["cache"]).expanduser() if settings["cache"] else None
         if (
@@ -132,22 +134,35 @@ class Judge:
         import openai
 
         self.asked += 1
-        options = {key: self._settings[key] for key in ("temperature", "max_tokens")}
         try:
-            reply = await client.chat.completions.create(model=self.model, messages=messages, seed=sample, **options)
+            reply = await self._create(client, messages, sample)
         except (openai.OpenAIError, ValueError) as error:
             return Score(value=None, error=f"the judge {self.model!r} gave no answer: {error}")
         usage = getattr(reply, "usage", None)
         cost = ceiling if usage is None else self._cost(usage.prompt_tokens, usage.completion_tokens)
         choices = getattr(reply, "choices", None)
         text = getattr(getattr(choices[0], "message", None), "content", None) if choices else None
+        cut = bool(choices) and getattr(choices[0], "finish_reason", None) == "length"
         value = self._read(text or "")
-        error = (
-            None
-            if value is not None
-            else f"expected a score from {self.low:g} to {self.high:g}, got {(text or '')[:80]!r}"
-        )
-        return Score(value=value, error=error, cost=cost)
+        return Score(value=value, error=None if value is not None else self._missing(text or "", cut), cost=cost)
+
+    async def _create(self, client: Any, messages: list[dict[str, str]], sample: int) -> Any:
+        import openai
+
+        given = {"seed": sample, **{key: self._settings[key] for key in ("temperature", "max_tokens")}}
+        while True:
+            options = self._takes.accepted(given)
+            try:
+                return await client.chat.completions.create(model=self.model, messages=messages, **options)
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if not self._takes.learn(options, error):
+                    raise
+
+    def _missing(self, text: str, cut: bool) -> str:
+        """Why there is no score; the thoughts of a model that thinks count as tokens too."""
+        if cut:
+            return f"the judge's reply reached max_tokens = {self._settings['max_tokens']} before a score; raise it"
+        return f"expected a score from {self.low:g} to {self.high:g}, got {text[:80]!r}"
 
     def _read(self, text: str) -> float | None:
         """The score of the last object that has one; None if there is none within the range."""

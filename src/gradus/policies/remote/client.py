@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import Usage, child_rng
+from gradus.core.chat_options import ChatOptions
 from gradus.core.files import whole_characters
 from gradus.policies.remote.refusals import CallError, Unanswered, brief, status_problem
 
@@ -98,11 +99,11 @@ class ChatClient:
     retries: int
     timeout: float  # seconds for one whole answer
     backoff: float  # seconds before the first retry; doubles with each
-    options: Mapping[str, Any]  # sent with every request
+    options: Mapping[str, Any]  # sent with every request, in the form that ``takes`` knows
+    takes: ChatOptions
     usage: RemoteUsage
     _slots: asyncio.Semaphore = field(init=False)
     _quiet_until: float = field(init=False, default=0.0)
-    _budget_key: str = field(init=False, default="max_tokens")
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.concurrency)
@@ -184,25 +185,22 @@ class ChatClient:
         return self._read(raw, meter)
 
     async def _create(self, asked: _Asked) -> object:
-        """The reply as parsed by the client; newer models want the token budget under another name, and say so."""
+        """The reply as parsed by the client."""
         import openai
 
-        body: dict[str, Any] = {name: value for name, value in self.options.items() if value is not None}
-        if "max_tokens" in body:
-            body[self._budget_key] = body.pop("max_tokens")
-        if asked.seed is not None:
-            body["seed"] = asked.seed
-        if asked.tools:
-            body["tools"] = [dict(tool) for tool in asked.tools]
+        own = {"seed": asked.seed, "tools": [dict(tool) for tool in asked.tools] or None}
+        wanted = {**self.options, **{name: value for name, value in own.items() if value is not None}}
         # The client wants its own TypedDicts; what goes out is the conversation as it stands.
         conversation: Any = [dict(message) for message in asked.messages]
-        try:
-            return await self.client.chat.completions.create(model=self.model, messages=conversation, extra_body=body)
-        except openai.BadRequestError as error:
-            if "max_tokens" in body and "max_completion_tokens" in str(error):
-                self._budget_key = "max_completion_tokens"  # for all rows; those under way come here too
-                return await self._create(asked)
-            raise
+        while True:
+            body = self.takes.accepted(wanted)
+            try:
+                return await self.client.chat.completions.create(
+                    model=self.model, messages=conversation, extra_body=body
+                )
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if not self.takes.learn(body, error):
+                    raise
 
     def _read(self, raw: object, meter: _Meter) -> Reply:
         self._count(raw, meter)

@@ -23,6 +23,7 @@ from gradus.core import (
     child_seed,
 )
 from gradus.core.calls import read_message, write_calls
+from gradus.core.chat_options import ChatOptions
 from gradus.policies.remote.client import ChatClient, Price, RemoteUsage, Reply
 from gradus.policies.remote.refusals import CallError
 
@@ -77,6 +78,7 @@ class RemotePolicy:
         self.concurrency = concurrency
         self._limits = {"concurrency": concurrency, "retries": retries, "timeout": timeout, "backoff": backoff}
         self._options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
+        self._takes = ChatOptions(model)
         self._seeded = seeded
         self._probed = False
 
@@ -105,7 +107,8 @@ class RemotePolicy:
                 )
             key = "none"  # the client insists on one; a server of one's own ignores it
         api = AsyncOpenAI(api_key=key, base_url=self.base_url, max_retries=0, timeout=float(self._limits["timeout"]))
-        return ChatClient(client=api, model=self.model, options=self._options, usage=self.usage, **self._limits)  # type: ignore[arg-type]
+        told: dict[str, Any] = {"options": self._options, "takes": self._takes, "usage": self.usage, **self._limits}
+        return ChatClient(client=api, model=self.model, **told)
 
     async def _probe(self, client: ChatClient) -> None:
         try:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gradus.core import EnvironmentFault
+from gradus.core.chat_options import ChatOptions
 from gradus.environments.memory.readers.reading import Chat
 
 KEPT = 65_536  # answers; temperature 0 gives the same one again, and many memories show a reader the same notes
@@ -21,13 +22,14 @@ def remote_chat(
     timeout: float = 60.0,
     retries: int = 4,
 ) -> Chat:
-    """A function from messages to what ``model`` answers at temperature 0; an answer is asked for once and kept.
+    """A function from messages to what ``model`` answers, at temperature 0 if it takes one; an answer is asked for once and kept.
 
     ``base_url`` and ``api_key`` default to OPENAI_BASE_URL and OPENAI_API_KEY; a server of one's own needs no key. ``timeout``:
     seconds for an attempt. ``retries``: further attempts after a rate limit, a server's error or a lost connection. What fails for
     good raises EnvironmentFault: that episode has no result, and is not counted as a wrong answer.
     """
     made: list[Any] = []  # the client, once it is needed
+    takes = ChatOptions(model)
 
     def client() -> Any:
         if not made:
@@ -43,7 +45,7 @@ def remote_chat(
 
         messages = [{"role": role, "content": content} for role, content in conversation]
         try:
-            reply = client().chat.completions.create(model=model, messages=messages, temperature=0)
+            reply = _create(client(), takes, model=model, messages=messages)
         except (openai.OpenAIError, ValueError) as error:
             raise EnvironmentFault(f"the reader {model!r} gave no answer: {error}") from error
         return _text(model, reply)
@@ -52,6 +54,18 @@ def remote_chat(
         return ask(tuple((message["role"], message["content"]) for message in messages))
 
     return chat
+
+
+def _create(client: Any, takes: ChatOptions, **asked: Any) -> Any:
+    import openai
+
+    while True:
+        options = takes.accepted({"temperature": 0})
+        try:
+            return client.chat.completions.create(**asked, **options)
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            if not takes.learn(options, error):
+                raise
 
 
 def _text(model: str, reply: Any) -> str:
