@@ -86,6 +86,14 @@ def test_a_sample_says_where_each_token_stands_and_what_was_shown_between() -> N
         episode_samples(episode([turn((), (4,), restart=True)]))
 
 
+def test_the_stop_token_behind_a_cut_answer_was_not_shown_by_the_environment() -> None:
+    spoken = [replace(turn((1, 2), (3,), restart=True), cut=True), turn((9, 5, 6), (7,)), turn((5, 6), (7,))]
+    (first,) = episode_samples(episode(spoken))
+    assert first.ids.tolist() == [1, 2, 3, 9, 5, 6, 7, 5, 6, 7]
+    assert first.read is not None
+    assert first.read.tolist() == [4, 5, 7, 8]
+
+
 def test_a_sample_is_live_if_any_advantage_is_not_zero() -> None:
     (sample,) = episode_samples(episode([turn((1,), (2, 3), restart=True)]))
     assert not sample.live

@@ -90,6 +90,7 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
     offsets: list[int] = []
     legal: list[tuple[int, ...] | None] = []
     read: list[int] = []
+    closes = 0  # tokens that close an answer which a limit cut: nobody sampled them, and the environment does not show them
     for number, turn in stretch:
         tokens = turn.tokens
         assert tokens is not None
@@ -100,7 +101,7 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
                 "one log-prob per sampled token, the stop token included"
             )
         if ids:
-            read.extend(range(len(ids), len(ids) + len(tokens.context_ids)))
+            read.extend(range(len(ids) + closes, len(ids) + len(tokens.context_ids)))
         ids.extend(tokens.context_ids)
         positions.extend(range(len(ids), len(ids) + count))
         logprobs.extend(tokens.logprobs)
@@ -108,6 +109,7 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
         offsets.extend(range(count))
         legal.extend(tokens.legal if tokens.legal is not None else (None,) * count)
         ids.extend(tokens.action_ids)
+        closes = int(turn.cut)
     if positions and positions[0] == 0:
         raise ConfigError("a training sample begins with a sampled token; the model must read something before it acts")
     return TrainingSample(
