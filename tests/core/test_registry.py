@@ -33,6 +33,16 @@ def test_a_file_and_a_name_are_an_environment(file):
     assert environments.load(f"{file}:spec").summary == "heads or tails"
 
 
+@pytest.mark.parametrize(("folder", "way"), [(".", "./"), ("below", "../")])
+def test_a_file_may_be_named_from_the_folder_here_or_the_one_above(folder, way, file, monkeypatch):
+    (here := file.parent / folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(here)
+    for name in (f"{way}coin.py:spec", f"{way}coin.py"):
+        assert environments.load(name).summary == "heads or tails"
+    with pytest.raises(ConfigError, match=r"'\.coin:spec' should be module:attribute or FILE\.py:NAME"):
+        environments.load(".coin:spec")
+
+
 def test_a_mistyped_name_gets_a_suggestion(file):
     with pytest.raises(ConfigError, match="did you mean rhythm"):
         environments.load("rythm")

@@ -35,9 +35,11 @@ def import_object(name: str, kind: str) -> Any:
     The folder of a file is importable while it is imported, so that it can use the files beside it.
     """
     module_name, separator, attribute = name.rpartition(":")
-    if not separator or not module_name or not attribute or module_name.startswith(".") or "\0" in name:
+    in_file = module_name.endswith(".py")
+    relative = module_name.startswith(".") and not in_file  # no package here that it could be relative to
+    if not separator or not module_name or not attribute or relative or "\0" in name:
         raise ConfigError(f"{kind} {name!r} should be module:attribute or FILE.py:NAME")
-    module = import_file(module_name, kind) if module_name.endswith(".py") else _module(module_name, kind)
+    module = import_file(module_name, kind) if in_file else _module(module_name, kind)
     if not hasattr(module, attribute):
         own = [each for each in vars(module) if not each.startswith("_")]
         raise ConfigError(f"{module_name} has no attribute {attribute!r}{did_you_mean(attribute, own)}")
