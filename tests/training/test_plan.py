@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -22,7 +25,7 @@ from gradus.cli.commands import attach
 from gradus.core import ConfigError
 from gradus.pipeline.checks.plan import forecast_of
 from gradus.pipeline.checks.subject import Subject
-from gradus.pipeline.recipe_files import load_recipe
+from gradus.pipeline.recipe_files import load_recipe, parse_changes
 from gradus.planning.forecast import GIB, as_rows, check_fits, fit_to_memory, make_plan
 from gradus.planning.hardware import PRESETS, Hardware, this_machine
 from gradus.planning.memory import cache_bytes, memory_forecast, rows_at_once
@@ -197,6 +200,48 @@ def test_a_proposed_token_budget_fits() -> None:
     proposed = int(str(caught.value).split("token_budget to ")[1].split()[0])
     smaller = config.model_copy(update={"token_budget": proposed})
     check_fits(make_plan(THREE_B, smaller, LENGTHS, GPU), smaller)
+
+
+def test_what_is_proposed_fits_in_every_case() -> None:
+    """The budget was scaled from the one that was set, though a step may hold fewer tokens, and a sequence more."""
+    seen: dict[str, int] = {}
+    generator = random.Random(0)
+    for _ in range(1500):
+        kind, memory = generator.choice(["cpu", "cuda"]), 10 ** generator.uniform(9.3, 11.3)
+        settings: dict[str, Any] = {
+            "groups": generator.choice([4, 8, 32]),
+            "group_size": generator.choice([4, 8, 16]),
+            "token_budget": generator.choice([1024, 2048, 4096, 8192, 16_384, 50_000]),
+            "gradient_checkpointing": generator.random() < 0.5,
+            "lora": generator.choice([None, {"rank": 16, "alpha": 32}]),
+            "sampling": {"max_new_tokens": generator.choice([64, 512])},
+        }
+        shape = replace(THREE_B, layers=generator.choice([12, 36]), parameters=generator.choice([10**8, 3 * 10**9]))
+        lengths = Lengths(prompt=generator.choice([50, 300]), answer=settings["sampling"]["max_new_tokens"])
+        config, card = GrpoConfig.model_validate(settings), replace(GPU, kind=kind, memory=memory)
+        try:
+            check_fits(make_plan(shape, config, lengths, card), config)
+        except ConfigError as error:
+            way = str(error).split("; ")[-1]
+        else:
+            continue
+        if one := re.match(r"set (token_budget|batch_size) to (\d+)", way):
+            change: dict[str, Any] = {one[1]: int(one[2])}
+        elif "set gradient_checkpointing" in way:
+            change = {"gradient_checkpointing": True}
+        elif "set lora" in way:
+            change = {"lora": {"rank": 16, "alpha": 32}}
+        elif "grpo." in way:
+            words = parse_changes(way.removeprefix("set ").split(" and "))
+            change = {key.removeprefix("grpo."): value for key, value in words.items()}
+        else:
+            assert not fit_to_memory(shape, config, lengths, card)[0].fits
+            continue
+        kept = {key: value for key, value in settings.items() if key not in change}
+        smaller = GrpoConfig.model_validate({**kept, **change})
+        seen[way[:8]] = seen.get(way[:8], 0) + 1
+        assert make_plan(shape, smaller, lengths, card).fits, (settings, kind, memory, way)
+    assert min(seen[each] for each in ("set toke", "set grad", "set batc", "set lora", "set grpo")) > 0
 
 
 @pytest.mark.parametrize(("gib", "adapters"), [(22, True), (11, True), (76, False)])

@@ -27,6 +27,7 @@ from gradus.stats import format_money
 from gradus.training.config import GrpoConfig
 
 GIB = 2**30
+_ADAPTERS = {"rank": 16, "alpha": 32}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ class Plan:
     the worse moment. ``seconds`` are of one step by phase; ``cost`` is in US dollars, None without a price."""
 
     model: ModelShape
+    lengths: Lengths
     hardware: Hardware
     memory: Mapping[str, float]
     peak: float
@@ -67,6 +69,7 @@ def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware:
     cost = None if hardware.price is None else hours * hardware.price
     return Plan(
         model=shape,
+        lengths=lengths,
         hardware=hardware,
         memory=memory,
         peak=sum(memory.values()),
@@ -78,7 +81,7 @@ def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware:
 
 
 def check_fits(plan: Plan, config: GrpoConfig) -> None:
-    """Raises ConfigError that names the setting to change, with a value that fits if one does."""
+    """Raises ConfigError that names a setting with a value that fits, or several that fit together, if there are any."""
     if plan.fits:
         return
     need = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
@@ -97,7 +100,7 @@ def fit_to_memory(
     attempts += [{"token_budget": budget} for budget in (8192, 4096, 2048, 1024, 512) if budget < config.token_budget]
     attempts += [{"batch_size": rows} for rows in (64, 32, 16, 8) if rows < rows_at_once(config)]
     attempts += [{"optimizer": "adamw8bit"}] if config.optimizer == "adamw" and config.lora is None else []
-    adapters = {"lora": {"rank": 16, "alpha": 32}, "lr": 1e-5, "optimizer": config.optimizer}
+    adapters = {"lora": _ADAPTERS, "lr": 1e-5, "optimizer": config.optimizer}
     attempts += [adapters] if config.lora is None else []
     attempts += [{"dtype": "bfloat16"}, {"quantize": "4bit"}] if hardware.kind != "cpu" else []
     changed: dict[str, Any] = {}
@@ -123,26 +126,39 @@ def _toml(value: Any) -> str:
 
 
 def _way_out(plan: Plan, config: GrpoConfig) -> str:
-    """The setting that helps most."""
-    passing = {name: plan.memory[name] for name in ("activations", "logits") if name in plan.memory}
-    room = plan.hardware.memory - (plan.peak - sum(passing.values()))
+    """The first setting that is enough by itself, else the settings that are enough together, else what lies outside of them."""
+    for change, text in _single_changes(config):
+        other = GrpoConfig.model_validate({**config.model_dump(exclude_unset=True), **change})
+        if make_plan(plan.model, other, plan.lengths, plan.hardware).fits:
+            return f"set {text}"
+    together, _, changed = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
+    if together.fits:
+        return f"set {' and '.join(changed)}"
     held = sum(plan.memory.get(name, 0.0) for name in ("weights", "gradients", "masters", "optimizer", "reference"))
     if held > plan.hardware.memory:
-        if config.lora is None:
-            return "set lora, which needs no gradients and no optimizer memory for the weights"
-        return "choose a smaller model, a dtype of 16 bits, or quantize = '4bit'"
-    if plan.moment == "sampling":
-        return f"set batch_size (now {rows_at_once(config)} rows are sampled at once), or kv_cache_tokens"
-    budget = int(config.token_budget * room / sum(passing.values())) // 256 * 256
-    if budget >= 256:
-        return f"set token_budget to {budget} (now {config.token_budget})"
+        return "choose a smaller model, or a machine with more memory"
+    return "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
+
+
+def _single_changes(config: GrpoConfig) -> list[tuple[dict[str, Any], str]]:
+    """Changes of one setting that need less memory, with how each is called; what costs only time comes first."""
+    rows, budgets = rows_at_once(config), _halves(config.token_budget, least=256)
+    changes: list[tuple[dict[str, Any], str]] = []
+    changes += [({"token_budget": each}, f"token_budget to {each} (now {config.token_budget})") for each in budgets]
     if not config.gradient_checkpointing:
-        return "set gradient_checkpointing"
-    return (
-        "set lora"
-        if config.lora is None
-        else "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
-    )
+        changes.append(({"gradient_checkpointing": True}, "gradient_checkpointing"))
+    fewer = _halves(rows, least=1)
+    changes += [({"batch_size": each}, f"batch_size to {each} (now {rows} rows are sampled at once)") for each in fewer]
+    if config.lora is None:
+        why = "which needs no gradients and no optimizer memory for the weights"
+        changes.append(({"lora": _ADAPTERS}, f"lora, as in {_toml(_ADAPTERS)}, {why}"))
+    return changes
+
+
+def _halves(number: int, *, least: int) -> list[int]:
+    """Half of it, a quarter and so on, each a multiple of ``least``."""
+    halves = (number >> power for power in range(1, number.bit_length()))
+    return [each // least * least for each in halves if each >= least]
 
 
 def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> dict[str, float]:
