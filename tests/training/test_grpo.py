@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NotRequired, get_origin, get_type_hints
 
 import pytest
+import torch
 from fakes import echo, lamps
 from pydantic import ValidationError
 from safetensors.torch import load_file
@@ -195,6 +196,54 @@ def test_a_changed_setting_is_named(unbroken: tuple[Path, GrpoResult], lamps_mod
         train_grpo(lamps_model, lamps(), settings(lr=0.1), folder, resume=True, live=False)
     with pytest.raises(ConfigError, match="holds a run already; go on with --resume"):
         train_grpo(lamps_model, lamps(), settings(), folder, live=False)
+
+
+def test_a_run_goes_on_with_other_resources(
+    unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ways out that errors name (less memory a pass, a wider limit, a server elsewhere) were refused on resume."""
+
+    def stop(record: Any) -> None:
+        if record["step"] == 3:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=stop, live=False)
+    others = settings(
+        token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3
+    )
+    train_grpo(lamps_model, lamps(), others, tmp_path / "run", resume=True, live=False)
+    assert (
+        "goes on with batch_size = 8 (it was null), gradient_checkpointing = true (it was false)"
+        in capsys.readouterr().err
+    )
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["token_budget"] == 900
+    wanted, came = (load_file(folder / "final" / "model.safetensors") for folder in (unbroken[0], tmp_path / "run"))
+    assert all(torch.allclose(wanted[name], came[name], atol=1e-4) for name in wanted)
+
+
+def test_a_model_in_memory_that_was_trained_cannot_resume_a_run(lamps_model: Path, tmp_path: Path) -> None:
+    """It began again at step 1, from trained weights."""
+    loaded = load_model(lamps_model, device="cpu")
+
+    def stop(record: Any) -> None:
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        train_grpo(loaded, lamps(), settings(), tmp_path / "run", on_step=stop, live=False)
+    with pytest.raises(ConfigError, match="cannot be resumed with a model in memory that has been trained"):
+        train_grpo(loaded, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    fresh = load_model(lamps_model, device="cpu")
+    train_grpo(fresh, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+
+
+@pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"attention": "eager"}, {"device": "cuda"}])
+def test_a_setting_that_a_model_in_memory_does_not_follow_is_refused(
+    lamps_model: Path, tmp_path: Path, other: dict[str, str]
+) -> None:
+    loaded = load_model(lamps_model, device="cpu")
+    with pytest.raises(ConfigError, match=f"{next(iter(other))} is '.*', but the model in memory was loaded with"):
+        train_grpo(loaded, lamps(), settings(**other), tmp_path / "run", live=False)
 
 
 def test_a_full_disk_leaves_nothing_half_written(lamps_model: Path, tmp_path: Path) -> None:

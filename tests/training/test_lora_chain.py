@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_qwen2 import make_tiny_qwen2
+from transformers import AutoModelForCausalLM
 
 from gradus import environments
 from gradus.core import ConfigError
@@ -97,3 +98,26 @@ def test_other_adapters_than_those_there_are_refused(
     config = GrpoConfig(lora=lora, max_steps=1, groups=2, group_size=2, validation_every=0)
     with pytest.raises(ConfigError, match=f"has adapters {told}"):
         train_grpo(warm_started, SPEC, config, tmp_path / "run", live=False)
+
+
+def test_a_model_in_memory_that_got_adapters_is_refused_in_words(base: Path, tmp_path: Path) -> None:
+    """peft changes the model in place: training it a second time ended in an AttributeError."""
+    loaded = load_model(base, device="cpu")
+    prepare_model(loaded, GrpoConfig(lora=LORA))
+    with pytest.raises(ConfigError, match="an earlier training put adapters into this model in memory"):
+        prepare_model(loaded, GrpoConfig(lora=LORA))
+
+
+@pytest.mark.parametrize("kind", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}])
+def test_adapters_that_a_server_would_get_wrong_are_refused(
+    base: Path, tmp_path: Path, kind: dict[str, object]
+) -> None:
+    """Their weights were written as if they were plain ones: up to a nat beside what was trained."""
+    from peft import LoraConfig as PeftConfig
+    from peft import get_peft_model
+
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    wanted = PeftConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM", **kind)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), wanted).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=f"adapters with {next(iter(kind))}, which are not trained here; merge"):
+        prepare_model(tmp_path, GrpoConfig(lora=LORA))

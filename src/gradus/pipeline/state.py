@@ -15,6 +15,7 @@ from gradus.core.checksums import digest
 from gradus.core.documents import Stages, read_document
 from gradus.core.files import write_json
 from gradus.core.stage_files import changed_files, remove_stages, stage_files
+from gradus.training.trainer_config import RESOURCES
 
 # What a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
@@ -79,7 +80,8 @@ class RunState:
         sources: Mapping[str, str] | None = None,
         grading: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off.
+        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off. What it
+        may use (:data:`~gradus.training.trainer_config.RESOURCES`) may be other.
 
         ``sources``: what it is made from besides -> a digest. What was not stored, as by an earlier version, is no change.
         ``grading``: what rewards the stage alone, nothing else of it; if that changed, it goes on from the files that are there.
@@ -87,7 +89,11 @@ class RunState:
         entry = self._stages.get(stage)
         if entry is None:
             return False
-        changed = list(_differences(entry["settings"], json.loads(json.dumps(settings))))
+        changed = [
+            difference
+            for difference in _differences(entry["settings"], json.loads(json.dumps(settings)))
+            if difference[0].rpartition(".")[2] not in RESOURCES
+        ]
         before: Mapping[str, str] = entry.get("sources", {})
         other = [name for name, value in (sources or {}).items() if before.get(name, value) != value]
         if not changed and not other:

@@ -22,7 +22,7 @@ from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.distributed.deepspeed import zero_launched
 from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.loss_step import check_can_resume, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import check_begins_as_stored, load_reference
@@ -99,6 +99,8 @@ def train_grpo(
     resolved = resolve(config, chosen_grader, sources)
     if config.validation_condition is not None:
         spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
+    if resume:
+        check_can_resume(model)
     loaded = prepare_model(model, config)
     loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
     context = {"model": str(loaded.path), "environment": spec.name, "grader": chosen_grader.name}

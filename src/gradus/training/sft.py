@@ -24,7 +24,7 @@ from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.fsdp import is_sharded, shard
 from gradus.training.distributed.processes import any_of, barrier, share, total, world
 from gradus.training.engine.forward import score_tokens
-from gradus.training.engine.loss_step import precision, prepare_model, run_update, share_prefixes
+from gradus.training.engine.loss_step import check_can_resume, precision, prepare_model, run_update, share_prefixes
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.run.alerts import AlertNotes, Monitor
@@ -87,6 +87,8 @@ def train_sft(
     process that writes. What ``monitor`` says is shown. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
+    if resume:
+        check_can_resume(model)
     loaded = prepare_model(model, config)
     training, validation = _hold_out(episodes, config)
     sequences = text_sequences(loaded, training, reasoning=config.reasoning)

@@ -65,6 +65,22 @@ class LoraConfig(BaseModel):
     )
 
 
+RESOURCES = frozenset(
+    [
+        "token_budget",
+        "gradient_checkpointing",
+        "out_of_memory",
+        "threads",
+        "batch_size",
+        "kv_cache_tokens",
+        "keep_checkpoints",
+        "max_logp_diff",
+        "sampler_url",
+    ]
+)
+"""Settings of what a run may use. They change results by rounding at most, so a run may go on with others."""
+
+
 class TrainerConfig(OptimizerConfig):
     """Settings that SFT and GRPO share."""
 

@@ -90,7 +90,8 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
     offsets: list[int] = []
     legal: list[tuple[int, ...] | None] = []
     read: list[int] = []
-    closes = 0  # tokens that close an answer which a limit cut: nobody sampled them, and the environment does not show them
+    # One behind an answer that a limit cut: the token that closes it was neither sampled nor shown by the environment.
+    closes = 0
     for number, turn in stretch:
         tokens = turn.tokens
         assert tokens is not None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ from gradus.training.engine.master_weights import MasterWeights, loss_scale, mas
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
+_TRAINED: WeakSet[nn.Module] = WeakSet()  # models whose weights have moved in this process
+
 
 class TrainingError(GradusError):
     """Training cannot go on: a figure is not finite, or sampler and trainer disagree."""
@@ -40,6 +43,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     """Load (or take) the model, put adapters on it, and make train mode and eval mode the same function."""
     _set_threads(config)
     if isinstance(source, LoadedModel):
+        _check_is_as_asked(source, config)
         loaded = source
     else:
         device = world().device or config.device if config.device == "auto" else config.device
@@ -51,6 +55,10 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     model = loaded.model
     _refuse_quantized(loaded, config)
     if hasattr(model, "peft_config"):
+        if not hasattr(model, "active_adapter"):
+            raise ConfigError(
+                f"an earlier training put adapters into this model in memory; load it again, or give its folder ({loaded.path})"
+            )
         _take_adapters(model, config.lora)
     elif config.lora is not None:
         model = _with_lora(model, config.lora, config.seed)
@@ -60,6 +68,33 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         checkpoint_activations(model)
     trainable(model)
     return replace(loaded, model=model, autocast=autocasts(config.autocast, loaded.device))
+
+
+def _check_is_as_asked(loaded: LoadedModel, config: TrainerConfig) -> None:
+    """Raise ConfigError for settings that a model in memory does not follow."""
+    of_model = {
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "device": loaded.device.type,
+        "attention": loaded.settings.attention or "sdpa",
+        "quantize": loaded.settings.quantize,
+    }
+    for name, value in of_model.items():
+        asked = getattr(config, name)
+        asked = asked.partition(":")[0] if name == "device" else asked
+        if name == "dtype" and config.autocast:
+            continue  # it computes around the weights, whatever they are
+        if asked not in (None, "auto", value):
+            raise ConfigError(
+                f"{name} is {asked!r}, but the model in memory was loaded with {value!r}; load it so, or give its folder ({loaded.path})"
+            )
+
+
+def check_can_resume(source: LoadedModel | str | Path) -> None:
+    """Raise ConfigError for a model in memory that has been trained since it was read: a resumed run needs it as it was."""
+    if isinstance(source, LoadedModel) and causal_model(source.model) in _TRAINED:
+        raise ConfigError(
+            f"a run cannot be resumed with a model in memory that has been trained; load it again, or give its folder ({source.path})"
+        )
 
 
 def _refuse_quantized(loaded: LoadedModel, config: TrainerConfig) -> None:
@@ -83,6 +118,10 @@ def checkpoint_activations(model: Any) -> None:
 def _take_adapters(model: Any, config: LoraConfig | None) -> None:
     """Go on training the adapters that a model was loaded with. Raises ConfigError if they are not those that are asked for."""
     adapter = model.peft_config[model.active_adapter]
+    if unlike := [name for name in ("use_dora", "modules_to_save") if getattr(adapter, name, None)]:
+        raise ConfigError(
+            f"the model has adapters with {' and '.join(unlike)}, which are not trained here; merge them first with gradus export"
+        )
     if config is None or (config.rank, config.alpha) != (adapter.r, adapter.lora_alpha):
         asked = "lora is not set" if config is None else f"lora asks for rank {config.rank} and alpha {config.alpha:g}"
         raise ConfigError(
@@ -217,6 +256,7 @@ def run_update(
                 parameter.grad.div_(scale)
     if before_step is not None:
         before_step()
+    _TRAINED.add(causal_model(loaded.model))
     started = time.perf_counter()
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("scale", 1.0)

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_json_lines, write_text
 from gradus.core.locks import FolderLock
 from gradus.core.metrics import whole_records
+from gradus.training.trainer_config import RESOURCES
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -64,7 +66,8 @@ class RunFolder:
 
         ``context`` are further settings that must not change (the model, the environment, the grader). ``resolved``: every
         value and where it came from, for ``resolved.json``. Raises ConfigError if
-        the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it.
+        the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it. Settings of what the run may
+        use (:data:`~gradus.training.trainer_config.RESOURCES`) may differ; they are stored anew.
         """
         if not self.writing:
             return
@@ -79,9 +82,11 @@ class RunFolder:
             before = _settings(stored)
             if before.get("model") != now.get("model"):
                 before = {**before, **_placed({"model": before.get("model")}, self.path)}
-            _compare(before, now, self.path)
-            return
-        if self.metrics.exists() or (self.path / "checkpoints").exists():
+            others = _compare(before, now, self.path)
+            if not others:
+                return
+            print(f"{self.path} goes on with {others}", file=sys.stderr)
+        elif self.metrics.exists() or (self.path / "checkpoints").exists():
             raise StorageError(
                 f"{stored} is gone, but {self.path} holds a run; restore it, or remove the folder to begin again"
             )
@@ -168,13 +173,18 @@ def _settings(path: Path) -> Mapping[str, Any]:
     return value
 
 
-def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> str:
+    """What the run may use that is now other than it was, in words. Raises ConfigError if anything else is."""
+    others: list[str] = []
     for key in sorted({*stored, *now}):
-        if stored.get(key) != now.get(key):
+        before, after = json.dumps(stored.get(key)), json.dumps(now.get(key))
+        if before != after and key not in RESOURCES:
             raise ConfigError(
-                f"cannot resume {path}: {key} was {json.dumps(stored.get(key))} and is now {json.dumps(now.get(key))}; "
-                "set it back, or begin a new run in another folder"
+                f"cannot resume {path}: {key} was {before} and is now {after}; set it back, or begin a new run in another folder"
             )
+        if before != after:
+            others.append(f"{key} = {after} (it was {before})")
+    return ", ".join(others)
 
 
 def _finite(value: Any) -> Any:
