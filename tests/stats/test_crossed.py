@@ -144,6 +144,19 @@ def test_a_perfect_result_is_as_sure_as_its_tasks(seeds):
     assert (constant.mean, constant.low, constant.p) == (1.5, None, 2 * 0.5**4)
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("clusters", [2, 4, 40])
+def test_a_certain_share_is_as_sure_as_its_clusters(value, clusters):
+    """Forty tasks about four persons counted as forty persons as soon as there were several seeds."""
+    labels = [index % clusters for index in range(40)]
+    several = crossed_interval([[value] * 40] * 3, clusters=labels)
+    assert several == mean_interval([value] * 40, clusters=labels)
+    swapped = [[1.0, 0.0] * 20, [0.0, 1.0] * 20]  # an error of 0 with a mean of one half
+    by_person = crossed_interval(swapped, clusters=[index // 10 for index in range(40)])
+    alone = crossed_interval(swapped)
+    assert by_person.low < alone.low < 0.5 < alone.high < by_person.high
+
+
 def test_nothing_is_proven_by_a_table_without_an_error():
     same = crossed_difference([[2.0, 2.0, 2.0]] * 3, [[2.0, 2.0, 2.0]] * 3, matched=True)
     assert (same.mean, same.low, same.p) == (0.0, None, 1.0)

@@ -51,7 +51,8 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
     """The mean over seeds of each seed's mean over the tasks where it has a value, with its interval.
 
     ``n`` is the number of tasks that have a value for some seed. Values that are all 0 or 1 get Wilson's interval for as many values as
-    the error stands for. If the error is 0, the bounds are those of the tasks' means. ``clusters``: one label a task.
+    the error stands for. If the error is 0, the bounds are those of the tasks' means: of shares, each task counts once, or each cluster
+    if there are fewer. ``clusters``: one label a task.
 
     >>> interval = crossed_interval([[1.0, 2.0, 3.0, 5.0], [1.5, 2.0, 3.5, 5.0], [1.0, 2.5, 3.0, 4.0]])
     >>> round(interval.mean, 4), round(interval.low, 4), round(interval.high, 4)
@@ -67,9 +68,10 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
     spread = None if lost else _spread(table, np.zeros((1, n)), labels)
     error = 0.0 if spread is None or spread.error <= ROUNDING * largest(known) else spread.error
     if is_binary(known) and spread is not None:
-        size, z = float(n), float(normal_quantile(0.5 + level / 2))
         if error > 0:
             size, z = mean * (1 - mean) / error**2, spread.half(0.5 - level / 2) / error
+        else:
+            size, z = _certain(n, labels, level)
         share = score_interval(mean, size, z)
         return Interval(mean=mean, low=share.low, high=share.high, n=n)
     if spread is None or is_constant(known):
@@ -78,6 +80,14 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
         return replace(mean_interval(table.mean(axis=0).tolist(), clusters=labels, level=level), mean=mean)
     half = spread.half(0.5 - level / 2)
     return Interval(mean=mean, low=mean - half, high=mean + half, n=n)
+
+
+def _certain(n: int, labels: list[str] | None, level: float) -> tuple[float, float]:
+    """For how many values a share without an error stands, and with which quantile; as of a single seed."""
+    alone = n if labels is None else len(set(labels))
+    return alone, float(
+        normal_quantile(0.5 + level / 2) if alone == n else student_quantile(0.5 + level / 2, alone - 1)
+    )
 
 
 def crossed_difference(
