@@ -63,7 +63,7 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
     return Source(
         name="memory",
         summary="dialogues of invented people whose facts change, are taken back, rumoured and joked about",
-        world=synthetic_world,
+        world=lambda seed, **options: synthetic_world(seed, **{**knobs, **options}),
         train=train,
         conditions={condition.name: condition for condition in conditions},
         max_chunks=base.chunks * 16,
