@@ -73,6 +73,15 @@ def test_every_episode_has_a_server_of_its_own(server_file):
     assert (second.stop, second.failure) == (StopReason.TERMINATED, None)
 
 
+def test_every_reset_starts_a_server_anew(server_file):
+    environment = ToolEnvironment(asking(f"mcp:{sys.executable} {server_file}")())
+    for _ in range(3):
+        environment.reset(seed=0)
+        environment.step(call("add", number=7))
+        assert environment.step(call("total_so_far")).text == "7"
+    environment.close()
+
+
 def test_a_server_in_this_process_is_shared_and_its_errors_are_results():
     from mcp.server.mcpserver import MCPServer
 

@@ -83,7 +83,7 @@ def test_typed_actions_go_through_the_client_too(address: str) -> None:
     environment.reset(seed=4, episode_id="mine")
     observation = environment.step_typed({"number": 2.5})  # type: ignore[attr-defined]
     assert observation.data["total"] == 2.5
-    assert environment.state == {"episode_id": "mine", "step_count": 1}
+    assert environment.state == {"episode_id": "mine", "step_count": 1, "reset": {"seed": 4}}
     environment.close()
     environment.close()
 

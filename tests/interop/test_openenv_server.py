@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Observation
 from gradus.core.addresses import LOOPBACK
+from gradus.environments.tools import tool_environment
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, observation_data
@@ -83,7 +84,7 @@ def test_an_episode_over_the_wire_is_the_episode_in_process(address: str, adder:
             assert answer["done"] is expected[turn].terminated
             assert answer["observation"]["total"] == expected[turn].data["total"]
             assert answer["observation"]["text"] == expected[turn].text
-        assert ask(socket, "state")["data"] == {"episode_id": "e5", "step_count": 6}
+        assert ask(socket, "state")["data"] == {"episode_id": "e5", "step_count": 6, "reset": {"seed": 5}}
         assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"  # the episode is over
         assert ask(socket, "reset", seed=6)["type"] == "observation"  # and another may begin
 
@@ -125,6 +126,59 @@ def test_a_bad_message_is_answered_and_the_episode_goes_on(address: str, raw: st
         assert code(json.loads(socket.recv(10))) == expected
         assert ask(socket, "step", number=3.0)["data"]["observation"]["total"] == 5.0
         assert ask(other, "step", number=1.0)["data"]["observation"]["total"] == 1.0
+
+
+def first_texts(address: str, resets: int, **data: Any) -> list[str]:
+    """What is seen first in so many episodes, half of them on one connection and half on another."""
+    seen: list[str] = []
+    for _ in range(2):
+        with dial(address) as socket:
+            seen += [ask(socket, "reset", **data)["data"]["observation"]["text"] for _ in range(resets // 2)]
+    return seen
+
+
+@pytest.mark.parametrize("name", ["rhythm", "memory", "shop", "arithmetic", f"gsm8k:{DATA / 'gsm8k_excerpt.jsonl'}"])
+def test_resets_without_a_seed_are_one_training_task_after_another(name: str, serve: Callable[..., Any]) -> None:
+    with serve(server_config(create_app(environments.load(name)))) as address:
+        assert len(set(first_texts(address, 12))) > 8
+        with dial(address) as socket, dial(address) as again:
+            drawn = ask(socket, "reset")["data"]
+            told = ask(socket, "state")["data"]["reset"]
+            assert ask(again, "reset", **told)["data"] == drawn, "the state says how to begin this episode again"
+
+
+def test_a_condition_without_a_seed_goes_through_its_tasks(serve: Callable[..., Any]) -> None:
+    spec = environments.load("arithmetic")
+    with serve(server_config(create_app(spec))) as address, dial(address) as socket:
+        for _ in range(3):
+            ask(socket, "reset", condition="harder")
+            told = ask(socket, "state")["data"]["reset"]
+            assert told["split"] == "harder"
+            assert told["seed"] in spec.conditions["harder"].seeds
+
+
+def test_nothing_of_an_episode_is_left_for_the_next(serve: Callable[..., Any]) -> None:
+    class Counter:
+        """A class that begins no episode anew by itself, as nothing in a rollout asks for it."""
+
+        def __init__(self) -> None:
+            self.count, self.done = 0, False
+
+        def reset(self) -> str:
+            return "Count."
+
+        def add(self) -> int:
+            """Count one more."""
+            self.count += 1
+            self.done = True
+            return self.count
+
+    spec = tool_environment(Counter, name="counter")
+    with serve(server_config(create_app(spec, sessions=1))) as address, dial(address) as socket:
+        for _ in range(3):
+            ask(socket, "reset", seed=7)
+            answer = ask(socket, "step", text='{"name": "add", "arguments": {}}')["data"]
+            assert (answer["observation"]["text"], answer["done"]) == ("1", True)
 
 
 def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> None:

@@ -94,6 +94,7 @@ class ToolEnvironment:
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
+        self._end_servers()
         self._episode_id, self._steps, self._calls = episode_id or f"tools-{seed or 0}", 0, 0
         self._over, self._answer, self._reward = False, "", (-1, None)
         first = settled(self.instance.reset(**_named(self.instance.reset, {"seed": seed or 0, **options})))
@@ -130,10 +131,14 @@ class ToolEnvironment:
 
     def close(self) -> None:
         """End the servers that were started here, and close the class's own, if it has a close."""
-        for server in self._servers.values():
-            server.close()
+        self._end_servers()
         if hasattr(self.instance, "close"):
             self.instance.close()
+
+    def _end_servers(self) -> None:
+        """Each episode has its own: what a server holds is part of the episode."""
+        while self._servers:
+            self._servers.popitem()[1].close()
 
     # -- calls ------------------------------------------------------------------------------------------------------
 

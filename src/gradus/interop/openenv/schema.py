@@ -64,7 +64,7 @@ def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
         "state": {
             "title": "State",
             "type": "object",
-            "properties": {name: _schema_of(value) for name, value in state.items()},
+            "properties": {name: _schema_of(value) for name, value in {**state, "reset": {}}.items()},
         },
     }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
+from random import SystemRandom
 from threading import Lock
 from typing import Any
 
-from gradus.core import Environment, EnvironmentSpec, Observation
+from gradus.core import Environment, EnvironmentSpec, Observation, Task
 from gradus.core.waiting import blocking
 from gradus.interop.openenv.wire import (
     WireError,
@@ -17,13 +19,20 @@ from gradus.interop.openenv.wire import (
     state_message,
 )
 
+_STARTS = 2**20  # where a server may begin among the training tasks
+
 
 class SessionSlots:
-    """Room for ``capacity`` episodes at once. A session takes a place at its first reset and leaves it when it closes."""
+    """Room for ``capacity`` episodes at once. A session takes a place at its first reset and leaves it when it closes.
+
+    Numbers of tasks for clients that name none come from here too: one after another for all of a server's clients, from a random one on,
+    so that no two clients and no two servers go through the same tasks.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.taken = 0
+        self._tasks = count(SystemRandom().randrange(_STARTS))
         self._lock = Lock()  # connections may be handled in threads
 
     def take(self) -> None:
@@ -38,6 +47,10 @@ class SessionSlots:
             {"active_sessions": self.capacity, "max_sessions": self.capacity},
         )
 
+    def next_task(self) -> int:
+        """The number of the next task."""
+        return next(self._tasks)
+
     def leave(self) -> None:
         """Give a place back."""
         with self._lock:
@@ -47,7 +60,8 @@ class SessionSlots:
 class Session:
     """One environment behind one connection. Not safe for two threads at once; a connection sends one message at a time.
 
-    An environment is made at the first reset, so a connection that only looks costs nothing. An action that does not fit is
+    Every reset makes an environment, as every episode of a rollout does: nothing of the last episode is left in its tools or in the class
+    itself, and a connection that only looks costs nothing. An action that does not fit is
     answered with an error and the episode goes on; an environment that raises ends its episode and nothing else.
     """
 
@@ -55,6 +69,7 @@ class Session:
         self._spec = spec
         self._places = places
         self._environment: Environment | None = None
+        self._began: Mapping[str, Any] = {}  # the reset that begins this episode again
         self._open = False  # an episode has begun and not ended
 
     def handle(self, raw: str | bytes) -> str | None:
@@ -81,29 +96,47 @@ class Session:
     def reset(self, data: Mapping[str, Any]) -> tuple[Observation, str]:
         """Begin an episode: the first observation and the system prompt.
 
-        ``condition`` names one of the environment's conditions and brings its reset options.
+        ``condition`` names one of the environment's conditions and brings its reset options. Without a seed it is the next training task,
+        or the next task of the condition.
         """
         seed, episode_id, options = reset_arguments(data)
-        condition = options.pop("condition", None)
-        if condition is not None:
-            if condition not in self._spec.conditions:
-                known = ", ".join(self._spec.conditions)
-                raise WireError("VALIDATION_ERROR", f"unknown condition {condition!r}; expected one of {known}")
-            options = {**self._spec.conditions[condition].options, **options}
-        if self._environment is None:
-            self._places.take()
-            try:
-                self._environment = blocking(self._spec.make())
-            except Exception as error:
-                self._places.leave()
-                raise WireError("FACTORY_ERROR", f"{self._spec.name} could not be made: {error}") from error
-        self._open = False
+        task = self._task(options.pop("condition", None), seed)
+        began = {**task.options, **options, "seed": task.seed}
+        environment = self._renew()
         try:
-            observation = self._environment.reset(seed=seed, episode_id=episode_id, **options)
+            observation = environment.reset(episode_id=episode_id, **began)
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
-        self._open = True
-        return observation, self._environment.system_prompt
+        self._open, self._began = True, began
+        return observation, environment.system_prompt
+
+    def _task(self, condition: Any, seed: int | None) -> Task:
+        """What a reset asks for, the client's own options aside."""
+        if condition is None:
+            return (
+                Task(environment="", seed=seed) if seed is not None else self._spec.train_task(self._places.next_task())
+            )
+        if condition not in self._spec.conditions:
+            known = ", ".join(self._spec.conditions)
+            raise WireError("VALIDATION_ERROR", f"unknown condition {condition!r}; expected one of {known}")
+        chosen = self._spec.conditions[condition]
+        seed = chosen.seeds[self._places.next_task() % len(chosen.seeds)] if seed is None else seed
+        return Task(environment="", seed=seed, options=chosen.options)
+
+    def _renew(self) -> Environment:
+        """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
+        former, self._environment = self._environment, None
+        self._open, self._began = False, {}
+        if former is None:
+            self._places.take()
+        try:
+            if former is not None:
+                former.close()
+            self._environment = made = blocking(self._spec.make())
+        except Exception as error:
+            self._places.leave()
+            raise WireError("FACTORY_ERROR", f"{self._spec.name} could not be made: {error}") from error
+        return made
 
     def step(self, action: Mapping[str, Any]) -> Observation:
         """Take one action, ``{"text": ...}`` or the environment's own fields."""
@@ -122,8 +155,10 @@ class Session:
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """Public state; before the first reset there is no episode and no step."""
-        return self._environment.state if self._environment else {"episode_id": None, "step_count": 0}
+        """Public state, and the ``reset`` that begins this episode again; before the first one there is no episode and no step."""
+        if self._environment is None:
+            return {"episode_id": None, "step_count": 0}
+        return {**self._environment.state, "reset": self._began}
 
     def close(self) -> None:
         """Free the environment and its place."""
