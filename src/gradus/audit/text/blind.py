@@ -29,7 +29,7 @@ def _constant(text: str) -> Operator:
 
 
 def _filled(value: str) -> Operator:
-    return lambda task, others, rng: fill(task.gold, value) if task.gold else None
+    return lambda task, others, rng: fill(task.gold, value, others.shared) if task.gold else None
 
 
 def _common(task: TextTask, others: Others, rng: Random) -> str | None:
@@ -96,6 +96,19 @@ def _listed(change: Callable[[list[str]], list[str]]) -> Operator:
     def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
         last = _last_list(task.prompt)
         return None if last is None else f"[{last[2].join(change(last[1]))}]"
+
+    return reflex
+
+
+_ROW = re.compile(rf"{NUMBER.pattern}(?:(?:\s*[,;]\s*(?:and\s+)?|\s+and\s+|\s+){NUMBER.pattern})+")
+
+
+def _numbers(separator: str) -> Operator:
+    """The longest row of numbers as it stands: a grader that does not look at the order takes it for sorted."""
+
+    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
+        rows = [NUMBER.findall(row) for row in _ROW.findall(task.prompt)]
+        return separator.join(max(rows, key=len)) if rows else None
 
     return reflex
 
@@ -173,6 +186,8 @@ REFLEXES: Mapping[str, Operator] = {
     "the question's list": _listed(lambda items: items),
     "the question's list reversed": _listed(lambda items: items[::-1]),
     "the question's list sorted": _sorted_list,
+    "the question's numbers in its order": _numbers(" "),
+    "the question's numbers in its order, with commas": _numbers(", "),
     "the question's numbers multiplied": lambda task, others, rng: "*".join(NUMBER.findall(task.prompt)[:6]) or None,
     "the question's grid": _grid(""),
     "the question's grid filled with 1": _grid("1"),

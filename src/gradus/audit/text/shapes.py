@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 
 from gradus.audit.text.tasks import TextTask
 
-NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
+NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\d)")  # a period may end the sentence
 _PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
+_WORD_OR_SIGN = re.compile(r"[^\W\d_]+|[^\w\s]")
+_PIECE = re.compile(
+    r"(?P<key>([\"'])(?:[^\"'\\]|\\.)*\2(?=\s*:))"
+    r"|(?P<number>(?:(?<![\w.)])[-−])?\d+(?:\.\d+)?)|(?P<word>[^\W\d_]+)|(?P<sign>[^\w\s!-~])"
+)
+_LEFT = 0.2  # of what an answer says may stand in its shape
+_NEARLY_ALL = 0.9
 LISTED = (", ", ",", "\n", " and ")  # separators of elements, which a grid or a formula has not
+ANY_ORDER = r"(?:\b(?:any|no (?:particular|special|specific)) order\b|\border (?:(?:does not|doesn't) matter|is (?:not |un)important)\b)"
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
 
 
@@ -23,10 +32,25 @@ def is_number(text: str) -> bool:
     return _PLAIN_NUMBER.fullmatch(text) is not None
 
 
-def fill(gold: str, value: str) -> str:
-    """The shape of the answer with every number replaced, or every word if it holds no number."""
-    filled = re.sub(r"\d+(?:\.\d+)?", value, re.sub(r"-(?=\d)", "", gold))
-    return filled if filled != gold else re.sub(r"[A-Za-z]+", value, gold)
+def fill(gold: str, value: str, shared: Container[str]) -> str | None:
+    """The shape of the answer: its numbers and words replaced, but for keys of JSON and words that are ``shared`` by the golds.
+
+    None if it has none to replace, or if more than a fifth of what it says would stand: keys and symbols of its own.
+    """
+    replaced = left = 0
+
+    def change(match: re.Match[str]) -> str:
+        nonlocal replaced, left
+        pieces = _WORD_OR_SIGN.findall(match[0].strip("\"'"))
+        own = match["number"] or any(piece not in shared for piece in pieces)
+        if own and (match["number"] or match["word"]):
+            replaced += 1
+            return value
+        left += bool(own and (match["key"] or unicodedata.category(match[0])[0] == "S"))
+        return match[0]
+
+    filled = _PIECE.sub(change, gold)
+    return filled if replaced and left <= _LEFT * (replaced + left) else None
 
 
 def parts(gold: str) -> tuple[list[str], str, str, str] | None:
@@ -77,6 +101,12 @@ class Others:
     @cached_property
     def counts(self) -> Counter[str]:
         return Counter(self.golds)
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Words and signs that nearly all golds have: they are the form of an answer and say nothing about its task."""
+        held = Counter(piece for gold in self.golds for piece in set(_WORD_OR_SIGN.findall(gold)))
+        return frozenset(piece for piece, count in held.items() if count >= _NEARLY_ALL * len(self.golds))
 
     def labels(self) -> list[str]:
         """The closed set of answers, most frequent first; empty if the set is not closed."""
