@@ -9,10 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.reports import verdict_on
-from gradus.reports.results import figure
-from gradus.reports.score_tables import figure_cell
+from gradus.reports.results import differences, figure
+from gradus.reports.score_tables import figure_cell, seed_tables
 from gradus.reports.tables import pair_table
 from gradus.stats import format_interval, format_money, format_number, format_signed
+
+
+def test_a_name_may_hold_what_stands_between_two_policies() -> None:
+    """A model in a folder called "a - b" lost its comparison."""
+    stored = {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6, "wins": 7, "episodes": 10, "by_seed": [0.4, 0.6]}}
+    policies = {name: {"reward": stored["reward"]} for name in ("runs/a - b", "gold - x", "gold")}
+    names = ("runs/a - b - gold", "gold - x - runs/a - b", "gold - gold - x")
+    conditions = {"home": {"policies": policies, "pairs": dict.fromkeys(names, stored)}}
+    found = [(each.first, each.second) for each in differences(conditions, "home")]
+    assert found == [("runs/a - b", "gold"), ("gold - x", "runs/a - b"), ("gold", "gold - x")]
+    (table,) = seed_tables({"conditions": conditions, "seeds": [0, 1]}, "home")
+    assert next(row.name for row in table.rows) == "runs/a - b − gold"
+
 
 numbers = st.floats(min_value=-100, max_value=100)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,13 +126,26 @@ def ranked(conditions: Json, condition: str, measure: str = "reward") -> list[st
     return sorted(policies, key=lambda name: (value.mean if (value := values[name]) else float("-inf"), order[name]))
 
 
+def sides_of(pair: str, policies: Collection[str]) -> tuple[str, str] | None:
+    """The two policies of a stored pair, whose own names may hold what stands between them, as a path does; None if it is no pair.
+
+    >>> sides_of("runs/a - b - gold", ["runs/a - b", "gold"])
+    ('runs/a - b', 'gold')
+    """
+    parts = pair.split(" - ")
+    cuts = [(" - ".join(parts[:place]), " - ".join(parts[place:])) for place in range(1, len(parts))]
+    return next((cut for cut in cuts if cut[0] in policies and cut[1] in policies), cuts[0] if cuts else None)
+
+
 def differences(conditions: Json, condition: str) -> list[Difference]:
     """All stored pairs of a condition, as they were stored."""
     pairs: list[Difference] = []
-    for name, pair in ((conditions.get(condition) or {}).get("pairs") or {}).items():
-        first, separator, second = name.partition(" - ")
-        if not separator or not isinstance(pair, Mapping):
+    stored = conditions.get(condition) or {}
+    for name, pair in (stored.get("pairs") or {}).items():
+        sides = sides_of(name, stored.get("policies") or {})
+        if sides is None or not isinstance(pair, Mapping):
             continue
+        first, second = sides
         reward = pair.get("reward")
         reward = reward if isinstance(reward, Mapping) else {}
         figures = {measure: figure(value) for measure, value in pair.items() if measure != "components"}

@@ -16,6 +16,7 @@ from gradus.reports.results import (
     graders_of,
     measures_of,
     ranked,
+    sides_of,
 )
 from gradus.reports.verdict import STUDENTS, counts_of, state_of
 from gradus.stats import format_number, format_p, format_signed
@@ -143,9 +144,10 @@ def seed_tables(results: Mapping[str, Any], condition: str) -> list[ScoreTable]:
             each = reward.get("by_seed")
             if each is None or len(each) != len(seeds):
                 continue
+            sides = sides_of(name, stored["policies"]) if kind == "pairs" else None
             write, signed = (format_signed, True) if kind == "pairs" else (format_number, False)
             cells = [Cell(text=write(value)) for value in each] + [figure_cell(figure(reward), signed=signed)]
-            rows.append(Row(name=name.replace(" - ", " − "), cells=cells, own=is_own(name)))
+            rows.append(Row(name=" − ".join(sides or [name]), cells=cells, own=is_own(name)))
     if not rows:
         return []
     caption = "mean reward of each training seed over the tasks; the interval of all is over seeds and tasks"

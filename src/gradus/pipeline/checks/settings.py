@@ -97,8 +97,10 @@ def _policy(subject: Subject, name: str) -> None:
 
 def _promise(subject: Subject, promise: Any) -> None:
     """A promise about what is not measured could never be met. Nothing is held to it at toy size, where only its names must be right."""
+    from gradus.reports.results import sides_of
+
     section, compared = subject.recipe.eval, subject.recipe.evaluated(subject.spec)
-    for name in (promise.policy, *(promise.pair or "").split(" - ")):
+    for name in (promise.policy, *(sides_of(promise.pair or "", compared) or (promise.pair,))):
         if name and name not in CHECKPOINTS:
             _policy(subject, name)
     if promise.condition not in subject.spec.conditions:
