@@ -24,7 +24,7 @@ def test_a_name_may_hold_what_stands_between_two_policies() -> None:
     found = [(each.first, each.second) for each in differences(conditions, "home")]
     assert found == [("runs/a - b", "gold"), ("gold - x", "runs/a - b"), ("gold", "gold - x")]
     (table,) = seed_tables({"conditions": conditions, "seeds": [0, 1]}, "home")
-    assert next(row.name for row in table.rows) == "runs/a - b − gold"
+    assert "runs/a - b − gold" in {row.name for row in table.rows}
 
 
 numbers = st.floats(min_value=-100, max_value=100)
