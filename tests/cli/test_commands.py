@@ -335,6 +335,15 @@ def test_a_reward_function_that_wants_a_column_says_which_there_are(rows):
     assert "it takes tone, which is no column of the data; the columns are: answer" in said
 
 
+def test_a_judge_that_gives_no_score_is_a_failure_of_rewards_try(rows):
+    Path("silent.py").write_text(
+        "from gradus.rewards.judge import judge\n"
+        "silent = judge(model='m', rubric='r', base_url='http://127.0.0.1:9/v1', retries=0, recheck=0.0)\n"
+    )
+    said = gradus("rewards", "try", "-c", "x", "-c", "y", "--reward", "silent.py:silent", expect=1)
+    assert "failed: judge: GradingError on 2 of 2 completions" in said
+
+
 def test_what_is_next_names_the_environment_as_it_was_given(tmp_path):
     """The name of a class of one's own is known to nobody."""
     file = tmp_path / "a b.py"

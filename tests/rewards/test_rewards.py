@@ -398,6 +398,21 @@ def test_trying_rewards_on_stored_completions(tmp_path: Path) -> None:
     assert [row["read"] for row in tried.rows()] == ["2", "3"]
 
 
+def test_an_exception_that_is_returned_counts_as_one_that_is_raised() -> None:
+    def gentle(completions, **columns):
+        return [ValueError("no score") if text == WRONG else 1.0 for text in completions]
+
+    def picky(completions, **columns):
+        """Returns exceptions at first, and an infinite number that makes the whole call invalid."""
+        return [ValueError("no score") if text == WRONG else float("inf") for text in completions]
+
+    rows = [Completion(prompt="1 + 1?", completion=text) for text in (RIGHT, WRONG, WRONG)]
+    tried = try_rewards(Rewards([gentle]), rows)
+    assert [each.value for each in tried.scored] == [1.0, None, None]
+    assert tried.errors == {"gentle: ValueError": 2}
+    assert try_rewards(Rewards([picky]), rows).errors == {"picky: ValueError": 3}, "each completion counts once"
+
+
 def test_completions_that_cannot_be_read_name_the_line(tmp_path: Path) -> None:
     file = tmp_path / "said.jsonl"
     file.write_text('{"completion": "a"}\n{"text": "b"}\n')

@@ -60,6 +60,7 @@ class ScoredCompletion:
 class _Outcome:
     value: float | None = None
     error: str | None = None
+    returned: str | None = None  # the type of an exception that came in place of a number
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class Rewards:
     """Reward functions and their weights. Calling it scores completions.
 
     ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
-    A function that raises on a batch is asked again one completion at a time; those that raise again are errors of that
-    completion, counted in ``errors`` under ``name: ExceptionType``. ``time_limit``: seconds that a call of a function may take for
+    A function that raises on a batch is asked again one completion at a time; those that raise again, or return an exception, are errors
+    of that completion, counted in ``errors`` under ``name: ExceptionType``. ``time_limit``: seconds that a call of a function may take for
     every 256 completions or part of them; a batch that took longer is an error of all its completions. Raises ConfigError for names that meet twice.
     """
 
@@ -160,7 +161,7 @@ class Rewards:
             answer = limited(function, seconds)(**self._arguments(function, rows[places.start : places.stop], logged))
             if inspect.isawaitable(answer):
                 answer = _run(partial(_in_time, answer, seconds))
-            return self._accepted(answer, logged, len(rows), places)
+            return self._accepted(name, answer, logged, len(rows), places)
         except Exception as error:
             if len(places) == 1 or isinstance(error, OutOfTime):
                 return [self._failed(name, error) for _ in places]
@@ -172,7 +173,7 @@ class Rewards:
             answer = function(**self._arguments(function, rows[places.start : places.stop], logged))
             if inspect.isawaitable(answer):
                 answer = await _in_time(answer, self._seconds(places))
-            return self._accepted(answer, logged, len(rows), places)
+            return self._accepted(name, answer, logged, len(rows), places)
         except Exception as error:
             if len(places) == 1 or isinstance(error, OutOfTime):
                 return [self._failed(name, error) for _ in places]
@@ -182,9 +183,10 @@ class Rewards:
         """The time for a call about these rows: a whole file is one call, and a step of training is one."""
         return self.time_limit * math.ceil(len(places) / _IN_TIME)
 
-    def _accepted(self, answer: Any, logged: _Logged, rows: int, places: range) -> list[_Outcome]:
+    def _accepted(self, name: str, answer: Any, logged: _Logged, rows: int, places: range) -> list[_Outcome]:
         """A call's outcomes; what it logged is kept only if they are valid, its extras at the places of its rows."""
         outcomes = _checked(answer, len(places))
+        self.errors.update(f"{name}: {each.returned}" for each in outcomes if each.returned)
         for metric, values in logged.metrics.items():
             self.metrics.setdefault(metric, []).extend(values)
         for column, values in logged.extras.items():
@@ -278,7 +280,10 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
     listed = list(values)
     if len(listed) != rows:
         raise ValueError(f"returned {len(listed)} rewards for {rows} completions; return one per completion")
-    failures = [_Outcome(error=f"failed: {value}") if isinstance(value, Exception) else None for value in listed]
+    failures = [
+        _Outcome(error=f"failed: {value}", returned=type(value).__name__) if isinstance(value, Exception) else None
+        for value in listed
+    ]
     numbers = [None if value is None or isinstance(value, Exception) else float(value) for value in listed]
     if any(number is not None and not math.isfinite(number) for number in numbers):
         raise ValueError("returned a reward that is not finite; return None if it does not apply")
