@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from fakes import echo, lamps
 from safetensors.torch import load_file
+from transformers import FalconConfig, FalconForCausalLM, PhimoeConfig, PhimoeForCausalLM
 
 from gradus.health import diagnose
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -28,7 +30,7 @@ from gradus.training.distributed.processes import World
 from gradus.training.engine import loss_step
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.logp_diff import logp_diff_limits, uses_trainer_logprobs
-from gradus.training.engine.loss_step import TrainingError, precision, prepare_model, run_update
+from gradus.training.engine.loss_step import TrainingError, checkpoint_activations, precision, prepare_model, run_update
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
@@ -367,3 +369,33 @@ def test_a_cpu_without_instructions_for_16_bits_is_named(
     if slow:
         (name,) = changes
         assert f"set {name} = " in told
+
+
+@pytest.mark.parametrize("family", ["falcon", "phimoe"])
+def test_checkpointed_layers_draw_no_noise(family: str) -> None:
+    """Falcon asks its config for dropout, PhiMoE jitters its routing; both were in train mode with gradient_checkpointing."""
+    shape: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model: Any = (
+        FalconForCausalLM(FalconConfig(**shape, hidden_dropout=0.5, attention_dropout=0.5))
+        if family == "falcon"
+        else PhimoeForCausalLM(
+            PhimoeConfig(
+                **shape, intermediate_size=16, num_key_value_heads=1, num_local_experts=4, router_jitter_noise=0.5
+            )
+        )
+    ).eval()
+    ids = torch.randint(64, (2, 9))
+    plain = model(ids).logits
+    plain.square().sum().backward()
+    expected = {
+        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+    model.zero_grad()
+    checkpoint_activations(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        out = model(ids, use_cache=False).logits
+    out.square().sum().backward()
+    assert torch.equal(out, plain)
+    assert all(torch.equal(model.get_parameter(name).grad, grad) for name, grad in expected.items())

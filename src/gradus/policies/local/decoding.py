@@ -56,10 +56,10 @@ class Answer:
 
 @contextmanager
 def evaluating(loaded: LoadedModel) -> Iterator[None]:
-    """Inference without dropout, under autocast if the model has it; the model's training mode is put back afterwards."""
-    model, training = loaded.model, loaded.model.training
+    """Inference without dropout, under autocast if the model has it; modules in train mode are put back afterwards."""
+    training = [module for module in loaded.model.modules() if module.training] if loaded.model.training else []
     if training:
-        model.eval()
+        loaded.model.eval()
     try:
         with (
             torch.inference_mode(),
@@ -67,8 +67,8 @@ def evaluating(loaded: LoadedModel) -> Iterator[None]:
         ):
             yield
     finally:
-        if training:
-            model.train()
+        for module in training:
+            module.training = True
 
 
 def _similar(lengths: Sequence[int], past: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -63,7 +64,7 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     elif config.lora is not None:
         model = _with_lora(model, config.lora, config.seed)
     _name_base(model)
-    disable_dropout(model)
+    disable_dropout(model.eval())
     if config.gradient_checkpointing:
         checkpoint_activations(model)
     trainable(model)
@@ -112,7 +113,25 @@ def checkpoint_activations(model: Any) -> None:
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     model.enable_input_require_grads()
-    model.train()  # transformers checkpoints layers in train mode only; without dropout the function is the same
+    # transformers checkpoints what is in train mode. There some layers draw noise that has no module of its own (dropout, routing).
+    model.training = True
+    for module in model.modules():
+        if hasattr(module, "_gradient_checkpointing_func"):
+            module.training = True
+            module._gradient_checkpointing_func = partial(_in_eval_mode, module, module._gradient_checkpointing_func)
+
+
+def _in_eval_mode(module: nn.Module, checkpointed: Callable[..., Any], run: Callable[..., Any], *args: Any) -> Any:
+    """``checkpointed(run, *args)``, in which ``module`` itself is in eval mode whenever it runs."""
+
+    def quiet(*inputs: Any, **options: Any) -> Any:
+        training, module.training = module.training, False
+        try:
+            return run(*inputs, **options)
+        finally:
+            module.training = training
+
+    return checkpointed(quiet, *args)
 
 
 def _take_adapters(model: Any, config: LoraConfig | None) -> None:
