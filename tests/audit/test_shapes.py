@@ -10,8 +10,8 @@ from gradus.audit.text.run import audit_text
 from gradus.audit.text.shapes import NUMBER, Others
 from gradus.audit.text.tasks import TextSubject, TextTask
 
-_ANIMALS = "cat dog horse cow pig hen goat duck fox bear wolf deer".split()
-_COLORS = "red blue green white black brown gray pink".split()
+_ANIMALS = ["cat", "dog", "horse", "cow", "pig", "hen", "goat", "duck", "fox", "bear", "wolf", "deer"]
+_COLORS = ["red", "blue", "green", "white", "black", "brown", "gray", "pink"]
 
 
 def _filled(golds, value="0"):

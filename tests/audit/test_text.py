@@ -593,6 +593,63 @@ def test_another_order_is_right_where_the_question_allows_any(judge, order, stat
     assert ("in another order" in right.evidence) == (status == "fail")
 
 
+@pytest.mark.parametrize(
+    ("question", "demanded"),
+    [
+        ("Put the numbers 40 12 7 33 in order from smallest to largest.", True),
+        ("Put the numbers 4.5 1.5 2.5 in descending order.", True),
+        ("Sort these words: b a c", True),
+        ("Reverse the list: b a c", True),
+        ("Sort: 3 1 2", True),
+        ("Output the numbers sorted in ascending order.", True),
+        ("Write these words in the opposite order: b a c", True),
+        ("List the words alphabetically.", True),
+        ("Name the rivers of France in order of length.", True),
+        ("Six of these words are also words when read in reverse. Name the six: stop pots", False),
+        ("Name the words that are words when read in reverse order.", False),
+        ("Which of these lists are increasing? Answer with their letters.", False),
+        ("Answer with the letters of the lists that are in ascending order.", False),
+        ("You get a list of numbers sorted in ascending order. Which are prime?", False),
+        ("In order to win, name three moves.", False),
+        ("Sort out the primes and name them in no particular order.", False),
+    ],
+)
+def test_neighbors_may_not_be_swapped_where_the_question_demands_an_order(question, demanded):
+    """Single words such as "reverse" were taken for a demand, and sound graders of sets failed."""
+    task = TextTask(key="0", prompt=question, gold="1, 2, 3")
+    assert WRONG["neighbors swapped"].is_settled(task) == demanded
+
+
+def test_a_set_that_is_asked_for_by_a_word_of_order_is_a_set():
+    tasks = [
+        replace(task, prompt=f"Some words are also words in reverse. {task.prompt}")
+        for task in _words_with_e(order=" once each")
+    ]
+    result = _audit(_as_set, tasks)
+    assert _status(result)["wrong answers"] == "pass"
+    assert "neighbors swapped" in {row["operator"] for row in result.review}
+
+
+@pytest.mark.parametrize(
+    ("gold", "made"),
+    [("yes", " yes"), ("def f(x): return x", None), ("import os\nprint(os.sep)\n", None), ("a:\n  b: 1", None)],
+)
+def test_a_space_before_it_is_the_same_answer_where_indents_mean_nothing(gold, made):
+    """Before a program it is Python's IndentationError, so that sound graders of programs failed."""
+    task = TextTask(key="0", prompt="", gold=gold)
+    assert EQUIVALENT["a space before it"][0](task, Others(golds=[gold]), random.Random(0)) == made
+
+
+@pytest.mark.parametrize(
+    "operator", ["an element too many", "one element dropped", "right among wrong lines, in both orders"]
+)
+def test_lines_of_a_program_are_no_elements(operator):
+    """A line behind ``return`` does nothing, and a second function beside the right one does no harm."""
+    golds = [f"def f{n}(x):\n    y = x + {n}\n    return y" for n in range(4)]
+    task = TextTask(key="0", prompt="", gold=golds[0])
+    assert WRONG[operator].make(task, Others(golds=golds), random.Random(0)) is None
+
+
 def test_the_order_of_what_is_to_be_used_is_not_the_answers():
     make, must = EQUIVALENT["in another order"]
     tasks = [

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from gradus.audit.text.shapes import LISTED, NUMBER, Others, is_label, is_number, parts, states
+from gradus.audit.text.programs import are_programs
+from gradus.audit.text.shapes import ANY_ORDER, LISTED, NUMBER, Others, is_label, is_number, parts, states
 from gradus.audit.text.tasks import TextTask
 
 
@@ -18,16 +19,16 @@ class Wrong:
     """A mutation that makes a right answer wrong. ``make`` returns one answer, or several: then all must be accepted to count.
 
     ``settled``: a rule says that the answer is wrong; otherwise a person has to say so, unless the question itself says what counts:
-    ``rule`` then finds its words.
+    ``rule`` then finds its words in the question.
     """
 
     make: Callable[[TextTask, Others, Random], tuple[str, ...] | None]
     settled: bool = True
-    rule: re.Pattern[str] | None = None
+    rule: Callable[[str], object] | None = None
 
     def is_settled(self, task: TextTask) -> bool:
         """Whether the answer is surely wrong for this task."""
-        return self.settled or (self.rule is not None and self.rule.search(task.prompt) is not None)
+        return self.settled or (self.rule is not None and bool(self.rule(task.prompt)))
 
 
 _UNIT = re.compile(r"\s+[A-Za-z]+\Z")
@@ -78,9 +79,45 @@ def _with_other(*forms: str) -> Wrong:
     return Wrong(make=make)
 
 
-_ORDER = re.compile(
-    r"(?is)\A(?!.*\bany order\b).*(?:\b(?:sort|order) (?:the|these|this|all)\b|\b(?:ascending|descending|increasing|decreasing|opposite|reverse)\b)"
+def _among_lines(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """Not of programs: one that defines another function besides the one asked for is right."""
+    return None if are_programs([task]) else _with_other("GOLD\nOTHER", "OTHER\nGOLD").make(task, others, rng)
+
+
+_OBJECT = r"(?:the|these|this|those|all|them|it|each|both|words|numbers|letters|names)\b"
+_SORTING = re.compile(  # "the order the guests came in" is none
+    rf"(?i)(?<!\bthe )(?<!\bin )(?<!\bwhich )(?<!\bwhat )\b(?:sort|order|rank|reverse) {_OBJECT}"
+    r"|(?:\A|:)\s*(?:please )?(?:sort|rank|reverse)\b"
 )
+_ANSWERING = re.compile(  # as verbs, but for the answer itself
+    r"(?i)\b(?:sort|arrange|rank|put|write|give|return|print|output|answer|say|show|separated?)\b"
+    r"|(?<!\ba )(?<!\bthe )(?<!\bthis )(?<!\beach )(?<!\bin )\b(?:list|order|name|state|place)\b"
+)
+_OTHERWISE = "".join(  # not said of the answer
+    rf"(?<!\b{word} )" for word in ("read", "is", "are", "stand", "stands", "appear", "given")
+)
+_ENDS = (
+    r"small|low|least|larg|high|great|big|most|few|old|young|new|early|earli|lat|first|last|short|long|light|heav|cheap"
+)
+_IN_ORDER = re.compile(
+    rf"(?i){_OTHERWISE}\bin (?!order to\b)(?:[\w-]+ ){{0,4}}?order\b(?! to\b)"
+    rf"|\bfrom (?:the )?(?:a to z|z to a|(?:{_ENDS})\w* to)\b|\b(?:alphabetic|chronologic|numeric)ally\b"
+)
+
+
+def _wants_order(prompt: str) -> bool:
+    """Whether the question demands that the answer has an order; a word such as "increasing" alone may speak of the task."""
+    if re.search(rf"(?i){ANY_ORDER}", prompt):
+        return False
+    sentences = re.split(r"[!?\n]|\.(?!\d)", prompt)
+    return any(_SORTING.search(each) or _is_told_in_order(each) for each in sentences)
+
+
+def _is_told_in_order(sentence: str) -> bool:
+    verb = _ANSWERING.search(sentence)
+    return verb is not None and _IN_ORDER.search(sentence, verb.end()) is not None
+
+
 _CASE = re.compile(r"(?i)upper.{0,12}lower|lower.{0,12}upper|case[- ]sensitive|keep the case")
 
 
@@ -88,10 +125,10 @@ def _elements(
     change: Callable[[list[str], Random], list[str] | None],
     *,
     settled: bool = True,
-    rule: re.Pattern[str] | None = None,
+    rule: Callable[[str], object] | None = None,
 ) -> Wrong:
     def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        split = parts(task.gold or "")
+        split = None if are_programs([task]) else parts(task.gold or "")  # a line of a program may do nothing
         if split is None or len(split[0]) < 3:
             return None
         elements, separator, left, right = split
@@ -176,7 +213,11 @@ def _two_blocks(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] 
 
 
 def _text(
-    change: Callable[[str], str | None], *, least: int = 4, settled: bool = True, rule: re.Pattern[str] | None = None
+    change: Callable[[str], str | None],
+    *,
+    least: int = 4,
+    settled: bool = True,
+    rule: Callable[[str], object] | None = None,
 ) -> Wrong:
     """A change of an answer in words."""
 
@@ -269,7 +310,7 @@ def _key_changed(place: int, *, least: int) -> Wrong:
             return None
         return (_written({**own, key: json.loads(rng.choice(different))}, task.gold),)
 
-    return Wrong(make=make, settled=False, rule=_KEYS)
+    return Wrong(make=make, settled=False, rule=_KEYS.search)
 
 
 def _key_left_out(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
@@ -322,26 +363,26 @@ WRONG: Mapping[str, Wrong] = {
     "right or wrong, in both orders": _with_other("GOLD or OTHER", "OTHER or GOLD"),
     "right beside wrong, in both orders": _with_other("GOLD OTHER", "OTHER GOLD"),
     "right and wrong in a list, in both orders": _with_other("GOLD, OTHER", "OTHER, GOLD"),
-    "right among wrong lines, in both orders": _with_other("GOLD\nOTHER", "OTHER\nGOLD"),
+    "right among wrong lines, in both orders": Wrong(make=_among_lines),
     "right and wrong in two blocks, in both orders": Wrong(make=_two_blocks),
     "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
     "one element dropped": _elements(_dropped),
     "one number twice": _elements(_twice),
     "one word twice": Wrong(make=_word_twice),
     "an element too many": _elements(_alien),
-    "neighbors swapped": _elements(_swapped, settled=False, rule=_ORDER),
+    "neighbors swapped": _elements(_swapped, settled=False, rule=_wants_order),
     "another first number in it": _number_replaced(0, least=1),
     "another second number in it": _number_replaced(1, least=3),
     "another last number in it": _number_replaced(-1, least=2),
     "another value of the first key": _key_changed(0, least=1),
     "another value of the second key": _key_changed(1, least=3),
     "another value of the last key": _key_changed(-1, least=2),
-    "one key left out": Wrong(make=_key_left_out, settled=False, rule=_KEYS),
+    "one key left out": Wrong(make=_key_left_out, settled=False, rule=_KEYS.search),
     "half a day off": Wrong(make=_half_a_day_off),
     "the first half of it": Wrong(make=_first_half),
     "the last half of it": _text(lambda gold: gold[(len(gold) + 1) // 2 :].strip()),
     "another unit": Wrong(make=_unit_swapped),
     "a unit that nobody asked for": Wrong(make=_unit, settled=False),
-    "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False, rule=_CASE),
+    "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False, rule=_CASE.search),
     "look-alike letters": _text(_look_alike, settled=False),
 }

@@ -8,12 +8,19 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from gradus.audit.text.blind import Operator
-from gradus.audit.text.shapes import LISTED, Others, is_number, parts
+from gradus.audit.text.programs import are_programs
+from gradus.audit.text.shapes import ANY_ORDER, LISTED, Others, is_number, parts
 from gradus.audit.text.tasks import TextTask
 
 
 def _form(text: str) -> Operator:
     return lambda task, others, rng: text.replace("GOLD", task.gold) if task.gold else None
+
+
+def _indented(task: TextTask, others: Others, rng: Random) -> str | None:
+    """A space before the answer; none before a program or several lines, where it may mean something."""
+    gold = task.gold or ""
+    return None if "\n" in gold.rstrip() or are_programs([task]) else f" {gold}"
 
 
 def _if_number(change: Callable[[str], str | None]) -> Operator:
@@ -35,9 +42,7 @@ def _respaced(task: TextTask, others: Others, rng: Random) -> str | None:
     return tight if task.gold == spaced else spaced
 
 
-_ANY_ORDER = re.compile(  # of the answer, not of what is to be used for it
-    r"(?i)\bany order\b|\border (?:does not|doesn't) matter\b|\border is (?:not |un)important\b"
-)
+_ANY_ORDER = re.compile(rf"(?i){ANY_ORDER}")  # of the answer, not of what is to be used for it
 _USED = re.compile(r"(?i)\b(?:us(?:e|es|ed|ing)|appl(?:y|ied)|combin(?:e|ed|ing))\b[^.!?\n]*\border\b")
 
 
@@ -56,7 +61,7 @@ def _reordered(task: TextTask, others: Others, rng: Random) -> str | None:
 EQUIVALENT: Mapping[str, tuple[Operator, bool]] = {
     "a newline at the end": (_form("GOLD\n"), True),
     "a space at the end": (_form("GOLD "), True),
-    "a space before it": (_form(" GOLD"), True),
+    "a space before it": (_indented, True),
     "a period at the end": (_form("GOLD."), False),
     "in quotes": (_form('"GOLD"'), False),
     "in bold": (_form("**GOLD**"), False),
