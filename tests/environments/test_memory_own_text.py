@@ -16,8 +16,9 @@ from gradus.api.memory import DurableMemory, ask, learn, memory_of
 from gradus.cli.memory import app
 from gradus.core import ConfigError
 from gradus.environments import load
-from gradus.environments.memory import RemoteReader
+from gradus.environments.memory import Memory, RemoteReader
 from gradus.environments.memory.learning import read_chunks
+from gradus.environments.memory.readers.asking import read_plainly
 from gradus.environments.memory.readers.reading import READERS
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -97,6 +98,40 @@ import os, signal, sys
 from gradus.api.memory import learn
 learn("append-only", sys.argv[1], memory=sys.argv[2], tell=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 """
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Where does Lina live?", "Toda"),
+        ("Tell me where Lina lives.", "Toda"),
+        ("tell me where lina lives", "Toda"),
+        ("where does lina live?", "Toda"),
+        ("Lina lives where?", "Toda"),
+        ("what is remo's dish?", "sabo"),
+        ("where does remo live?", "unknown"),
+        ("Remo lives where?", "unknown"),
+        ("Tell me where Remo lives.", "unknown"),
+        ("where does ann live?", "unknown"),
+        ("Ann lives where?", "unknown"),
+        ("Where does Ann live?", "unknown"),
+        ("What do they call a zorble?", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_a_person_is_found_however_the_question_is_written(question: str, answer: str) -> None:
+    memory = Memory()
+    memory.insert("values", "Lina city Toda")
+    memory.insert("values", "Remo dish sabo")
+    assert read_plainly(memory, question).answer == answer
+
+
+def test_a_question_without_a_name_is_answered_if_its_words_are_known() -> None:
+    memory = Memory()
+    memory.insert("values", "the meeting is on 3 May 2030")
+    assert read_plainly(memory, "When is the meeting?").answer == "3 May 2030"
+    asked = read_plainly(memory, "When is the big meeting?")
+    assert (asked.answer, asked.why) == ("unknown", "no entry holds big, and the question has no other name")
 
 
 def test_kill_9_loses_no_chunk_and_repeats_none(text: Path, tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gradus.environments.memory.readers.reading import Chat, Note, RemoteReader, read_strict
 from gradus.environments.memory.store.memory import Memory
-from gradus.environments.memory.text import plain_words
+from gradus.environments.memory.text import content_words, plain_words
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES
-from gradus.environments.memory.worlds.records import Question
+from gradus.environments.memory.worlds.records import UNKNOWN, Question
+
+_WORD = re.compile(r"[^\W\d_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +31,56 @@ class Answered:
 def read_plainly(memory: Memory, question: str, chat: Chat | None = None) -> Answered:
     """Answer by ``chat``, a language model, or by the strict rule: an entry with the question's names and another of its words.
 
-    For the rule a question also has the nouns that its words stand for in the synthetic worlds: who *lives* somewhere has a *city*.
+    For the rule a question also has the nouns that its words stand for in the synthetic worlds: who *lives* somewhere has a *city*. A person
+    writes names as they come: see :func:`_with_names`.
     """
     if chat is not None:
         reading = RemoteReader(chat=chat)(memory, Question(text=question, answers=()))
         return Answered(question=question, answer=reading.prediction, why=reading.why, notes=reading.notes)
+    asked, unheard = _with_names(memory, question)
+    if unheard:
+        why = f"no entry holds {' or '.join(unheard)}, and the question has no other name"
+        return Answered(question=question, answer=UNKNOWN, why=why, notes=())
     said = set(plain_words(question))
     nouns = [noun for noun, each in ATTRIBUTES.items() if noun not in said and said & set(each.cues)]
-    reading = read_strict(memory, Question(text=" ".join([question, *nouns]), answers=()))
+    reading = read_strict(memory, Question(text=" ".join([asked, *nouns]), answers=()))
     return Answered(question=question, answer=reading.prediction, why=reading.why, notes=reading.notes)
+
+
+def _with_names(memory: Memory, question: str) -> tuple[str, list[str]]:
+    """The question with capitals where the rule is to see names, and words that may name somebody of whom nothing is kept.
+
+    A capital makes a name, at the first word only if the memory writes it with one. A question without any has those that the memory
+    writes with a capital. If there are none, each word that no entry holds may be one.
+    """
+    words = [each for each in _WORD.finditer(question) if content_words(each[0])]
+    began = _WORD.search(question)
+    first = began.start() if began else 0
+    names = {
+        each.start() for each in words if each[0][0].isupper() and (each.start() != first or _is_name(memory, each[0]))
+    }
+    names = names or {each.start() for each in words if _is_name(memory, each[0])}
+    unheard = [] if names else [each[0] for each in words if not _texts(memory, each[0]) and not _is_cue(each[0])]
+
+    def written(word: re.Match[str]) -> str:
+        begins = word[0][0].upper() if word.start() in names else word[0][0].lower()
+        return begins + word[0][1:] if word.start() in names or word.start() == first else word[0]
+
+    return _WORD.sub(written, question), unheard
+
+
+def _texts(memory: Memory, word: str) -> list[str]:
+    """The core and the entries that are found for a word, as far as they hold it."""
+    found = [memory.core, *(hit.entry.content for hit in memory.search(word))]
+    return [text for text in found if content_words(word) <= content_words(text)]
+
+
+def _is_name(memory: Memory, word: str) -> bool:
+    """Whether the memory writes a word with a capital."""
+    name = word[0].upper() + word[1:]
+    return any(name in _WORD.findall(text) for text in _texts(memory, word))
+
+
+def _is_cue(word: str) -> bool:
+    """Whether a word asks for something that people of the synthetic worlds have."""
+    return any(set(plain_words(word)) <= {noun, *each.cues} for noun, each in ATTRIBUTES.items())
