@@ -42,6 +42,15 @@ def a_run(folder: Path) -> Path:
     return folder
 
 
+def test_a_stage_goes_on_with_other_resources(tmp_path: Path) -> None:
+    state = RunState(tmp_path)
+    with state.doing("sft", {"sft": {"lr": 0.1, "token_budget": 4096}}):
+        (tmp_path / "sft").mkdir()
+    assert state.done("sft", {"sft": {"lr": 0.1, "token_budget": 900}})
+    with pytest.raises(ConfigError, match=r"sft\.lr was 0\.1, is now 0\.2"):
+        state.done("sft", {"sft": {"lr": 0.2, "token_budget": 900}})
+
+
 def test_changed_costs_are_named_and_written_anew(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     (run / "costs.json").write_text("{}")

@@ -148,6 +148,16 @@ def test_the_entropy_bonus_is_for_the_spans_that_are_named(loaded: LoadedModel) 
     assert all(each.entropy is None for each in credited(groups(loaded), rule("span"), loaded))
 
 
+def test_kinds_of_spans_that_no_answer_has_are_refused(loaded: LoadedModel) -> None:
+    """The bonus was off without a word."""
+    with pytest.raises(
+        ConfigError, match=r"entropy_spans names colour, but the answers have spans of the kinds .*color"
+    ):
+        credited(groups(loaded), replace(rule("span"), entropy_spans={"colour": 1.0}), loaded)
+    with pytest.raises(ConfigError, match="entropy_spans names no kind of span"):
+        credited(groups(loaded), replace(rule("span"), entropy_spans={}), loaded)
+
+
 def test_credit_without_spans_equals_turn_credit(loaded: LoadedModel) -> None:
     terms = [[[(None, 1.0)], [(None, 2.0)]], [[(None, -1.0)], [(None, 5.0)]], [[(None, 0.5)], [(None, 0.0)]]]
     group = with_rewards(groups(loaded)[0], terms)
