@@ -37,3 +37,23 @@ class Coroutines(Troubled):
 
     async def step(self, action):
         return Troubled.step(self, action)
+
+
+class Exits(Troubled):
+    """The task of seed 0 exits at a stage, in a coroutine if ``waits``."""
+
+    def __init__(self, stage, waits=False):
+        super().__init__()
+        for name in ("reset", "step", "outcome", "close"):
+            setattr(self, name, self._call(name, name == stage, waits))
+
+    def _call(self, name, exits, waits):
+        def call(*arguments, **options):
+            if exits and options.get("seed", self.seed) == 0:
+                raise SystemExit(3)
+            return getattr(Troubled, name)(self, *arguments, **options)
+
+        async def call_later(*arguments, **options):
+            return call(*arguments, **options)
+
+        return call_later if waits else call

@@ -28,7 +28,18 @@ def wait_for(work: Awaitable[T]) -> T:
     """Run a coroutine to its end in the process's own loop, and return what it returns. Not for code that runs in that loop."""
     if threading.current_thread().name == _NAME:
         raise RuntimeError("expected an await: this code runs in the loop that it would wait for")
-    return begin(work).result()
+    value, exits = begin(_caught(work)).result()
+    if exits is not None:
+        raise exits
+    return cast(T, value)
+
+
+async def _caught(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+    """What a coroutine returns, or how it asked to end: raised in the loop that would end it, and who waits would wait for ever."""
+    try:
+        return await work, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 def settled(value: Any) -> Any:

@@ -164,7 +164,7 @@ def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
             value = value(argument) if _takes_argument(value) else value()
         except GradusError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             raise ConfigError(
                 f"{name!r} was called for an EnvironmentSpec and raised {type(error).__name__}: {error} "

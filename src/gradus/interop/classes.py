@@ -107,7 +107,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _instance(kind: type) -> Any:
     try:
         return kind()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
 
 
@@ -130,7 +130,7 @@ def _actions(first: Any) -> Sequence[str]:
 def _said(first: Any, name: str, default: Any) -> Any:
     try:
         return getattr(first, name, default)
-    except Exception as error:  # a property that needs a reset before it
+    except (Exception, SystemExit) as error:  # a property that needs a reset before it
         raise ConfigError(
             f"{type(first).__name__}.{name} cannot be read: {type(error).__name__}: {error}; expected what is known before a reset"
         ) from error
@@ -164,7 +164,7 @@ class _ExpertSession:
 def _expert_action(environment: Any) -> Action:
     try:
         return Action(text=environment.expert())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Action(text="", failure=Failure(stage="act", type=type(error).__name__, message=f"expert: {error}"))
 
 

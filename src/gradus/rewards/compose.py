@@ -162,7 +162,7 @@ class Rewards:
             if inspect.isawaitable(answer):
                 answer = _run(partial(_in_time, answer, seconds))
             return self._accepted(name, answer, logged, len(rows), places)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if len(places) == 1 or isinstance(error, OutOfTime):
                 return [self._failed(name, error) for _ in places]
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
@@ -174,7 +174,7 @@ class Rewards:
             if inspect.isawaitable(answer):
                 answer = await _in_time(answer, self._seconds(places))
             return self._accepted(name, answer, logged, len(rows), places)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if len(places) == 1 or isinstance(error, OutOfTime):
                 return [self._failed(name, error) for _ in places]
         return [(await self._ask_async(name, rows, range(place, place + 1)))[0] for place in places]
@@ -193,7 +193,7 @@ class Rewards:
             self.extras.setdefault(column, [None] * rows)[places.start : places.stop] = values
         return outcomes
 
-    def _failed(self, name: str, error: Exception) -> _Outcome:
+    def _failed(self, name: str, error: Exception | SystemExit) -> _Outcome:
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error))

@@ -35,7 +35,7 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
         return []
     try:
         given = grader.ask(episodes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if len(episodes) == 1:
             return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]
         return [_grade_batch(grader, [episode])[0] for episode in episodes]

@@ -181,7 +181,7 @@ def _live(pipe: Connection[Any, Any], make: Callable[[], Environment]) -> None:
                 seen = {name: getattr(environments[number], name, ()) for name in _SEEN}
             else:
                 error = EnvironmentFault(_ENDED)
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             error = _portable(raised)
         try:
             pipe.send((value, error, seen))
@@ -191,7 +191,7 @@ def _live(pipe: Connection[Any, Any], make: Callable[[], Environment]) -> None:
             pipe.send((None, _portable(raised), {}))
 
 
-def _portable(error: Exception) -> Exception:
+def _portable(error: Exception | SystemExit) -> Exception:
     """An error that any process can read: its class may be known there alone."""
     if isinstance(error, TemporaryFault):
         return TemporaryFault(str(error))

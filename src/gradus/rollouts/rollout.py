@@ -182,7 +182,7 @@ def make_environment(spec: EnvironmentSpec) -> Environment:
         return spec.make()
     except GradusError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{spec.name} cannot be made: {type(error).__name__}: {error}") from error
 
 
@@ -200,7 +200,7 @@ def _opened(row: _Row, observation: Any, error: Exception | None) -> None:
         row.observation = received(observation, "reset")
         row.system_prompt = checked_prompt(row.environment.system_prompt)
         row.tools = tuple(plain(tuple(getattr(row.environment, "tools", ())), "tools"))
-    except Exception as raised:
+    except (Exception, SystemExit) as raised:
         _fail(row, "reset", raised)
 
 
@@ -354,7 +354,7 @@ def _turn(row: _Row, seen: Observation, action: Action, after: Observation | Non
     )
 
 
-def _fail(row: _Row, stage: str, error: Exception) -> None:
+def _fail(row: _Row, stage: str, error: Exception | SystemExit) -> None:
     row.failure = Failure(stage=stage, type=type(error).__name__, message=whole_characters(str(error)))
     row.stop = StopReason.FAILED
 
@@ -363,7 +363,7 @@ def _end(environment: Environment) -> None:
     """Close it. An error then is told and loses no episode."""
     try:
         blocking(environment).close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         warnings.warn(f"an environment could not be closed: {type(error).__name__}: {error}", stacklevel=2)
 
 
@@ -372,7 +372,7 @@ def _close(row: _Row, policy: str) -> Episode:
     if row.stop is not StopReason.FAILED:
         try:
             outcome = plain(dict(settled(row.environment.outcome()) or {}), "outcome")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _fail(row, "outcome", error)
     assert row.stop is not None
     episode = Episode(

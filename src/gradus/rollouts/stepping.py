@@ -45,8 +45,8 @@ class Stepper:
             return
         try:
             value = self._at_once(call)
-        except Exception as error:
-            self._done.put((row, None, error))
+        except (Exception, SystemExit) as error:
+            self._done.put((row, None, _as_fault(error)))
             return
         if inspect.isawaitable(value):
             begin(self._run(row, call, value))
@@ -91,7 +91,7 @@ class Stepper:
         try:
             value = await self._within(row, call, first)
         except BaseException as error:  # an environment that exits or is canceled ends its own episode, not this loop
-            raised = error if isinstance(error, Exception) else EnvironmentFault(f"{type(error).__name__}: {error}")
+            raised = _as_fault(error)
         self._spent[row] = self._spent.get(row, 0.0) + time.monotonic() - started
         self._done.put((row, value, raised))
 
@@ -123,6 +123,11 @@ class OutOfTime(EnvironmentFault):
     """A reset or a step took longer than it may."""
 
 
+def _as_fault(error: BaseException) -> Exception:
+    """The error of an episode, also if it would end a process."""
+    return error if isinstance(error, Exception) else EnvironmentFault(f"{type(error).__name__}: {error}")
+
+
 def _least(*numbers: float | None) -> float | None:
     known = [number for number in numbers if number is not None]
     return min(known) if known else None
@@ -142,10 +147,7 @@ async def _in_thread(call: Call) -> Any:
         try:
             outcome = call(), None
         except BaseException as error:
-            outcome = (
-                None,
-                error if isinstance(error, Exception) else EnvironmentFault(f"{type(error).__name__}: {error}"),
-            )
+            outcome = None, _as_fault(error)
         loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=work, daemon=True).start()

@@ -180,8 +180,9 @@ class ToolEnvironment:
                 content = self._show(settled(tool.run(**call.arguments)))
             except GradusError:
                 raise
-            except Exception as error:
-                fault, problem, content = "failed", f"{type(error).__name__}: {error}", self._show_error(error)
+            except (Exception, SystemExit) as error:
+                fault, problem = "failed", f"{type(error).__name__}: {error}"
+                content = self._show_error(error if isinstance(error, Exception) else EnvironmentFault(problem))
         if problem is not None:
             call = replace(call, fault=fault, error=problem)
         return call, Message(role="tool", content=content, call_id=call.id, name=call.name)

@@ -130,7 +130,7 @@ def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float
     def judge(item: Item, text: str) -> Verdict:
         try:
             score = float(limited(function, seconds)(item.columns, text))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Verdict(score=None, given=text, error=f"the judge raised {type(error).__name__}: {error}")
         if not math.isfinite(score):
             return Verdict(score=None, given=text, error=f"the judge returned {score}; expected a finite number")

@@ -1,0 +1,158 @@
+"""Somebody's code that calls ``exit`` fails for its own episode alone; Ctrl-C still ends all."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from troubled import Exits
+
+from gradus.core import Action, ConfigError, Grader, Stepping, Task
+from gradus.core.waiting import wait_for
+from gradus.environments.tools import ToolEnvironment
+from gradus.environments.verifiable import one_turn
+from gradus.interop.classes import class_spec
+from gradus.rewards import Completion, Rewards
+from gradus.rollouts import in_processes, roll_out
+
+ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
+
+
+def leave(*_, **__):
+    raise SystemExit(3)
+
+
+async def leave_later(*_, **__):
+    raise SystemExit(3)
+
+
+def plain_reward(completions, **_):
+    return [leave() if "exit" in each else 1.0 for each in completions]
+
+
+async def waiting_reward(completions, **_):
+    return plain_reward(completions)
+
+
+def awaitable_reward(completions, **_):
+    return waiting_reward(completions)
+
+
+@pytest.mark.parametrize("function", [plain_reward, waiting_reward, awaitable_reward])
+def test_a_reward_function_that_exits_is_an_error_of_its_completion(function):
+    rewards = Rewards([function])
+    scored = rewards([Completion(prompt="", completion=text) for text in ("a", "exit()", "b")])
+    assert [each.value for each in scored] == [1.0, None, 1.0]
+    assert scored[1].error == f"reward '{function.__name__}' raised SystemExit: 3"
+    assert rewards.errors == {f"{function.__name__}: SystemExit": 1}
+
+
+@pytest.mark.parametrize("function", [plain_reward, waiting_reward, awaitable_reward])
+def test_ctrl_c_in_a_reward_function_ends_the_run(function, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(globals(), "leave", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Rewards([function])([Completion(prompt="", completion="exit()")])
+
+
+def test_a_judge_that_exits_is_an_error_of_its_answer():
+    spec = one_turn(ROWS, judge=lambda row, text: leave() if text == "2" else 1.0)
+    episodes = roll_out(spec, spec.policy("gold"), spec.tasks("in-distribution")).episodes
+    failed = [each.outcome["error"] for each in episodes if each.reward.value is None]
+    assert failed == ["the judge raised SystemExit: 3"] * sum(each.outcome["answer"] == "2" for each in episodes)
+    assert sum(each.reward.value == 1.0 for each in episodes) == len(episodes) - len(failed) > 0
+
+
+class Desk:
+    def reset(self):
+        return "begin"
+
+    def now(self):
+        """Leave."""
+        leave()
+
+    async def later(self):
+        """Leave."""
+        leave()
+
+
+@pytest.mark.parametrize("name", ["now", "later"])
+def test_a_tool_that_exits_is_shown_as_failed(name):
+    environment = ToolEnvironment(Desk())
+    environment.reset(seed=0)
+    seen = environment.step(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>')
+    assert seen.messages[0].content == "Error: SystemExit: 3"
+    assert [(each.fault, each.error) for each in seen.action_calls] == [("failed", "SystemExit: 3")]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_grader_that_exits_loses_its_reward(spec, waits):
+    def grade(episodes):
+        return [leave() if each.task.seed == 1 else 1.0 for each in episodes]
+
+    async def grade_later(episodes):
+        return grade(episodes)
+
+    grader = Grader(name="leaving", compute=grade_later if waits else grade)
+    episodes = roll_out(spec, spec.policy("bisect"), spec.tasks("main", 3), grader=grader).episodes
+    assert [each.reward.value for each in episodes] == [1.0, None, 1.0]
+    assert episodes[1].reward.error == "SystemExit: 3"
+
+
+@pytest.mark.parametrize("stage", ["reset", "step", "outcome", "close"])
+@pytest.mark.parametrize("how", ["plain", "coroutine", "threads", "process"])
+def test_an_environment_that_exits_ends_its_own_episode(spec, stage, how):
+    make = partial(Exits, stage, how == "coroutine")
+    stepping = Stepping(threads=how in ("threads", "process"))
+    made = in_processes(make, 1) if how == "process" else make
+    leaving = replace(spec, make=made, stepping=stepping, content=None)
+    tasks = [Task(environment=spec.name, seed=seed) for seed in (0, 1, 2)]
+    grader = Grader(name="one", compute=lambda episodes: [1.0 for _ in episodes])
+    rolled = partial(roll_out, leaving, spec.policy("bisect"), tasks, grader=grader)
+    if stage == "close":
+        with pytest.warns(UserWarning, match="SystemExit: 3"):
+            episodes = rolled().episodes
+        assert not any(each.failure for each in episodes)
+        return
+    failures = [each.failure for each in rolled().episodes]
+    assert [failure and failure.stage for failure in failures] == [stage, None, None]
+    assert "SystemExit: 3" in f"{failures[0].type}: {failures[0].message}"
+
+
+def test_ctrl_c_in_an_environment_ends_the_run(spec):
+    class Interrupted(type(spec.make())):
+        def step(self, action):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        roll_out(replace(spec, make=Interrupted), spec.policy("bisect"), spec.tasks("main", 2))
+
+
+def test_a_class_that_exits_when_it_is_made_or_asked_is_refused():
+    class Made:
+        __init__ = leave
+
+        def reset(self, seed): ...
+
+        def step(self, action): ...
+
+    class Asked(Made):
+        actions = property(leave)
+
+        def __init__(self): ...
+
+    with pytest.raises(ConfigError, match="Made cannot be made: SystemExit: 3"):
+        class_spec(Made)
+    with pytest.raises(ConfigError, match=r"Asked\.actions cannot be read: SystemExit: 3"):
+        class_spec(Asked)
+
+
+def test_an_exit_in_a_coroutine_reaches_who_waits_and_ends_no_loop():
+    with pytest.raises(SystemExit):
+        wait_for(leave_later())
+
+    async def answer():
+        return Action(text="still there")
+
+    assert wait_for(answer()).text == "still there"
