@@ -272,12 +272,24 @@ def test_the_command_plans_a_recipe_on_its_own_prompts(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["plan", "arithmetic", "--model", str(model), "--memory", "24GB"])
     assert shown.exit_code == 0, shown.output
     assert "a card of 24GB" in " ".join(shown.output.split())
+    assert "reckoned as an L4" in " ".join(shown.output.split())
     wrong = CliRunner().invoke(app, ["plan", "arithmetic", "--model", str(model), "--memory", "much"])
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"question": "{n} {"word " * 300}", "answer": "{n}"}}\n' for n in range(60)))
     long = CliRunner().invoke(app, ["plan", str(rows), "--set", "model.nano.context=64"])
     assert "the model's context holds 64" in str(long.exception), "and no time below zero is forecast"
     assert "gigabytes, as in 24GB" in wrong.output + str(wrong.exception)
+
+
+@pytest.mark.parametrize(("memory", "like"), [("24GB", "L4"), ("39", "L4"), ("40GB", "H100"), ("80GB", "H100")])
+def test_a_card_that_is_known_by_its_memory_alone_says_what_it_is_reckoned_as(memory: str, like: str) -> None:
+    """A card of 80 GB had the time and the price of one of 24 GB."""
+    forecast = gradus.plan("arithmetic", memory=memory)
+    assert f"reckoned as an {like}" in forecast.to_json()["hardware"]
+    short = {"grpo.sampling.max_new_tokens": 32}
+    named = gradus.plan("arithmetic", memory=memory, preset="large-gpu", settings=short)
+    assert (forecast.plan.hardware.price == named.plan.hardware.price) == (like == "H100")
+    assert "reckoned as an H100" in named.plan.hardware.name
 
 
 def test_a_sequence_beyond_the_context_is_refused() -> None:

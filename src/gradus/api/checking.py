@@ -216,10 +216,16 @@ class Forecast(Shown):
     changes: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The figures, the problem and the changes."""
+        """The hardware, the figures, the problem and the changes."""
         figures = {"memory": dict(self.plan.memory), "peak": self.plan.peak, "seconds": dict(self.plan.seconds)}
         costs = {"steps": self.plan.steps, "hours": self.plan.hours, "cost": self.plan.cost}
-        return {**figures, **costs, "problem": self.problem, "changes": list(self.changes)}
+        return {
+            "hardware": self.plan.hardware.name,
+            **figures,
+            **costs,
+            "problem": self.problem,
+            "changes": list(self.changes),
+        }
 
     def tables(self) -> Sequence[Any]:
         """The figures, and what stands against it or makes it fit."""

@@ -45,7 +45,7 @@ class Preset:
 
 # Peaks and bandwidths are the makers' data sheets (dense bf16); shares, overheads and prices are assumptions of the usual size.
 _L4 = Hardware(
-    name="a 24 GB GPU (L4)",
+    name="an L4 of 24 GB",
     kind="cuda",
     memory=22 * GIB,
     peak=121e12,
@@ -55,7 +55,7 @@ _L4 = Hardware(
     price=0.8,
 )
 _H100 = Hardware(
-    name="an 80 GB GPU (H100)",
+    name="an H100 of 80 GB",
     kind="cuda",
     memory=76 * GIB,
     peak=989e12,

@@ -21,6 +21,9 @@ from gradus.training.config import GrpoConfig
 from gradus.training.trainer_config import TrainerConfig
 
 _KEPT_FREE = 0.92  # of a card: the rest is the driver's and the libraries'
+_LARGE = (
+    40 * GIB
+)  # from here on a card is one of a data center: its speed and its price are nearer to an H100's than to an L4's
 
 
 def fitted_plan(
@@ -28,13 +31,15 @@ def fitted_plan(
 ) -> tuple[Plan, GrpoConfig, list[str]]:
     """The plan of a recipe, the settings it is for, and what had to be changed to fit ``memory`` (as ``--set`` takes it).
 
+    Time and price of a card that is known by its ``memory`` alone are those of the preset's card that it resembles, which its name says.
     ``online``: the hub may be asked for the config and tokenizer of a model that is named.
     """
     chosen = PRESETS[preset].hardware if preset in PRESETS else None
     hardware = chosen or this_machine()
     if memory is not None:
-        card = chosen or PRESETS["small-gpu"].hardware or hardware
-        hardware = replace(card, name=f"a card of {memory}", memory=_KEPT_FREE * _bytes(memory))
+        size = _bytes(memory)
+        card = chosen or PRESETS["large-gpu" if size >= _LARGE else "small-gpu"].hardware or hardware
+        hardware = replace(card, name=f"a card of {memory} (reckoned as {card.name})", memory=_KEPT_FREE * size)
     with TemporaryDirectory(prefix="gradus-plan-") as scratch:
         subject = Subject(recipe, folder=None, scratch=Path(scratch), online=online and recipe.model.path is not None)
         if (wrong := too_long(subject)) is not None:
