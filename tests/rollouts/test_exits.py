@@ -6,11 +6,15 @@ from functools import partial
 import pytest
 from troubled import Exits
 
+from gradus.audit.determinism import course
 from gradus.core import Action, ConfigError, Grader, Stepping, Task
 from gradus.core.waiting import wait_for
 from gradus.environments.tools import ToolEnvironment
 from gradus.environments.verifiable import one_turn
 from gradus.interop.classes import class_spec
+from gradus.pipeline.checks.subject import Subject
+from gradus.pipeline.checks.tasks import environment
+from gradus.pipeline.recipe import Recipe
 from gradus.rewards import Completion, Rewards
 from gradus.rollouts import in_processes, roll_out
 
@@ -79,9 +83,9 @@ class Desk:
 
 @pytest.mark.parametrize("name", ["now", "later"])
 def test_a_tool_that_exits_is_shown_as_failed(name):
-    environment = ToolEnvironment(Desk())
-    environment.reset(seed=0)
-    seen = environment.step(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>')
+    desk = ToolEnvironment(Desk())
+    desk.reset(seed=0)
+    seen = desk.step(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>')
     assert seen.messages[0].content == "Error: SystemExit: 3"
     assert [(each.fault, each.error) for each in seen.action_calls] == [("failed", "SystemExit: 3")]
 
@@ -118,6 +122,16 @@ def test_an_environment_that_exits_ends_its_own_episode(spec, stage, how):
     failures = [each.failure for each in rolled().episodes]
     assert [failure and failure.stage for failure in failures] == [stage, None, None]
     assert "SystemExit: 3" in f"{failures[0].type}: {failures[0].message}"
+
+
+def test_the_checks_and_the_audit_outlive_an_environment_that_exits(spec, tmp_path):
+    leaving = replace(spec, make=partial(Exits, "reset"), content=None)
+    task = Task(environment=spec.name, seed=0)
+    ((seen, _),) = course(leaving, leaving.make(), task, str, 0)
+    assert seen.text == "the environment raised SystemExit: 3"
+    subject = Subject(Recipe(environment="guess"), folder=None, scratch=tmp_path, online=False)
+    subject.spec = replace(leaving, train_task=lambda _: task)
+    assert environment(subject)[0].message == "a training task cannot be begun: SystemExit: 3"
 
 
 def test_ctrl_c_in_an_environment_ends_the_run(spec):

@@ -26,7 +26,7 @@ def course(
     """
     try:
         yield from _course(spec, environment, task, draw, seed)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = f"{_RAISED}{type(error).__name__}: {without_address(str(error))}"
         yield Observation(text=told, terminated=True), {}
 

@@ -27,7 +27,7 @@ def environment(subject: Subject) -> list[Finding]:
         first, again = (_begun(spec, task) for _ in range(2))
     except GradusError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return [failed(f"a training task cannot be begun: {type(error).__name__}: {error}", _PLAY)]
     if not first["text"].strip():
         return [failed("the first observation of a training task is empty", "look at it with gradus play")]
