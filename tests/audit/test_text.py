@@ -247,6 +247,30 @@ def test_a_sound_grader_is_asked_in_the_form_that_it_rewards(before, after, form
     assert ("<answer>" in sanity.evidence) == (form != "as declared")
 
 
+_LAYOUT = ("<reasoning>\nso\n</reasoning>\n<answer>\n", "\n</answer>\n")
+
+
+def _by_layout(share):
+    """As GRPO demos pay: for the answer in the last tags, and, by parts, for lines of their own for all four tags."""
+
+    def judge(task, answer):
+        lines = ("<reasoning>\n", "\n</reasoning>\n", "\n<answer>\n", "\n</answer>\n")
+        form = sum(answer.count(line) == 1 for line in lines) / len(lines)
+        right = answer.split("<answer>")[-1].split("</answer>")[0].strip() == task.gold
+        return share * form + (1 - share) * right
+
+    return judge
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.3, "pass"), (0.5, "fail")])
+def test_what_the_form_earns_does_not_hang_on_the_form_that_the_tasks_declare(share, status):
+    """With half for the form the reward passed where gold was declared bare and failed where it was declared in full."""
+    layouts = [("", ""), ("<reasoning> known </reasoning> <answer> ", " </answer>"), _LAYOUT]
+    for before, after in layouts:
+        result = _audit(_by_layout(share), [replace(task, before=before, after=after) for task in _sums()], budget=0)
+        assert _status(result)["blind answers"] == status, (before, after)
+
+
 def test_a_slow_grader_is_asked_on_fewer_tasks_and_the_audit_says_so():
     def slow(task, answer):
         time.sleep(0.002)
@@ -745,6 +769,8 @@ def test_long_runs_of_spaces_and_marks_are_hostile_too(judge, told):
 
 
 _HASHED = """
+import os
+
 def first(completions, answer, **columns):
     print("scored")
     return [float(bool(text.split()) and next(iter(set(text.split()))) == gold) for text, gold in zip(completions, answer)]
@@ -757,7 +783,7 @@ def once_set(completions, answer, **columns):
     return [float(text.strip() == gold and not STATE) for text, gold in zip(completions, answer)]
 
 def broken(completions, answer, **columns):
-    raise SystemExit(1)
+    os._exit(1)
 """
 
 

@@ -13,6 +13,7 @@ _FORMS: Mapping[str, tuple[str, str]] = {
     "bare": ("", ""),
     "in <answer> tags": ("<answer>", "</answer>"),
     "in <answer> tags after <think>": ("<think>\nso it is\n</think>\n<answer>\n", "\n</answer>"),
+    "in <answer> tags after <reasoning>": ("<reasoning>\nso it is\n</reasoning>\n<answer>\n", "\n</answer>\n"),
     "in \\boxed{}": ("\\boxed{", "}"),
     "after ####": ("#### ", ""),
     "after 'The answer is'": ("The answer is ", ""),
