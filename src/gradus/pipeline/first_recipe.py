@@ -16,7 +16,7 @@ from gradus.environments.verifiable import TableTasks
 from gradus.environments.verifiable.checks import hides_choices
 from gradus.environments.verifiable.datasets import read_rows
 from gradus.environments.verifiable.items import is_chat
-from gradus.pipeline.starter import starter
+from gradus.pipeline.starter import starter, with_paths
 from gradus.policies.local.folders import find_model
 
 _QUESTIONS = ("question", "prompt", "instruction", "input", "messages", "problem", "query", "text")
@@ -76,26 +76,22 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} is there already; give --overwrite, or another file with --out")
     kind, _, place = source.partition(":")
-    if kind in ("jsonl", "csv"):
-        name, said = _data(place, kind, path.parent)
-        spec = environments.load(_from_here(name, path.parent))
-    else:
-        name, said = _beside(source, path.parent), []
-        spec = environments.load(source)
-    table = starter(name, spec)
+    name, said = _data(place, kind) if kind in ("jsonl", "csv") else (source, [])
+    spec = environments.load(name)
+    table = starter(with_paths(name, lambda text: _from(path.parent, text)), spec)
     if model is not None:
-        table["model"] = {"path": model if find_model(model) is None else _relative(model, path.parent)}
+        table["model"] = {"path": model if find_model(model) is None else _from(path.parent, model)}
     said += _missing(spec, model)
     write_text(path, _commented(table))
     return said
 
 
-def _data(source: str, kind: str, folder: Path) -> tuple[str, list[str]]:
+def _data(source: str, kind: str) -> tuple[str, list[str]]:
     """The environment of a file of rows, with its columns named, and what the rows look like."""
     place, _, query = source.partition("?")
     rows = read_rows(Path(place), kind)
     if query:
-        return f"{kind}:{_relative(place, folder)}?{query}", []
+        return f"{kind}:{source}", []
     columns = find_columns(rows)
     said = [f"{len(rows)} rows; " + ", ".join(f"{role}: column {name!r}" for role, name in columns.items())]
     if columns["question"] == columns["answer"]:
@@ -116,7 +112,7 @@ def _data(source: str, kind: str, folder: Path) -> tuple[str, list[str]]:
     elif "worked" not in columns:
         said.append("missing: worked solutions. Gold answers teach; a column 'worked' would teach the way to them")
     options = "&".join(f"{role}={name}" for role, name in columns.items() if role != name)
-    return f"{kind}:{_relative(place, folder)}" + (f"?{options}" if options else ""), said
+    return f"{kind}:{place}" + (f"?{options}" if options else ""), said
 
 
 def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
@@ -150,19 +146,7 @@ def _commented(table: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _relative(place: str, folder: Path) -> str:
-    return place if Path(place).is_absolute() else os.path.relpath(place, folder)
-
-
-def _beside(name: str, folder: Path) -> str:
-    """``FILE.py`` or ``FILE.py:NAME`` with the file relative to the recipe."""
-    if name.endswith(".py"):
-        return _relative(name, folder)
-    file, separator, attribute = name.rpartition(":")
-    return f"{_relative(file, folder)}:{attribute}" if separator and file.endswith(".py") else name
-
-
-def _from_here(name: str, folder: Path) -> str:
-    """The name of a data set relative to the recipe, as it is loaded from here."""
-    kind, _, place = name.partition(":")
-    return f"{kind}:{folder / place}"
+def _from(folder: Path, place: str) -> str:
+    """A path from here as one from ``folder``; what is no path here stays as it is."""
+    path = Path(place)
+    return place if not place or path.is_absolute() or not path.exists() else os.path.relpath(path, folder)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote_plus
 
 from gradus.core import EnvironmentSpec
 
@@ -40,6 +41,8 @@ _QUICK: dict[str, Any] = {
     "eval.episodes": 4,
 }
 
+_DATA_SETS = ("gsm8k", "jsonl", "csv")  # behind these names stands a path, whatever it looks like
+
 
 def starter(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
     """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
@@ -71,32 +74,50 @@ def beside(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     A path that is not there stays as it is: it may be relative to where the command was typed, or a name on the hub.
     """
-    moved = _copied(table)
-    if isinstance(moved.get("environment"), str):
-        moved["environment"] = _moved(moved["environment"], folder)
-    model = moved.get("model")
-    if isinstance(model, dict) and isinstance(model.get("path"), str):
-        model["path"] = _moved(model["path"], folder)
-    for each in moved.get("rewards", ()):
-        if isinstance(each, dict) and isinstance(each.get("function"), str):
-            each["function"] = _moved(each["function"], folder)
-    return moved
 
-
-def _moved(name: str, folder: Path) -> str:
-    """``jsonl:rows.jsonl?test=more.jsonl``, ``mine.py:spec`` or a plain path, with each relative path that exists in ``folder``."""
-
-    def place(text: str) -> str:
+    def here(text: str) -> str:
         path = Path(text)
         return str(folder / path) if text and not path.is_absolute() and (folder / path).exists() else text
 
+    moved = _copied(table)
+    if isinstance(moved.get("environment"), str):
+        moved["environment"] = with_paths(moved["environment"], here)
+    model = moved.get("model")
+    if isinstance(model, dict) and isinstance(model.get("path"), str):
+        model["path"] = here(model["path"])
+    if isinstance(moved.get("rewards"), list):
+        moved["rewards"] = [_reward(each, here) for each in moved["rewards"]]
+    return moved
+
+
+def _reward(given: Any, change: Callable[[str], str]) -> Any:
+    """A reward of a recipe, in any of its forms, with its paths changed; what has no such form is left to the recipe's own check."""
+    if isinstance(given, str):
+        return with_paths(given, change)
+    if isinstance(given, list):
+        return [with_paths(each, change) if isinstance(each, str) else each for each in given]
+    if not isinstance(given, dict) or not isinstance(given.get("function"), str):
+        return given
+    settings = given.get("settings")
+    if given["function"] == "json_schema" and isinstance(settings, dict) and isinstance(settings.get("schema"), str):
+        given = {**given, "settings": {**settings, "schema": change(settings["schema"])}}
+    return {**given, "function": with_paths(given["function"], change)}
+
+
+def with_paths(name: str, change: Callable[[str], str]) -> str:
+    """``jsonl:rows.jsonl?test=more.jsonl``, ``mine.py:spec`` or another name, with each path in it changed."""
     name, mark, query = name.partition("?")
-    parts = [place(part) if "." in part or "/" in part else part for part in name.split(":")]
-    options = [
-        f"{key}={place(value)}" if key in ("test", "system") else f"{key}{separator}{value}"
-        for key, separator, value in (option.partition("=") for option in query.split("&"))
-    ]
-    return ":".join(parts if len(parts) > 1 else [place(name)]) + (mark + "&".join(options) if mark else "")
+    kind, colon, place = name.partition(":")
+    if kind in _DATA_SETS and colon:
+        name = f"{kind}:{change(place)}"
+    else:
+        name = ":".join(change(part) if "." in part or "/" in part else part for part in name.split(":"))
+    return name + (mark + "&".join(_option(each, change) for each in query.split("&")) if mark else "")
+
+
+def _option(option: str, change: Callable[[str], str]) -> str:
+    key, _, value = option.partition("=")
+    return f"{key}={quote(change(unquote_plus(value)))}" if key in ("test", "system") else option
 
 
 def _copied(value: Any) -> Any:
