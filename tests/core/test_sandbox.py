@@ -1,5 +1,6 @@
 """What runs in the sandbox reaches nothing outside it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from gradus.core import sandbox
+from gradus.core.confinement import confine, has_landlock
 from gradus.core.sandbox import run_python, run_sandboxed, sandbox_works
 
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
@@ -198,3 +200,51 @@ def test_without_a_sandbox_it_is_refused_unless_told():
     assert "OSError: this machine allows no sandbox (" in refused.stderr
     assert refused.stdout == ""
     assert where_no_namespace_is(ask.format(True)).stdout == "42\n\n"
+
+
+def _confined(work):
+    """What ``work`` returns in a process that is confined."""
+    answers, told = os.pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        child = os.fork()
+        if child == 0:
+            confine(folder, keep=(told,))
+            tempfile.tempdir = folder
+            Path("expected.txt").write_text("42")
+            os.write(told, json.dumps(work(folder)).encode())
+            os._exit(0)
+        os.close(told)
+        os.waitpid(child, 0)
+        with os.fdopen(answers) as pipe:
+            return json.loads(pipe.read())
+
+
+def _tried_inside(folder):
+    code = (
+        "import os, pathlib\n"
+        f"for path in ({folder!r} + '/expected.txt', '/etc/hostname', __file__):\n"
+        "    try: print(bool(pathlib.Path(path).read_text()))\n    except OSError as error: print(error.errno)\n"
+        f"for path in ({folder!r} + '/canary', '/tmp/out', 'own.txt', '/dev/null'):\n"
+        "    try: print(pathlib.Path(path).write_text('x'))\n    except OSError as error: print(error.errno)\n"
+        f"for call in (lambda: os.kill({os.getpid()}, 0), lambda: open('/proc/{os.getpid()}/environ').read()):\n"
+        "    try: print(call())\n    except OSError as error: print(error.errno)\n"
+    )
+    given = run_python(code)
+    return [given.code, given.stdout.split(), os.listdir(folder), run_python("raise SystemExit(3)").code]
+
+
+def _cannot_hide(folder):
+    try:
+        run_sandboxed([sys.executable, "-c", "print(1)"], hidden=[folder])
+    except OSError as error:
+        return str(error)
+
+
+@pytest.mark.skipif(not has_landlock(), reason="needs Landlock")
+def test_inside_a_sandbox_a_program_reaches_no_more_than_in_its_own():
+    """It could not be run at all there: /proc cannot be written."""
+    code, said, left, other = _confined(_tried_inside)
+    assert code == 0
+    assert said == ["13", "True", "True", "13", "30", "1", "1", "1", "13"], said
+    assert (left, other) == (["expected.txt"], 3)
+    assert "cannot be hidden" in _confined(_cannot_hide)

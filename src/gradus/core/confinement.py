@@ -1,7 +1,7 @@
 """Shutting a process in: no network, no other processes, files that it cannot write, limits on memory and processes.
 
 Linux namespaces by unshare(2), a read-only view of all mounts by mount_setattr(2), no capabilities: no program is needed for it, and no
-right beyond an ordinary user's. As a script this file becomes the command that ``gradus.core.sandbox`` asks for; it needs the
+right beyond an ordinary user's. Inside, where no further namespaces can be made, a command is kept to its folder by Landlock. As a script this file becomes the command that ``gradus.core.sandbox`` asks for; it needs the
 standard library alone and starts fast.
 """
 
@@ -35,10 +35,14 @@ _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "nix"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _SCRATCH_BYTES = 16 << 20
 _POLL = 0.01  # seconds
+_RULES, _ADD_RULE, _RESTRICT, _VERSION, _BENEATH = 444, 445, 446, 1, 1  # Landlock's calls
+_READ, _ANY_FILE = 0b1101, 0b1100_0000_0000_0110  # its rights: to read and execute; all of a device
+_OWN_SIGNALS = 3  # signals and abstract sockets reach no process outside
 _OWN_USERS = 0x60000000  # above every user that exists: one for each program that root runs
 SCRATCH = "/tmp"  # where a command without a folder of its own works
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_inside = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,45 @@ def confine(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os.chdir(scratch)
     _limit(memory, processes)
+    global _inside
+    _inside = True
+
+
+def is_confined() -> bool:
+    """Whether this process was shut in by :func:`confine`, itself or before it was forked off."""
+    return _inside
+
+
+def has_landlock() -> bool:
+    """Whether a command can be kept to its folder inside a sandbox."""
+    return _landlock_version() > 0
+
+
+def _landlock_version() -> int:
+    return _libc.syscall(_RULES, None, 0, _VERSION)
+
+
+def restrict(scratch: str, view: View) -> None:
+    """Shut a process that is confined already in once more: it writes in ``scratch`` alone, reads that, the system and ``view.only``, and
+    reaches no process but its own. Raises OSError if the system has no Landlock, or if something shall look empty (``view.hidden``)."""
+    version = _checked(_landlock_version(), "Landlock")
+    if view.hidden:
+        raise OSError(f"{', '.join(view.hidden)} cannot be hidden from a command inside a sandbox")
+    rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    attributes = struct.pack("QQQ", rights, 0, _OWN_SIGNALS)[: 24 if version >= 6 else 8]
+    rules = _checked(_libc.syscall(_RULES, attributes, len(attributes), 0), "Landlock")
+    folders = ["/"] if view.only is None else [*view.only, *(f"/{name}" for name in _SYSTEM)]
+    allowed = dict.fromkeys(folders, _READ) | dict.fromkeys(_DEVICES, _ANY_FILE & rights) | {scratch: rights}
+    for path, right in allowed.items():
+        if os.path.exists(path):
+            handle = os.open(path, os.O_PATH)
+            _checked(
+                _libc.syscall(_ADD_RULE, rules, _BENEATH, struct.pack("=Qi", right, handle), 0), f"Landlock {path}"
+            )
+            os.close(handle)
+    _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+    _checked(_libc.syscall(_RESTRICT, rules, 0), "Landlock")
+    os.close(rules)
 
 
 def _leave_namespaces() -> bool:
@@ -246,18 +289,23 @@ def _end_as(status: int) -> None:
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
-def _checked(result: int, what: str) -> None:
-    if result != 0:
+def _checked(result: int, what: str) -> int:
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
 
 
 def _become(request: dict[str, Any]) -> None:
     """Become the command that ``gradus.core.sandbox`` asks for; if it cannot be confined, say why."""
     folder, memory, report = request["folder"], request["memory"], request["report"]
     try:
-        if request["confined"]:
-            view = View(only=request["only"], hidden=request["hidden"], kept=request["kept"])
+        view = View(only=request["only"], hidden=request["hidden"], kept=request["kept"])
+        if request["confined"] == "inside":
+            restrict(folder, view)
+            os.chdir(folder)
+            _limit(memory, None)
+        elif request["confined"]:
             confine(folder, memory=memory, processes=request["processes"], view=view, report=report)
         else:
             os.chdir(folder)

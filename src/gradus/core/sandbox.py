@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gradus.core import confinement
-from gradus.core.confinement import SCRATCH, confine
+from gradus.core.confinement import SCRATCH, confine, is_confined
 
 _OUTPUT = 1 << 20  # bytes
 _PROCESSES = 64
@@ -116,9 +116,14 @@ def run_sandboxed(
     It sees no network and no process but its own, and ends with all its children after ``seconds`` by the clock, beyond
     ``memory`` bytes of all of them together, 64 processes or a mebibyte of output. ``environ``: its environment variables; few if left
     out. ``unsafe`` runs it without a sandbox, bounded in time, memory of one process and output alone.
+
+    Called in a process that is confined itself, as the audit confines graders, it shares that sandbox, reads and writes no more than it
+    would in its own, sees the other processes there, and nothing can be ``hidden`` from it (OSError).
     """
     with ExitStack() as stack:
-        private = stack.enter_context(tempfile.TemporaryDirectory()) if unsafe and folder is None else SCRATCH
+        inside = is_confined()
+        own = folder is None and (unsafe or inside)  # SCRATCH is another's there
+        private = stack.enter_context(tempfile.TemporaryDirectory()) if own else SCRATCH
         place = private if folder is None else os.path.realpath(folder)
         standard = {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": place}
         request = {
@@ -132,7 +137,7 @@ def run_sandboxed(
             "memory": memory,
             "processes": _PROCESSES,
             "cpu_seconds": math.ceil(seconds),
-            "confined": not unsafe,
+            "confined": not unsafe and ("inside" if inside else True),
             "environ": standard if environ is None else dict(environ),
         }
         began = time.monotonic()
