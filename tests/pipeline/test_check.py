@@ -75,6 +75,22 @@ def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()  # looking leaves nothing behind
 
 
+def test_a_folder_that_the_run_would_refuse_is_found(tmp_path: Path) -> None:
+    """A file in its place, and a run of the other number of seeds, were found by the run alone."""
+    (tmp_path / "run").write_text("notes")
+    ((status, message, remedy),) = checked("arithmetic", tmp_path)["folder"]
+    assert (status, "is no folder" in message, "--out" in remedy) == ("fail", True, True)
+    assert checked("arithmetic", tmp_path / "run")["folder"][0][0] == "fail"  # nor below a file
+    (tmp_path / "one" / "grpo").mkdir(parents=True)
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "seeds.json").write_text("{}")
+    for folder in (tmp_path / "one", tmp_path / "many"):
+        for seeds in (None, 3):
+            findings = gradus.check("arithmetic", out=folder, seeds=seeds, settings=NANO).findings
+            (found,) = [each for each in findings if each.check == "folder"]
+            assert found.status == ("pass" if (folder.name == "many") == (seeds == 3) else "fail"), found
+
+
 @pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith(("gsm8k", "memory-babi"))])
 def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "src" / "gradus" / "recipes" / f"{name}.toml"

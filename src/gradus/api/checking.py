@@ -185,7 +185,8 @@ def check(
 ) -> Checklist:
     """Everything that would go wrong in a run of the same arguments (see :func:`gradus.run`), before it starts.
 
-    Nothing is trained. Servers and hubs are asked only with ``online``. ``seeds``, ``parallel``, ``redo`` and ``anyway`` change nothing here.
+    Nothing is trained. Servers and hubs are asked only with ``online``. Of ``seeds`` only the folder depends; ``parallel``, ``redo`` and
+    ``anyway`` change nothing here.
 
     >>> import gradus
     >>> gradus.check("arithmetic", quick=True).status in ("pass", "warn")
@@ -196,12 +197,13 @@ def check(
     from gradus.pipeline.checks import check_recipe, from_error
 
     folder = None if out is None else Path(out)
+    several = options.get("seeds") not in (None, 1)
     options = {key: value for key, value in options.items() if key not in WHOLE_RUN}
     try:
         chosen = make_recipe(data, recipe=recipe, online=online, **options)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
-    return Checklist(check_recipe(chosen, out=folder, online=online))
+    return Checklist(check_recipe(chosen, out=folder, online=online, several=several))
 
 
 @dataclass(frozen=True, repr=False)

@@ -34,10 +34,7 @@ def run_recipe(
     A failed audit stops the run, unless ``anyway``.
     """
     folder = out or recipe.default_folder()
-    if (folder / SEEDS).is_file():
-        raise ConfigError(
-            f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"
-        )
+    require_folder(folder)
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
@@ -48,6 +45,19 @@ def run_recipe(
         return finish(run, run.state.costs(), console or Terminal())
     finally:
         lock.release()
+
+
+def require_folder(folder: Path, *, several: bool = False) -> None:
+    """Raises ConfigError if a run of one seed, or of ``several``, cannot be in a folder: it is none, or holds a run of the other kind."""
+    there = next((each for each in (folder, *folder.parents) if each.exists() or each.is_symlink()), None)
+    if there is not None and not there.is_dir():
+        raise ConfigError(f"{there} is no folder, and a run needs one; choose another with --out")
+    if not several and (folder / SEEDS).is_file():
+        raise ConfigError(
+            f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"
+        )
+    if several and (folder / "grpo").exists():
+        raise ConfigError(f"{folder} holds a run of one seed; choose another folder with --out")
 
 
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:

@@ -22,7 +22,7 @@ from gradus.pipeline.evaluate import evaluate_policies, parse_pair
 from gradus.pipeline.evaluation_processes import known_elsewhere
 from gradus.pipeline.promises import check_promises
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.run import SEEDS, do_stages, finish
+from gradus.pipeline.run import SEEDS, do_stages, finish, require_folder
 from gradus.pipeline.seed_processes import free_cores, train_beside, train_here
 from gradus.pipeline.stages import (
     GRADED,
@@ -88,8 +88,7 @@ def _checked_folder(recipe: Recipe, seeds: int, parallel: int | None, out: Path 
     if parallel is not None and parallel < 1:
         raise ConfigError(f"parallel must be at least 1, got {parallel}")
     folder = out or recipe.default_folder()
-    if (folder / "grpo").exists():
-        raise ConfigError(f"{folder} holds a run of one seed; choose another folder with --out")
+    require_folder(folder, several=True)
     return folder
 
 

@@ -57,14 +57,16 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
 }
 
 
-def check_recipe(recipe: Recipe, *, out: Path | None = None, online: bool = False) -> tuple[Finding, ...]:
-    """All findings about a recipe. Servers and hubs are asked only with ``online``."""
+def check_recipe(
+    recipe: Recipe, *, out: Path | None = None, online: bool = False, several: bool = False
+) -> tuple[Finding, ...]:
+    """All findings about a recipe. Servers and hubs are asked only with ``online``. ``several``: for a run of several seeds."""
     findings = [passed(f"the recipe for {recipe.environment} is understood", check="recipe")]
     with (
         TemporaryDirectory(prefix="gradus-check-") as scratch,
         progress_bar("check", len(CHECKS), "checks") as advance,
     ):
-        subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online)
+        subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online, several=several)
         for number, (name, (check, needs)) in enumerate(CHECKS.items()):
             advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
             findings += _done(name, check, needs, subject, findings)

@@ -55,8 +55,11 @@ def trackers(subject: Subject) -> list[Finding]:
 
 
 def run_folder(subject: Subject) -> list[Finding]:
-    """The folder is empty, or holds a run with these settings."""
-    from gradus.pipeline.run import remaining
+    """There may be a folder, and it is empty, or holds a run with these settings."""
+    from gradus.pipeline.run import remaining, require_folder
 
+    require_folder(subject.folder, several=subject.several)
+    if subject.several:
+        return [passed(f"{subject.folder}: a run of several seeds")]
     left = remaining(subject.recipe, subject.folder)  # raises, naming the setting that differs
     return [passed(f"{subject.folder}: {', '.join(left) or 'nothing'} to do")]

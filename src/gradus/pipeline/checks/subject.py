@@ -59,10 +59,13 @@ def skipped(message: str, remedy: str) -> Finding:
 
 
 class Subject:
-    """``folder``: where the run is going to be; ``scratch``: a folder for a nano model; ``online``: servers may be asked."""
+    """``folder``: where the run is going to be; ``scratch``: a folder for a nano model; ``online``: servers may be asked;
+    ``several``: it will be a run of several seeds."""
 
-    def __init__(self, recipe: Recipe, *, folder: Path | None, scratch: Path, online: bool) -> None:
-        self.recipe, self.scratch, self.online = recipe, scratch, online
+    def __init__(
+        self, recipe: Recipe, *, folder: Path | None, scratch: Path, online: bool, several: bool = False
+    ) -> None:
+        self.recipe, self.scratch, self.online, self.several = recipe, scratch, online, several
         self.folder = folder or recipe.default_folder()
 
     @cached_property
