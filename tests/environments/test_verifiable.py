@@ -17,7 +17,14 @@ import gradus
 from gradus import environments
 from gradus.api.environments import as_name
 from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError, StorageError
-from gradus.environments.verifiable import ArithmeticTasks, VerifiableEnvironment, check_tasks, parse_source, read_tasks
+from gradus.environments.verifiable import (
+    ArithmeticTasks,
+    DataSource,
+    VerifiableEnvironment,
+    check_tasks,
+    parse_source,
+    read_tasks,
+)
 from gradus.environments.verifiable.arithmetic import solve, work
 from gradus.environments.verifiable.datasets import read_rows
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks
@@ -29,6 +36,18 @@ DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 @pytest.fixture(scope="module", params=["arithmetic", "arithmetic:digits=3&operations=+-*", f"gsm8k:{DATA}"])
 def spec(request: pytest.FixtureRequest) -> EnvironmentSpec:
     return environments.load(request.param)
+
+
+@given(st.text(), st.text(), st.none() | st.text())
+def test_a_source_is_named_so_that_the_name_gives_it_again(question: str, answer: str, worked: str | None) -> None:
+    """A column called "a+b" was looked for as "a b" wherever the name came from stored episodes."""
+    source = DataSource(kind="jsonl", place="rows.jsonl", question=question, answer=answer, worked=worked)
+    assert parse_source("jsonl", source.name.partition(":")[2]) == source
+
+
+def test_a_name_is_as_readable_as_it_can_be() -> None:
+    named = DataSource(kind="csv", place="r.csv", question="größe", answer="a+b = 100%", test="more/rows.csv").name
+    assert named == "csv:r.csv?question=größe&answer=a%2Bb%20%3D%20100%25&test=more/rows.csv"
 
 
 def mean(spec: EnvironmentSpec, policy: str, grader: str, episodes: int = 12) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote_plus
+from urllib.parse import unquote_plus
 
 from gradus.core import EnvironmentSpec
+from gradus.environments.verifiable.datasets import quoted
 
 # A nano model learns from nothing: thousands of taught episodes at a high rate, then GRPO.
 _NANO: dict[str, Any] = {
@@ -117,7 +118,7 @@ def with_paths(name: str, change: Callable[[str], str]) -> str:
 
 def _option(option: str, change: Callable[[str], str]) -> str:
     key, _, value = option.partition("=")
-    return f"{key}={quote(change(unquote_plus(value)))}" if key in ("test", "system") else option
+    return f"{key}={quoted(change(unquote_plus(value)))}" if key in ("test", "system") else option
 
 
 def _copied(value: Any) -> Any:

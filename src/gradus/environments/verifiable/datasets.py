@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json_lines, read_text
@@ -39,6 +39,7 @@ from gradus.environments.verifiable.items import (
 from gradus.environments.verifiable.telling import told
 
 _OPTIONS = ("question", "answer", "worked", "test", "system")
+_QUOTED = str.maketrans({each: quote(each) for each in "%&+= "})
 _TENTH = 0.1
 _DELIMITERS = ",;\t|"  # spreadsheets of many countries write semicolons; the first one if nothing tells them apart
 _LOOKED_AT = 50  # rows
@@ -63,7 +64,14 @@ class DataSource:
         """The name that gives this source again."""
         defaults = DataSource(kind=self.kind, place=self.place)
         given = {key: getattr(self, key) for key in _OPTIONS if getattr(self, key) != getattr(defaults, key)}
-        return f"{self.kind}:{self.place}" + ("?" + "&".join(f"{key}={given[key]}" for key in given) if given else "")
+        return f"{self.kind}:{self.place}" + (
+            "?" + "&".join(f"{key}={quoted(given[key])}" for key in given) if given else ""
+        )
+
+
+def quoted(value: str) -> str:
+    """The value of an option as it is written: what would be read as something else is quoted as in a web address."""
+    return value.translate(_QUOTED)
 
 
 def parse_source(kind: str, argument: str | None) -> DataSource:
