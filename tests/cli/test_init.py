@@ -129,3 +129,29 @@ def test_an_environment_with_few_seeds_gets_no_more_episodes_than_it_has():
     few = replace(load("arithmetic"), recipe=None, conditions={"main": Condition(name="main", seeds=range(7))})
     recipe = starter("arithmetic", few)
     assert recipe["eval"]["episodes"] == recipe["lm"]["eval"]["episodes"] == 7
+
+
+@pytest.mark.parametrize("name", ["worked", "solution"])
+def test_the_worked_solutions_that_are_announced_teach(name, tmp_path):
+    """A column called worked was announced, left out of the recipe, and gold answers taught."""
+    columns = [{"question": f"{n} + 1", "answer": n + 1, name: f"count on from {n}"} for n in range(80)]
+    assert f"worked: column '{name}'" in said_of(tmp_path, columns)
+    assert load_recipe(None, path=tmp_path / "recipe.toml").spec().teacher == "teacher"
+    del columns[5][name]
+    assert f"missing: column '{name}' in 1 of the rows, so it is left out" in said_of(tmp_path, columns)
+    assert load_recipe(None, path=tmp_path / "recipe.toml").spec().teacher == "gold"
+
+
+def test_a_row_without_an_answer_is_named(tmp_path):
+    """The first command that a newcomer types ended in a traceback."""
+    columns = [{"question": f"{n} + 1", "answer": f"one more #### {n + 1}"} for n in range(80)]
+    del columns[7]["answer"]
+    with pytest.raises(ConfigError, match="row 8 has no column 'answer'; it has question"):
+        said_of(tmp_path, columns)
+
+
+def test_a_column_may_have_any_name(tmp_path):
+    columns = [{"prompt": f"{n} + 1", "Answer": n + 1, "Solution": f"{n} + 1"} for n in range(80)]
+    said_of(tmp_path, columns)
+    named = load_recipe(None, path=tmp_path / "recipe.toml").environment
+    assert named.endswith("rows.jsonl?question=prompt&answer=Answer&worked=Solution")

@@ -14,7 +14,7 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
 from gradus.environments.verifiable import TableTasks
 from gradus.environments.verifiable.checks import hides_choices
-from gradus.environments.verifiable.datasets import read_rows
+from gradus.environments.verifiable.datasets import DataSource, quoted, read_rows
 from gradus.environments.verifiable.items import is_chat
 from gradus.pipeline.starter import starter, with_paths
 from gradus.policies.local.folders import find_model
@@ -60,9 +60,10 @@ def find_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
                 if tests and role == "answer"
                 else ""
             )
+            question, answer = columns.get("question", names[0]), lower[program] if program else names[-1]
             raise ConfigError(
                 f"none of the columns {', '.join(names)} is known as the {role}; name it, as in "
-                f"rows.jsonl?question={columns.get('question', names[0])}&answer={lower[program] if program else names[-1]}{way_out}"
+                f"rows.jsonl?question={quoted(question)}&answer={quoted(answer)}{way_out}"
             )
     return columns
 
@@ -93,6 +94,8 @@ def _data(source: str, kind: str) -> tuple[str, list[str]]:
     if query:
         return f"{kind}:{source}", []
     columns = find_columns(rows)
+    without = sum(not row.get(columns["worked"]) for row in rows) if "worked" in columns else 0
+    partly = columns.pop("worked") if without else None
     said = [f"{len(rows)} rows; " + ", ".join(f"{role}: column {name!r}" for role, name in columns.items())]
     if columns["question"] == columns["answer"]:
         said.append("the rows are chats; the last message of each is the answer, those before it are asked")
@@ -107,12 +110,13 @@ def _data(source: str, kind: str) -> tuple[str, list[str]]:
         said.append(
             f"missing: rows. {len(rows)} are too few to hold some out; {_FEW_ROWS} or more are needed for a result"
         )
-    if "worked" not in columns and kind == "jsonl" and all("####" in str(row[columns["answer"]]) for row in rows):
+    if "worked" not in columns and kind == "jsonl" and all("####" in str(row.get(columns["answer"])) for row in rows):
         said.append(f"the answers stand behind worked solutions and ####: gsm8k:{place} teaches the way to them")
+    elif partly is not None:
+        said.append(f"missing: column {partly!r} in {without} of the rows, so it is left out and gold answers teach")
     elif "worked" not in columns:
         said.append("missing: worked solutions. Gold answers teach; a column 'worked' would teach the way to them")
-    options = "&".join(f"{role}={name}" for role, name in columns.items() if role != name)
-    return f"{kind}:{place}" + (f"?{options}" if options else ""), said
+    return DataSource(kind=kind, place=place, **columns).name, said
 
 
 def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
