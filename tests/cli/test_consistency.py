@@ -213,6 +213,21 @@ def test_rewards_are_the_grader_of_every_command(tmp_path):
     assert (regraded["before"], regraded["reward"]) == (2.5, 4.0)
 
 
+@pytest.mark.parametrize(
+    "words", ["eval arithmetic -p gold -n 4", "audit arithmetic -n 4 --budget 20", "teach arithmetic -n 2"]
+)
+def test_a_grader_does_not_switch_off_the_rewards_in_silence(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    both = ("--reward", "correctness=2", "--grader", "format-only")
+    with pytest.raises(ConfigError, match="leave out the grader or the reward functions"):
+        gradus(*words.split(), *both)
+
+
+def test_rewards_can_be_compared_with_a_grader():
+    said = gradus("eval", "arithmetic", "-p", "gold", "-n", 4, "--reward", "correctness=2", "-g", "rewards,format-only")
+    assert "gold" in said.stdout
+
+
 def test_a_key_can_be_unset():
     assert load_recipe("arithmetic").grader == "composed"
     assert load_recipe("arithmetic", changes=["grader="]).grader is None

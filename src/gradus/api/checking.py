@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.api.environments import Data, as_name, file_name, load_environment
-from gradus.api.given import as_list, whole_number
+from gradus.api.given import as_list, require_rewards_used, whole_number
 from gradus.api.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec
 
@@ -113,6 +113,7 @@ def audit(
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)
         rewards = ()
+    require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
     attackers: Sequence[Any] = ()
     if attack:

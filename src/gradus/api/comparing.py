@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gradus.api.environments import Data, load_environment
-from gradus.api.given import as_list, checked_sampling, parameters, path_text, whole_number
+from gradus.api.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
 from gradus.api.shown import Shown
 from gradus.api.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
@@ -109,6 +109,8 @@ def evaluate(
     whole_number("samples", samples)
     ks = [whole_number("pass_k", k) for k in as_list("pass_k", pass_k, example="[1, 2]")]
     options = checked_sampling(sampling, "gradus.evaluate", parameters(evaluate))
+    graders = None if graders is None else as_list("graders", graders, example="['composed']")
+    require_rewards_used(rewards, graders or ())
     spec = load_environment(_environment_of(chosen.values()) if env is None else env, rewards=rewards)
     made = _made(chosen, spec, options)
     if conditions is not None:
@@ -116,7 +118,6 @@ def evaluate(
         if not conditions:
             raise ConfigError("conditions name at least one condition; leave them out for all")
         conditions = None if conditions == ["all"] else conditions
-    graders = None if graders is None else as_list("graders", graders, example="['composed']")
     if pairs is not None:
         pairs = [_pair(each, list(made)) for each in as_list("pairs", pairs, example="['a-b']")]
     result = evaluate_policies(

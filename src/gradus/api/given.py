@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from numbers import Integral
 from typing import Any
@@ -25,6 +25,16 @@ def as_list(name: str, value: Any, *, example: str) -> list[Any]:
     if not isinstance(value, Iterable):
         raise ConfigError(f"{name} is a list, as in {example}, got {value!r}")
     return [*value]
+
+
+def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) -> None:
+    """Raises ConfigError if reward functions are given and none of the graders is theirs, so that they would have no effect."""
+    named = [each for each in graders if each is not None]
+    if rewards and named and "rewards" not in named:
+        raise ConfigError(
+            f"reward functions are a grader of their own, called rewards, and the grader {', '.join(named)} was asked for instead; "
+            "leave out the grader or the reward functions"
+        )
 
 
 def whole_number(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:

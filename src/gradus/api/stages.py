@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.api.environments import file_name, load_environment
-from gradus.api.given import as_list, checked_sampling, parameters, path_text, whole_number
+from gradus.api.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
 from gradus.api.shown import Shown
 from gradus.api.training import gradients, make_recipe
 from gradus.core import EnvironmentSpec
@@ -51,6 +51,7 @@ def teach(
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
     whole_number("episodes", episodes, least=1)
+    require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, None if policy is None else path_text("policy", policy))
     asked: Mapping[str, Any] = {}

@@ -55,6 +55,7 @@ def command(
     result = gradus.evaluate(
         "all" if policies == ["all"] else policies,
         env=spec,
+        rewards=reward,
         conditions=list(spec.conditions) if conditions == ["all"] else conditions,
         graders=_split(grader) or None,
         episodes=episodes,
