@@ -17,6 +17,7 @@ from gradus.audit.panel import regraded_panel, roll_out_panel
 from gradus.audit.signal import check_signal
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
+from gradus.pipeline.recipe_files import load_recipe
 from gradus.rollouts import roll_out
 
 FILE = '''
@@ -71,6 +72,25 @@ def test_a_lone_file_with_one_class_is_an_environment(tmp_path: Path) -> None:
     assert rewards == [float("heads" in (episode.final.text if episode.final else "")) for episode in episodes]
     assert spec.teacher is None  # nothing says what could be answered
     assert spec.language.vocabulary is None
+
+
+def test_a_class_that_names_no_answers_is_trained_with_a_model_that_is_given(tmp_path: Path) -> None:
+    """The recipe asked for a teacher, which there is none, also with the model that the page names as the way out."""
+    file = tmp_path / "coin.py"
+    file.write_text(FILE, encoding="utf-8")
+    recipe = load_recipe(str(file), model="owner/name")
+    assert not recipe.teach.enabled
+    assert recipe.eval.policies == ("base", "grpo", "grpo-greedy")
+    found = gradus.check(str(file), model="owner/name").findings
+    assert not [each.message for each in found if each.status == "fail" and each.check in ("names", "environment")]
+    assert [each.message for each in gradus.check(str(file)).findings if "brings no teacher" in each.message]
+
+
+def test_a_class_without_words_says_that_a_model_is_the_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "coin.py"
+    file.write_text(FILE, encoding="utf-8")
+    with pytest.raises(ConfigError, match="--model"):
+        gradus.train(None, str(file), quick=True, out=tmp_path / "run")
 
 
 def test_a_lone_file_prefers_its_spec_and_names_what_it_has(tmp_path: Path) -> None:

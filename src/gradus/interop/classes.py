@@ -75,8 +75,10 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     )
     if teachers:
         spec = replace(spec, policies={**spec.policies, "expert": _expert})
-    if not actions and not teachers:  # random digits teach nobody, and no words of theirs are known
-        spec = replace(spec, teacher=None, language=Language())
+    if (
+        not actions and not teachers
+    ):  # random digits teach nobody, no words of theirs are known, and a game's recipe begins with both
+        spec = replace(spec, teacher=None, language=Language(), recipe=None)
     return spec
 
 

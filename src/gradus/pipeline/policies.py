@@ -23,7 +23,8 @@ def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
     teacher = name or spec.teacher
     if teacher is None:
         raise ConfigError(
-            f"{spec.name} brings no teacher; name one with --policy (or teach.policy), for example remote:MODEL"
+            f"{spec.name} brings no teacher; name one with --policy (or teach.policy), for example remote:MODEL; "
+            "a run with --model needs none, with teach.enabled = false"
         )
     return teacher
 
