@@ -93,6 +93,21 @@ def test_a_class_without_words_says_that_a_model_is_the_way_out(tmp_path: Path) 
         gradus.train(None, str(file), quick=True, out=tmp_path / "run")
 
 
+def test_a_close_that_needs_a_reset_before_it_is_no_error_of_the_class() -> None:
+    class Logged(Doors):
+        """Opens what it closes in reset; every command ended in a traceback."""
+
+        def reset(self, *, seed: int, **_: Any) -> tuple[list[int], dict[str, Any]]:
+            self.log: list[str] | None = []
+            return super().reset(seed=seed)
+
+        def close(self) -> None:
+            assert self.log is not None, "closed twice"
+            self.log = None
+
+    assert [each.failure for each in _episodes(class_spec(Logged), "random")] == [None] * 8
+
+
 def test_a_lone_file_prefers_its_spec_and_names_what_it_has(tmp_path: Path) -> None:
     two = tmp_path / "two.py"
     two.write_text(FILE + "\n\nclass Other(Coin):\n    pass\n", encoding="utf-8")

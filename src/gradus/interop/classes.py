@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite, nan
 from random import Random
@@ -51,7 +52,8 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     try:
         actions, turns = _actions(first), _turns(first)
     finally:
-        ClassEnvironment(first).close()
+        with suppress(Exception, SystemExit):  # some need a reset before it; a close that fails after one is told
+            ClassEnvironment(first).close()
     waits = any(inspect.iscoroutinefunction(getattr(kind, each)) for each in ("reset", "step"))
     wrapper = _WaitingEnvironment if waits else ClassEnvironment
 

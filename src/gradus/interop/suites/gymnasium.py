@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Observation, child_rng
@@ -66,7 +67,8 @@ def _spec(
     first = GymnasiumText(name, make)
     actions = first.actions
     limit = turns or first.max_steps or _TURNS
-    first.close()
+    with suppress(Exception, SystemExit):  # some need a reset before it; a close that fails after one is told
+        first.close()
     return game_spec(
         called,
         summary=f"{summary}, {actions} actions",
