@@ -4,9 +4,20 @@ import sys
 
 import pytest
 
-from gradus.core import Condition, ConfigError, EnvironmentSpec, Grader, GradingError, Observation, StorageError, Task
+from gradus.core import (
+    Condition,
+    ConfigError,
+    EnvironmentSpec,
+    Failure,
+    Grader,
+    GradingError,
+    Observation,
+    StorageError,
+    Task,
+)
 from gradus.core.documents import Usage, checked
 from gradus.core.naming import did_you_mean, import_file
+from gradus.pipeline.teaching import teach
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.rewards.grading import reweigh
 from gradus.rollouts import roll_out
@@ -105,6 +116,23 @@ def test_a_scripted_policy_draws_by_its_episode_and_name():
     assert len({text for row in texts for text in row}) > 1
     with pytest.raises(ConfigError, match="takes no argument"):
         policy_factory("dice", counting)("six")
+
+
+@pytest.mark.parametrize("error", [KeyError("no such move"), SystemExit(3)])
+def test_a_scripted_policy_that_raises_fails_its_own_episode(error, tmp_path):
+    """One task for which a teacher knew nothing ended the whole evaluation, or the teaching, with a traceback."""
+
+    def answer(seen, script):
+        if script.start.task.seed in (1, 101):
+            raise error
+        return counting(seen, script)
+
+    spec, policy = spec_with(lambda episodes: [1.0] * len(episodes)), FunctionPolicy("stumbling", answer)
+    failures = [each.failure for each in roll_out(spec, policy, spec.tasks("main")).episodes]
+    told = Failure(stage="act", type=type(error).__name__, message=str(error))
+    assert failures == [None, told, None]
+    summary = teach(spec, policy, episodes=3, path=tmp_path / "t.jsonl", grader=spec.grader())
+    assert (summary.episodes, summary.failed) == (3, 1)
 
 
 def test_a_file_is_imported_once_and_again_if_it_was_mended(tmp_path):

@@ -7,7 +7,7 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from gradus.core import Action, ConfigError, EpisodeStart, Observation, Policy, Request, child_rng
+from gradus.core import Action, ConfigError, EpisodeStart, Failure, Observation, Policy, Request, child_rng
 
 
 class Script:
@@ -49,7 +49,14 @@ class _ScriptSession:
         self._answer, self._scripts = answer, scripts
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
-        return [Action(text=self._answer(each.observation, self._scripts[each.row])) for each in requests]
+        return [self._action(each) for each in requests]
+
+    def _action(self, request: Request) -> Action:
+        """The answer, or what was raised in its place, which fails this episode and no other."""
+        try:
+            return Action(text=self._answer(request.observation, self._scripts[request.row]))
+        except (Exception, SystemExit) as error:
+            return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
 
     def close(self) -> None: ...
 
