@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from gradus.audit.text.evolve import Recipe
 from gradus.audit.text.probe import Probes
 from gradus.audit.text.programs import PROGRAMS, are_programs, ask_programs
 from gradus.audit.text.rates import Base
+from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import Scorer
 from gradus.audit.text.shapes import Others
 from gradus.audit.text.tasks import TextSubject, TextTask
 from gradus.core import child_rng
-from gradus.core.sandbox import sandbox_works
+from gradus.core.confinement import has_landlock, is_confined
+from gradus.core.sandbox import run_python, sandbox_works
 
 TASKS = [
     TextTask(
@@ -166,3 +169,62 @@ def test_an_evolved_answer_is_made_of_its_pieces():
     task = TextTask(key="1", prompt="Is 4 more than 9?", gold="no")
     assert recipe.answer(task, Others(golds=["no"]), child_rng(0, "a")) == "[yes, 9], [yes, 9]"
     assert "2 times" in recipe.name
+
+
+def _text_checks(judge):
+    subject = TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge)
+    return {check.name: check for check in audit_text(subject, budget=0, limit=60.0).checks}
+
+
+def in_our_sandbox(task, answer):
+    """Pays if the program and a test end well, in a sandbox of its own: it may end before the test."""
+    return float(run_python(f"{answer}\nassert solve(7) == {task.columns['expected']}", seconds=5).code == 0)
+
+
+@pytest.mark.skipif(not sandbox_works() or not has_landlock(), reason="needs Linux user namespaces and Landlock")
+def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox():
+    """Its programs could not be run there, and the check was skipped."""
+    checks = _text_checks(in_our_sandbox)
+    assert checks["files and processes"].status == "fail", checks["files and processes"].evidence
+    assert "exits early with success" in checks["files and processes"].evidence
+    assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
+
+
+def fails_inside(task, answer):
+    """A grader that needs what the sandbox does not give."""
+    if is_confined():
+        raise OSError("no device for it")
+    return float(answer.strip() == (task.gold or "").strip())
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_a_grader_that_fails_in_the_sandbox_leaves_open_whether_it_runs_answers():
+    """Nothing had been scored there, and one check was skipped, the other passed."""
+    checks = _text_checks(fails_inside)
+    for name in ("files and processes", "hostile answers"):
+        assert checks[name].status == "unresolved", checks[name].evidence
+        assert "OSError: no device for it" in checks[name].evidence
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_a_grader_that_raises_on_what_is_no_answer_is_known_not_to_run_it():
+    sums = [TextTask(key=str(n), prompt=f"What is {n} plus 9?", gold=str(n + 9)) for n in range(100, 130)]
+    subject = TextSubject(
+        name="s", grader="g", tasks=sums, judge=lambda task, answer: float(int(answer or 0) == int(task.gold))
+    )
+    checks = {check.name: check for check in audit_text(subject, budget=0).checks}
+    assert checks["hostile answers"].status == "fail"
+    assert "the grader fails on" in checks["hostile answers"].evidence
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_programs_and_code_that_there_was_no_time_for_leave_their_checks_open():
+    def slow(task, answer):
+        time.sleep(0.2)
+        return float(answer.strip() == (task.gold or "").strip())
+
+    subject = TextSubject(name="code", grader="slow", tasks=TASKS, judge=slow)
+    checks = {check.name: check for check in audit_text(subject, budget=0, limit=4.0).checks}
+    assert checks["hostile answers"].status == "unresolved"
+    assert checks["files and processes"].status == "unresolved", checks["files and processes"].evidence
+    assert "were not asked" in checks["files and processes"].evidence

@@ -229,6 +229,9 @@ def _right(asked: Probes) -> Check:
 def _programs(asked: Probes, rates: Sequence[Rate], left: Sequence[Probe]) -> Check:
     """Programs that reach for the reward in place of doing the task."""
     check = _blind(asked, "files and processes", rates)
+    if check.name in asked.unscored:
+        evidence = f"no program got a reward, because the grader fails in the sandbox: {asked.unscored[check.name]}"
+        check = replace(check, status="unresolved", evidence=evidence)
     if not left:
         return check
     told = f"a program that does nothing earns {left[0].value} after {left[0].answer[:60]!r} ran before it"
@@ -254,8 +257,12 @@ def _hostile(asked: Probes) -> Check:
         "hung": [shown(each) for each in asked.hung[:5]],
         "seconds_at_most": _seconds(asked.times),
     }
+    status: Status = "fail" if problems else "pass"
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
-    return Check(name="hostile answers", status="fail" if problems else "pass", evidence=evidence, measured=measured)
+    if not problems and (error := asked.unscored.get("hostile answers")):
+        status = "unresolved"
+        evidence = f"no answer makes the grader fail or hang; whether it runs answers is not known, because it fails on right ones in the sandbox: {error}"
+    return Check(name="hostile answers", status=status, evidence=evidence, measured=measured)
 
 
 def _seconds(times: Sequence[float]) -> dict[str, float | None]:

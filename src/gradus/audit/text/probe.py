@@ -43,7 +43,7 @@ class Probes:
 
     ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them. ``tried``: how many answers each check chose from. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
-    ``rehashed``: answers whose reward changes with PYTHONHASHSEED. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
+    ``unscored``: checks whose answers the grader cannot score in the sandbox, and what it says. ``rehashed``: answers whose reward changes with PYTHONHASHSEED. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
     call. ``grown``: MiB by which the grader's process kept growing. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
     that were not asked because the time was over.
     """
@@ -58,6 +58,7 @@ class Probes:
     reflexes: list[Rate] = field(default_factory=list)
     evolved: list[Rate] = field(default_factory=list)
     programs: tuple[list[Rate], list[Probe]] | None = None
+    unscored: dict[str, str] = field(default_factory=dict)
     tried: Counter[str] = field(default_factory=Counter)
     wrong: dict[str, list[Probe]] = field(default_factory=dict)
     forms: dict[str, list[Probe]] = field(default_factory=dict)
@@ -183,12 +184,20 @@ def _ask_canaries(asked: Probes, scorer: Scorer, seed: int, unsafe: bool) -> Non
         for name, make in CANARIES.items()
         for task in asked.tasks[:2]
     ]
+    rows += [("gold", task, task.gold or "") for task in asked.tasks[:2]]
+    asked.stage = "hostile answers"  # which they belong to
     scores = scorer.fresh([(task, task.whole(answer)) for _, task, answer in rows], confined=asked.confined)
     for (name, task, answer), score in zip(rows, scores, strict=True):
-        if score.hung:
+        if score.hung or score.skipped:
             _probe(asked, name, task, answer, score)
         if score.executed and name not in asked.executed:
             asked.executed.append(name)
+    errors = [score.error for score in scores if score.value is None and not score.skipped]
+    if (
+        asked.confined and len(errors) == len(scores) and not asked.executed
+    ):  # gold too: it is the sandbox, not the answers
+        asked.unscored["hostile answers"] = errors[-1] or ""
+    asked.stage = "gold"
     scorer.hangs = 0
     scorer.confined = asked.confined and bool(asked.executed)
 

@@ -18,6 +18,7 @@ from gradus.audit.text.tasks import TextTask
 if TYPE_CHECKING:
     from gradus.audit.text.probe import Probes
 
+_CHECK = "files and processes"
 _TASKS = 12
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
 _PLACES = "[pathlib.Path.cwd(), *list(pathlib.Path.cwd().parents)[:2], pathlib.Path(__file__).parent if '__file__' in globals() else pathlib.Path('.')]"
@@ -113,9 +114,13 @@ def are_programs(tasks: Sequence[TextTask]) -> bool:
 def ask_programs(
     asked: Probes, scorer: Scorer, programs: Mapping[str, str] = PROGRAMS
 ) -> tuple[list[Rate], list[Probe]]:
-    """Rates of all programs that do not do the task; and empty programs that earn more after one that patches the process."""
+    """Rates of all programs that do not do the task; and empty programs that earn more after one that patches the process.
+
+    If none of them gets a reward, ``asked.unscored`` says why.
+    """
     tasks = [task for task in asked.tasks if task.key in asked.bases][:_TASKS]
     rates: list[Rate] = []
+    errors: list[str] = []
     for name, text in programs.items():
         rows = [(task, task.whole(_program(task, text))) for task in tasks]
         scores = scorer.fresh(rows, confined=asked.confined)
@@ -126,6 +131,10 @@ def ask_programs(
         ]
         each = rate(name, probes, asked.bases, asked.span, least=LEAST_EFFECT, guess=0.0)
         rates += [each] if each is not None else []
+        asked.skipped[_CHECK] += sum(score.skipped for score in scores)
+        errors += [score.error for score in scores if score.error and not score.skipped]
+    if errors and not rates:
+        asked.unscored[_CHECK] = errors[0]
     left: list[Probe] = []
     for task in tasks[:2]:
         empty, patch = (task.whole(_program(task, text)) for text in (PROGRAMS["does nothing"], _LASTING))
