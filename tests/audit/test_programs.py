@@ -15,7 +15,7 @@ from gradus.audit.text.probe import Probes
 from gradus.audit.text.programs import PROGRAMS, are_programs, ask_programs
 from gradus.audit.text.rates import Base
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.scoring import Scorer
+from gradus.audit.text.scoring import CANARY, Scorer
 from gradus.audit.text.shapes import Others
 from gradus.audit.text.tasks import TextSubject, TextTask
 from gradus.core import child_rng
@@ -184,10 +184,12 @@ def in_our_sandbox(task, answer):
 @pytest.mark.skipif(not sandbox_works() or not has_landlock(), reason="needs Linux user namespaces and Landlock")
 def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox():
     """Its programs could not be run there, and the check was skipped."""
-    checks = _text_checks(in_our_sandbox)
-    assert checks["files and processes"].status == "fail", checks["files and processes"].evidence
-    assert "exits early with success" in checks["files and processes"].evidence
-    assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
+    check = _check(in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
+    assert check.status == "fail", check.evidence
+    scorer = Scorer(TextSubject(name="code", grader="g", tasks=TASKS, judge=in_our_sandbox))
+    (score,) = scorer.fresh([(TASKS[0], f"open({CANARY!r}, 'w')")], confined=True)
+    scorer.close()
+    assert (score.value, score.executed) == (0.0, False), score.error
 
 
 def fails_inside(task, answer):
