@@ -215,6 +215,9 @@ def test_no_episodes_show_no_difference():
     with pytest.raises(ValueError, match="other than 0"):
         episodes_needed(0.0, 1.0)
     assert episodes_needed(0.1, 0.0) == 2
+    assert episodes_needed(1e-9, 1e-3) == 7_848_879_734_352
+    assert episodes_needed(-1e-200, 1.0) is None
+    assert episodes_needed(1e-300, 1e100) is None
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=3, max_size=20))

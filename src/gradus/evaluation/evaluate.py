@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
@@ -101,8 +102,8 @@ def _check(policies: Mapping[str, Policy | None], power: float | None, samples: 
         raise ConfigError("expected at least one policy to evaluate, got none; name some with --policy a,b")
     if samples < 1:
         raise ConfigError(f"samples must be at least 1, got {samples}")
-    if power is not None and not power > 0:
-        raise ConfigError(f"--power takes a difference above 0, got {power:g}")
+    if power is not None and not 0 < power < inf:
+        raise ConfigError(f"--power takes a finite difference above 0, got {power:g}")
     if any(not 1 <= k <= samples for k in pass_k):
         raise ConfigError(
             f"pass_k must lie between 1 and samples, got pass_k = {list(pass_k)} with samples = {samples}; ask for more samples"

@@ -6,6 +6,7 @@ from math import ceil, isfinite, sqrt
 
 from gradus.stats.distributions import noncentral_t_cdf, normal_quantile, student_quantile
 
+_MOST = 1e15  # the square of what is larger may be beyond a float
 _LARGE = 3000  # beyond, t and normal agree to far below one episode in a thousand
 
 
@@ -22,8 +23,10 @@ def paired_power(effect: float, sd: float, n: int, *, alpha: float = 0.05) -> fl
     return 1 - upper + noncentral_t_cdf(-critical, n - 1, shift)
 
 
-def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: float = 0.05) -> int:
+def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
     """The fewest pairs with which a two-sided paired t test finds ``effect`` with the given power; at least 2.
+
+    None if they are more than 1e15, which nobody can roll out.
 
     >>> episodes_needed(0.5, 1.0)
     34
@@ -37,7 +40,10 @@ def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: floa
     if sd == 0:
         return 2
     z = float(normal_quantile(1 - alpha / 2)) + float(normal_quantile(power))
-    n = max(2, ceil((z * sd / effect) ** 2))
+    root = z * sd / abs(effect)
+    if root > sqrt(_MOST):
+        return None
+    n = max(2, ceil(root**2))
     if n > _LARGE:
         return n + 2  # Student's correction, z_alpha^2 / 2 for alpha = 0.05, rounded up
     while paired_power(effect, sd, n, alpha=alpha) < power:
