@@ -120,10 +120,15 @@ def whole_records(lines: JsonLines) -> list[dict[str, Any]]:
     if lines.problems:
         raise StorageError(f"{lines.problems[0]}; restore the file or remove the line")
     for number, record in enumerate(lines.records, start=1):
-        kind = record.get("kind")
-        if isinstance(kind, str) and kind in KINDS:
-            checked(record, KINDS[kind], f"{lines.source} record {number}", partial=True)
+        check_record(record, f"{lines.source} record {number}")
     return lines.records
+
+
+def check_record(record: dict[str, Any], name: str) -> None:
+    """Raises StorageError if a record of one of the ``KINDS`` holds a figure that is none; it may lack some."""
+    kind = record.get("kind")
+    if isinstance(kind, str) and kind in KINDS:
+        checked(record, KINDS[kind], name, partial=True)
 
 
 def metrics_files(run: Path | str) -> list[Path]:

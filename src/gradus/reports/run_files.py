@@ -11,6 +11,7 @@ from typing import Any
 from gradus.core import StorageError
 from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
 from gradus.core.files import read_json_lines, read_text
+from gradus.core.metrics import check_record
 
 Json = dict[str, Any]
 NOT_STORED = ": not stored"
@@ -177,7 +178,7 @@ def _text(path: Path, what: str, missing: list[str]) -> str | None:
 
 
 def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
-    """The objects of a JSON-lines file; lines that cannot be read are left out and counted."""
+    """The records of a metrics file; lines that cannot be read, or hold a figure that is none, are left out and counted."""
     if not path.is_file():
         missing.append(f"{what}{NOT_STORED}")
         return []
@@ -186,6 +187,15 @@ def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
     except StorageError as error:
         missing.append(f"{what}: {error}")
         return []
-    if broken := len(lines.problems) + lines.cut:
+    records = [each for each in lines.records if _is_whole(each)]
+    if broken := len(lines.problems) + lines.cut + len(lines.records) - len(records):
         missing.append(f"{what}: {broken} lines could not be read and were left out")
-    return lines.records
+    return records
+
+
+def _is_whole(record: Json) -> bool:
+    try:
+        check_record(record, "a record")
+    except StorageError:
+        return False
+    return True
