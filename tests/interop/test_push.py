@@ -149,6 +149,9 @@ def test_figures_and_hyperparameters_go_with_the_model(run: Path) -> None:
     assert files["figures/scores.png"].source == run / "figures" / "scores.png"
     assert "![scores](figures/scores.png)" in card
     assert "lr = 0.001" in card
+    (run / "recipe.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(GradusError, match=r"recipe\.toml"):
+        plan_push(run, "me/it")
 
 
 def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
+from gradus.core.files import read_text
 from gradus.core.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model
 from gradus.policies.local.model_card import front_matter, model_card, what_to_ask
@@ -101,7 +102,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         asked=_asked(model, settings),
         template_options=settings.template_options,
         figures=[each.name for each in figures],
-        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+        recipe=read_text(recipe) if recipe.is_file() else None,
     )
     files = [PlannedFile(path=_CARD, text=card), *model_files]
     files += [PlannedFile(path=f"figures/{each.name}", source=each) for each in figures]
