@@ -29,6 +29,22 @@ def test_typed_completions() -> None:
     assert "3.00" in result.stdout
 
 
+@pytest.mark.parametrize("weights", [("=1", "=1"), ("=1e10", "=-1e10"), ("=1e300", "=-1e300")])
+@pytest.mark.parametrize("size", ["1e308", "1e99"])
+def test_rewards_that_no_evaluation_would_take_are_errors(tmp_path: Path, weights: tuple[str, str], size: str) -> None:
+    """Their sum was beyond a float, which ended in a traceback, or was printed as Infinity."""
+    names = ("a", "b")
+    mine = tmp_path / "big.py"
+    mine.write_text("".join(f"def {name}(completions, **kw): return [{size} for _ in completions]\n" for name in names))
+    rewards = [word for name, weight in zip(names, weights, strict=True) for word in ("-r", f"{mine}:{name}{weight}")]
+    result = run("try", "-c", "x", *rewards, "--json")
+    (row,) = map(json.loads, result.stdout.splitlines())
+    taken = size == "1e99" and weights[0] == "=1"
+    assert (result.exit_code, row["value"]) == ((0, 2e99) if taken else (1, None))
+    assert "Infinity" not in result.stdout
+    assert taken or "1e+100" in row["error"]
+
+
 def test_json_is_one_line_a_completion() -> None:
     text = json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"})
     result = run("try", "-", "--json", "-r", "correctness", text=text)

@@ -184,6 +184,7 @@ def test_a_plain_callable_may_return_an_awaitable() -> None:
     [
         ([], "returned 0 rewards for 1"),
         ([float("nan")], "not finite"),
+        ([-1e308], "larger than 1e+100"),
         (["x"], "could not convert"),
         (3, "return a list"),
         ({0: 1.0}, "returned a dict"),

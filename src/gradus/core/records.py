@@ -11,6 +11,8 @@ from enum import StrEnum
 from math import fsum
 from typing import Any
 
+LARGEST_REWARD = 1e100  # squares of larger ones add up to infinity, and every advantage would be 0
+
 
 class StopReason(StrEnum):
     """Why an episode ended. Exactly one holds; only ``TERMINATED`` is a finished episode."""

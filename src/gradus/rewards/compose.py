@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.records import LARGEST_REWARD
 from gradus.rewards.limits import OutOfTime, limited
 
 Messages = list[dict[str, Any]]
@@ -137,7 +138,17 @@ class Rewards:
             return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(failures))
         if not terms:
             return ScoredCompletion(value=None, components=components, terms={}, error="no reward function applies")
+        if not sum(map(abs, terms.values())) <= LARGEST_REWARD:
+            return self._too_large(components, terms)
         return ScoredCompletion(value=math.fsum(terms.values()), components=components, terms=terms)
+
+    def _too_large(self, components: Mapping[str, float | None], terms: Mapping[str, float]) -> ScoredCompletion:
+        largest = max(terms, key=lambda name: abs(terms[name]))
+        self.errors[f"{largest}: OverflowError"] += 1
+        said = (
+            f"reward {largest!r} times its weight is {terms[largest]:.3g}; expected at most {LARGEST_REWARD:g} together"
+        )
+        return ScoredCompletion(value=None, components=components, terms={}, error=said)
 
     def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
         places = range(len(rows))
@@ -287,6 +298,8 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
     numbers = [None if value is None or isinstance(value, Exception) else float(value) for value in listed]
     if any(number is not None and not math.isfinite(number) for number in numbers):
         raise ValueError("returned a reward that is not finite; return None if it does not apply")
+    if any(number is not None and abs(number) > LARGEST_REWARD for number in numbers):
+        raise ValueError(f"returned a reward that is larger than {LARGEST_REWARD:g}")
     return [failure or _Outcome(value=number) for failure, number in zip(failures, numbers, strict=True)]
 
 

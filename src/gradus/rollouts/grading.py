@@ -10,7 +10,7 @@ from typing import Any
 from gradus.core import EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
 from gradus.core.documents import check_metrics
 from gradus.core.files import storable, whole_characters
-from gradus.rollouts.received import LARGEST_REWARD
+from gradus.core.records import LARGEST_REWARD
 
 
 def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:

@@ -11,9 +11,8 @@ from typing import Any
 
 from gradus.core import EnvironmentFault, Message, Observation
 from gradus.core.files import is_storable, made_storable
+from gradus.core.records import LARGEST_REWARD
 from gradus.rollouts.storage import encode
-
-LARGEST_REWARD = 1e100  # squares of larger ones add up to infinity, and every advantage would be 0
 
 
 def received(given: Any, method: str, *, plain_data: bool = False) -> Observation:
