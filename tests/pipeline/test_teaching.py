@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from gradus.pipeline.policies import make_policy
 from gradus.pipeline.teach_summary import Tally, TeachSummary
 from gradus.pipeline.teaching import teach
 from gradus.rollouts import read_episodes, roll_out
+from gradus.training.data.tasks import taught_indices
 
 
 def test_workers_write_the_same_file(tmp_path: Path):
@@ -191,3 +193,54 @@ def test_another_seed_is_refused_and_another_grader_grades_what_is_there(tmp_pat
     summary = taught(path, again, grader=grader)
     assert (again.asked, summary.grader, summary.reward_mean) == ([], "other", -3.0)
     assert {episode.reward.grader for episode in read_episodes(path).episodes if episode.reward} == {"other"}
+
+
+ROWS = [
+    {"question": f"{n} + 1", "answer": str(n + 1), "unit": ["m", n], "worked": f"count on from {n}"} for n in range(90)
+]
+
+
+def taught_rows(path: Path, rows: list[dict[str, Any]], options: str = "", **given: Any) -> TeachSummary:
+    data = path.with_name("rows.jsonl")
+    data.write_text("\n".join(map(json.dumps, rows)))
+    spec = load(f"jsonl:{data}?worked=worked{options}")
+    policy = spec.policy("teacher")
+    return teach(spec, policy, path=path, grader=spec.grader(), **{"episodes": 150, **given})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"answer": "7 m"}, {"unit": ["m", -1]}, {"worked": "7"}, {"question": "3 + 1?"}, {"more": None}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_row_that_has_changed_is_taught_again(
+    change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A second call kept the answers to a question whose gold answer had been mended, and SFT learned them."""
+    path, again = tmp_path / "t.jsonl", tmp_path / "again.jsonl"
+    taught_rows(path, ROWS)
+    assert taught_rows(path, ROWS).rolled_out == 0
+    changed = [{**row, **change} if row["question"] == "3 + 1" else row for row in ROWS]
+    summary = taught_rows(path, changed)
+    taught_rows(again, changed)
+    assert 1 <= summary.rolled_out <= 3 or "question" in change  # a row comes once an epoch
+    told = f"{summary.rolled_out} of 150 episodes in {path} answer tasks that have changed"
+    assert told in capsys.readouterr().err
+    assert _sorted(path) == _sorted(again)
+
+
+def _sorted(path: Path) -> list[Any]:
+    return sorted(read_episodes(path).episodes, key=lambda episode: episode.group)
+
+
+def test_other_rows_held_out_and_episodes_beyond_those_asked_for_are_noticed(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    taught_rows(path, ROWS)
+    spec = load(f"jsonl:{tmp_path / 'rows.jsonl'}?worked=worked")
+    held = frozenset({spec.identify(spec.train_task(120)).id})
+    summary = taught_rows(path, ROWS, episodes=20, reserved=held)
+    first = taught_indices(spec, 150, held)
+    stored = {episode.group: episode.task.seed for episode in read_episodes(path).episodes}
+    assert all(seed == spec.train_task(first[place]).seed for place, seed in stored.items())
+    assert set(range(20)) <= set(stored)
+    assert summary.stored == len(stored) > 20

@@ -15,17 +15,22 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
+from gradus.core import ConfigError, Environment, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason, Task
 from gradus.core.collector import collect_rarely
 from gradus.core.strictness import go_around
+from gradus.core.waiting import blocking
 from gradus.environments import is_registered_by_name, load_registered
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
+from gradus.rollouts.rollout import make_environment
+from gradus.rollouts.storage import encode
 from gradus.training.data.tasks import taught_indices
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
 _WORTH_WORKERS = 4  # chunks below which processes take longer to start than they save
+
+_OF_A_ROW = ("answer", "worked", "columns")  # what an outcome says of it
 
 Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
 Chunks = Generator[list[Episode], None, None]
@@ -57,7 +62,7 @@ def teach(
     started = time.perf_counter()
     tally = Tally()
     note = f"teacher {policy.name}, seed {seed}"
-    kept = _kept(spec, policy, path, note, grader)
+    kept = _kept(spec, policy, path, note, grader, reserved)
     beyond = len(kept) - tally.count([episode for index, episode in sorted(kept.items()) if index < episodes])
     named = _known_by_name(spec, policy, grader)
     # An answer of a teacher that is not the environment's own may cost money, so few are under way between two writes.
@@ -197,8 +202,10 @@ def _roll_out(
     return result.episodes
 
 
-def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: Grader) -> dict[int, Episode]:
-    """The episodes of an earlier call by the number of their task, without those that failed.
+def _kept(
+    spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: Grader, reserved: frozenset[str]
+) -> dict[int, Episode]:
+    """The episodes of an earlier call by the number of their task, without those that failed and those whose task is another now.
 
     The file is written anew if it holds anything else: failed episodes, damaged lines, another grader's rewards. Raises ConfigError
     if it is another teacher's, another environment's or another seed's.
@@ -216,6 +223,12 @@ def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: 
     if stored.note != note:
         raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
     kept = {episode.group: episode for episode in stored.episodes if episode.failure is None}
+    if changed := _changed(spec, kept, reserved):
+        go_around(
+            f"{len(changed)} of {len(kept)} episodes in {path} answer tasks that have changed (rows were edited, or others are held out)",
+            "they are rolled out again",
+        )
+    kept = {index: episode for index, episode in kept.items() if index not in changed}
     fresh = {index: episode for index, episode in kept.items() if _graded_by(episode, grader)}
     stale = {index: episode for index, episode in kept.items() if index not in fresh}
     if stale:
@@ -225,6 +238,35 @@ def _kept(spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: 
     if stale or stored.problems or len(kept) < len(stored.episodes):
         write_episodes(path, [kept[index] for index in sorted(kept)], environment=spec.name, note=note)
     return kept
+
+
+def _changed(spec: EnvironmentSpec, kept: Mapping[int, Episode], reserved: frozenset[str]) -> set[int]:
+    """The numbers of the episodes whose task is not the one that has this number now."""
+    if not kept:
+        return set()
+    indices = taught_indices(spec, min(max(kept) + 1, MOST_EPISODES), reserved)
+    tasks = {place: spec.identify(spec.train_task(index)) for place, index in enumerate(indices) if place in kept}
+    same = {place for place, task in tasks.items() if _named(kept[place].task) == _named(task)}
+    if spec.data_set is not None:
+        environment = blocking(make_environment(spec))
+        same = {place for place in same if _says(kept[place], tasks[place], environment)}
+        environment.close()
+    return kept.keys() - same
+
+
+def _named(task: Task) -> tuple[int, str]:
+    return task.seed, task.id
+
+
+def _says(episode: Episode, task: Task, environment: Environment) -> bool:
+    """Whether all that the task's row says now is what the episode was asked and is graded by."""
+    try:
+        asked = environment.reset(seed=task.seed, **task.options).text, environment.system_prompt
+        outcome = encode(environment.outcome())
+    except (Exception, SystemExit):
+        return False  # it is rolled out again, and fails there
+    same = all(outcome.get(name) == episode.outcome.get(name) for name in _OF_A_ROW)
+    return same and asked == (episode.turns[0].observation if episode.turns else None, episode.system_prompt)
 
 
 def _graded_by(episode: Episode, grader: Grader) -> bool:
