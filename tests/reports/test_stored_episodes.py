@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gradus import api
 from gradus.core import ConfigError, StorageError
 from gradus.pipeline.stored_episodes import newest_file, pick_episode, samples
 from gradus.rollouts import read_episodes, write_episodes
@@ -40,6 +41,16 @@ def test_the_newest_episodes_of_several_seeds_are_those_of_the_first(played: Any
     ):
         write_episodes(tmp_path / name, _episodes(played), environment="rhythm")
     assert newest_file(tmp_path) == tmp_path / "seed-0/grpo/episodes/step-000010.jsonl"
+
+
+def test_the_newest_of_a_file_are_its_best_and_worst(played: Any, tmp_path: Path) -> None:
+    """Asked for a file, they had no effect."""
+    file = tmp_path / "t.jsonl"
+    write_episodes(file, _episodes(played), environment="rhythm")
+    assert list(api.show(file, newest=True).episodes)[:3] == ["best", "worst", "random"]
+    assert list(api.show(file).episodes) == [""]
+    with pytest.raises(ConfigError, match="leave the number out"):
+        api.show(file, 1, newest=True)
 
 
 def test_best_worst_random_and_invalid(played: Any) -> None:

@@ -70,7 +70,7 @@ def show(
     compared: bool = False,
     environment: str | EnvironmentSpec | type | None = None,
 ) -> StoredEpisodes:
-    """An episode of a file; with ``newest``, or for a run folder, the best, worst, a random and an invalid one of the newest step.
+    """An episode of a file; with ``newest``, or for a run folder, the best, worst, a random and an invalid one of the file or of the newest step.
 
     ``compared``: all members of the episode's group, by where they differ; for a run folder, of the newest step.
 
@@ -84,9 +84,11 @@ def show(
 
     file = Path(file)
     path = newest_file(file) if newest or file.is_dir() else file
-    if path != file and episode and not compared:
+    sampled = newest or path != file
+    if sampled and episode and not compared:
+        way = "ask for the newest, or for an episode by its number" if path == file else f"name {path}"
         raise ConfigError(
-            f"an episode is chosen out of a file, and {file} is a run; name {path}, or leave the number out"
+            f"an episode is chosen out of a file, not out of the newest of {file}; {way}, or leave the number out"
         )
     stored = read_episodes(path)
     problems = [*stored.problems, *changed_since(path if path == file else path.parent)]
@@ -94,7 +96,7 @@ def show(
         members = members_of(stored.episodes, pick_episode(stored.episodes, episode, path))
         named = {f"member {each.member}": each for each in members}
         return StoredEpisodes(path, named, len(stored.episodes), problems, compared=True)
-    chosen = samples(stored.episodes) if path != file else {"": pick_episode(stored.episodes, episode, path)}
+    chosen = samples(stored.episodes) if sampled else {"": pick_episode(stored.episodes, episode, path)}
     try:
         view = _environment_of(stored, environment).presentation.view
     except GradusError:  # its data may not be on this machine; the transcript still is

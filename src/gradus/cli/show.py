@@ -16,10 +16,10 @@ ENV = typer.Option(
 
 
 def command(
-    file: Path = typer.Argument(..., help="A JSONL file of episodes (may be .gz), or a run folder with --last."),
+    file: Path = typer.Argument(..., help="A JSONL file of episodes (may be .gz), or a run folder."),
     episode: int = typer.Option(0, "--episode", "-k", help="Which one, from 0; negative counts from the end."),
     last: bool = typer.Option(
-        False, "--last", help="Best, worst, random and invalid episode of the newest stored step."
+        False, "--last", help="Best, worst, random and invalid episode of a file, or of a run's newest stored step."
     ),
     diff: bool = typer.Option(
         False, "--diff", help="All members of the episode's group: what each got, and where their answers differ."
@@ -34,5 +34,5 @@ def command(
     for problem in result.problems:
         go_around(problem, "the rest is used")
     show(result, json_file)
-    if result.path == file and not diff and 0 <= episode < result.count - 1:
+    if result.path == file and not last and not diff and 0 <= episode < result.count - 1:
         next_command("show", file, "--episode", episode + 1, *same("environment"))
