@@ -116,6 +116,32 @@ def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(t
     assert float(lowest.replace("\N{MINUS SIGN}", "-")) > -1
 
 
+# What is found between two bounds, one after another, is written where the DOM dump shows it.
+BOUNDS = """<body><script>
+setTimeout(() => {
+  const found = [["0", ""], ["", "1"], ["", ""]].map((bounds) => {
+    ["find-least", "find-most"].forEach((id, at) => { document.getElementById(id).value = bounds[at]; });
+    document.getElementById("find-least").dispatchEvent(new Event("input"));
+    return [...document.querySelectorAll(".results tbody tr th")].some((cell) => cell.textContent.includes("failing"));
+  });
+  document.body.dataset.found = JSON.stringify(found);
+}, 1000);
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_an_episode_without_a_reward_lies_between_no_bounds(played: Any, tmp_path: Path) -> None:
+    """JavaScript takes null for 0."""
+    failed = {"condition": "ood", "seed": 9, "policy": "failing", "stop": "failed", "reward": None, "components": {}}
+    page = write_eval_report(
+        played.results, {**played.episodes, "listed": [failed]}, tmp_path / "report.html", about=played.about
+    )
+    page.write_text(page.read_text(encoding="utf-8").replace("<body>", BOUNDS, 1), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    assert re.findall(r'data-found="([^"]*)"', seen) == ["[false,false,true]"]
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
 def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> None:
     elsewhere = {

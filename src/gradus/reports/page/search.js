@@ -19,6 +19,8 @@ function episodeSearch(host, entries, listed, open) {
   }))), ...others];
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.components)))];
   const value = (row, figure) => (figure in row.components ? row.components[figure] : row[figure]);
+  const within = (known) => (least.value === "" && most.value === "") || (known != null  // null >= 0 is true here
+    && (least.value === "" || known >= Number(least.value)) && (most.value === "" || known <= Number(most.value)));
   const choice = (id, label, options) => {
     const select = html("select", { id, onchange: draw }, options.map(([key, name]) => html("option", { value: key }, name)));
     return [select, html("label", { for: id }, label, select)];
@@ -53,8 +55,7 @@ function episodeSearch(host, entries, listed, open) {
   };
   function draw() {
     const words = text.value.toLowerCase().trim();
-    const chosen = rows.filter((row) => (!words || row.text?.includes(words) || (elsewhere.words === words && elsewhere.numbers.has(row.number))) && (!stop.value || row.stop === stop.value) && (!policy.value || row.policy === policy.value)
-      && (least.value === "" || value(row, figure.value) >= Number(least.value)) && (most.value === "" || value(row, figure.value) <= Number(most.value)));
+    const chosen = rows.filter((row) => (!words || row.text?.includes(words) || (elsewhere.words === words && elsewhere.numbers.has(row.number))) && (!stop.value || row.stop === stop.value) && (!policy.value || row.policy === policy.value) && within(value(row, figure.value)));
     const sign = { down: -1, up: 1, stored: 0 }[order.value];
     if (sign) chosen.sort((a, b) => sign * ((value(a, figure.value) ?? -Infinity) - (value(b, figure.value) ?? -Infinity)));
     count.textContent = `${chosen.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} episodes${chosen.length > SHOWN ? `, the first ${SHOWN} below` : ""}${others.length ? scope(words) : ""}`;
