@@ -31,6 +31,7 @@ from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core.naming import import_object
 from gradus.core.sandbox import sandbox_works
 from gradus.environments.verifiable import one_turn
+from gradus.rewards import diversity
 from gradus.stats import Interval
 
 
@@ -797,6 +798,75 @@ def test_a_reward_that_changes_with_the_seed_of_hashes_is_found(tmp_path, name, 
     sanity = {c.name: c for c in run_text_audit(spec, spec.grader(), episodes=12, budget=0).checks}["sanity"]
     assert ("changes with PYTHONHASHSEED" in sanity.evidence) == changes, sanity.evidence
     assert sanity.status == ("fail" if changes else "pass")
+
+
+def _first_row(prompts, completions, answer, **columns):
+    """Compares every completion with the first row's answer."""
+    return [float(text.strip() == answer[0]) for text in completions]
+
+
+def _of_any_row(prompts, completions, answer, **columns):
+    return [float(text.strip() in answer) for text in completions]
+
+
+def _against_the_batch(prompts, completions, answer, **columns):
+    right = [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
+    return [each / sum(right) if each else 0.0 for each in right]
+
+
+def _own_row(prompts, completions, answer, **columns):
+    return [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def _rounded(prompts, completions, answer, **columns):
+    """As a network is rounded that pads a batch."""
+    return [
+        float(text.strip() == gold) + 1e-3 * len(completions) for text, gold in zip(completions, answer, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("golds", [lambda n: str(n * 7 % 1000), lambda n: "no" if n % 2 else "yes"])
+@pytest.mark.parametrize(
+    ("rewards", "status"),
+    [
+        ([_first_row], "fail"),
+        ([_of_any_row], "fail"),
+        ([_against_the_batch], "fail"),
+        ([_own_row], "pass"),
+        ([_own_row, diversity()], "pass"),  # of completions of one question, of which there is one
+        ([_rounded], "pass"),
+    ],
+)
+def test_a_reward_that_hangs_on_other_rows_of_its_batch_is_found(golds, rewards, status):
+    """Answers were asked one by one, and so a reward passed that pays gold in one row of a batch alone."""
+    rows = [{"question": f"The {n}. of them?", "answer": golds(n)} for n in random.Random(1).sample(range(900), 400)]
+    spec = one_turn(rows, rewards, answer_format="{answer}")
+    result = audit_text(subject_of(spec, spec.grader(), tasks=24), budget=0)
+    sanity = next(check for check in result.checks if check.name == "sanity")
+    assert sanity.status == status, sanity.evidence
+    assert ("in one call with answers to other tasks" in sanity.evidence) == (status == "fail")
+
+
+def _dies_of_two(prompts, completions, **columns):
+    return os._exit(3) if len(completions) > 1 else [1.0]
+
+
+def _hangs_of_two(prompts, completions, **columns):
+    while len(completions) > 1:
+        pass
+    return [1.0]
+
+
+@pytest.mark.parametrize(("reward", "error"), [(_dies_of_two, "the process died"), (_hangs_of_two, "cut off")])
+def test_a_batch_that_ends_its_process_or_hangs_is_an_error_and_leaves_nothing_open(reward, error):
+    rows = [{"question": f"Number {n}?", "answer": str(n)} for n in range(40)]
+    spec = one_turn(rows, [reward])
+    subject = subject_of(spec, spec.grader(), tasks=12)
+    before = len(os.listdir("/proc/self/fd"))
+    scorer = Scorer(subject, seconds=0.1)
+    assert {score.error for score in scorer.batch([(task, "1") for task in subject.tasks])} == {error}
+    scorer.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_reward_that_no_other_process_can_import_is_left_as_it_is(tmp_path):

@@ -80,6 +80,12 @@ def _sanity(asked: Probes) -> Check:
         problems.append(
             f"the same answer earns {first.value} and, asked in another order, {now}: {first.answer[:60]!r}"
         )
+    if asked.batched:
+        first, other = asked.batched[0]
+        problems.append(
+            f"the same answer earns {first.value} alone and {other} in one call with answers to other tasks: {first.answer[:60]!r}; "
+            "read the columns of each completion's own row"
+        )
     if asked.rehashed:
         first, other = asked.rehashed[0]
         problems.append(

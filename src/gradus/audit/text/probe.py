@@ -43,7 +43,8 @@ class Probes:
 
     ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them. ``tried``: how many answers each check chose from. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
-    ``unscored``: checks whose answers the grader cannot score in the sandbox, and what it says. ``rehashed``: answers whose reward changes with PYTHONHASHSEED. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
+    ``unscored``: checks whose answers the grader cannot score in the sandbox, and what it says. ``rehashed``: answers whose reward changes with PYTHONHASHSEED, ``batched``: those that earn something else
+    in one call with answers to other tasks. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
     call. ``grown``: MiB by which the grader's process kept growing. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
     that were not asked because the time was over.
     """
@@ -72,6 +73,7 @@ class Probes:
     confined: bool = False
     changed: list[tuple[Probe, float | None]] = field(default_factory=list)
     rehashed: list[tuple[Probe, float | None]] = field(default_factory=list)
+    batched: list[tuple[Probe, float | None]] = field(default_factory=list)
     form: str = DECLARED
     effort: float = 1.0
     stage: str = "gold"
@@ -282,7 +284,29 @@ def _ask_again(asked: Probes, scorer: Scorer, seed: int) -> None:
         if old.value != new.value and not (old.hung or new.hung or old.skipped or new.skipped):
             changed = Probe(operator="asked again", task=task, answer=answer, value=old.value)
             asked.changed.append((changed, new.value))
+    _ask_batch(asked, scorer)
     _ask_elsewhere(asked, seed)
+
+
+def _ask_batch(asked: Probes, scorer: Scorer) -> None:
+    """An answer to each of several tasks, in one call: a reward hangs on its own row alone.
+
+    Every second task is answered with the gold of the task before it. A difference below the least effect may be rounding.
+    """
+    if asked.subject.judge_batch is None:
+        return
+    tasks = asked.tasks[:_FIRST]
+    rows = [
+        (task, task.whole((tasks[place - 1] if place % 2 else task).gold or "")) for place, task in enumerate(tasks)
+    ]
+    alone = scorer.score(rows)
+    for (task, answer), one, other in zip(rows, alone, scorer.batch(rows), strict=True):
+        asked.skipped[asked.stage] += other.hung or other.skipped
+        if one.hung or other.hung or one.skipped or other.skipped or one.value == other.value:
+            continue
+        if None in (one.value, other.value) or abs((one.value or 0.0) - (other.value or 0.0)) >= LEAST * asked.span:
+            batched = Probe(operator="asked in a batch", task=task, answer=answer, value=one.value)
+            asked.batched.append((batched, other.value))
 
 
 def _ask_elsewhere(asked: Probes, seed: int) -> None:

@@ -95,6 +95,28 @@ class Scorer:
             self._children[confined] = used
         return scores
 
+    def batch(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+        """The scores that the grader gives the answers in one call, in a new process; skipped if it takes none or the time is over."""
+        if (
+            self.subject.judge_batch is None
+            or self.spent >= self._share * self.limit
+            or self.hangs >= self.hangs_allowed
+        ):
+            return [Score(error="not asked", skipped=True) for _ in rows]
+        started = clock.now()
+        child = None
+        try:
+            child = _Child(self.subject, self.seconds, self.confined)
+            started = clock.now()
+            scores = child.ask_batch([(task.key, answer) for task, answer in rows])
+        except OSError as ended:
+            hung = isinstance(ended, TimeoutError)
+            scores = [Score(hung=hung, error="cut off" if hung else "the process died") for _ in rows]
+        if child is not None:
+            child.end()
+        self.spent += max(0.0, clock.now() - started)
+        return scores
+
     def can_confine(self) -> bool:
         """Whether the sandbox works on this machine."""
         return sandbox_works()
@@ -210,6 +232,11 @@ class _Child:
             _read(self._answers, _WARM_UP + _GRACE)
         return score
 
+    def ask_batch(self, rows: Sequence[tuple[str, str]]) -> list[Score]:
+        """The scores of one call; nothing can be asked of a process whose call was cut off. Raises as :meth:`ask`."""
+        _write(self._questions, rows)
+        return _read(self._answers, self._patience * len(rows))
+
     def end(self) -> None:
         clock.forget(self._pid)
         os.kill(self._pid, signal.SIGKILL)
@@ -282,7 +309,12 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
         one(first, "", _WARM_UP)  # what a grader loads at its first call is no part of a call's time
         _write(told, "ready")
         while True:
-            key, answer = _read(asked, _FOREVER)
+            question = _read(asked, _FOREVER)
+            if isinstance(question, list):
+                ends = clock.now() + seconds * len(question)
+                _write(told, _batch(subject, [(tasks[key], answer) for key, answer in question], seconds))
+                continue
+            key, answer = question
             score = one(tasks[key], answer.replace(CANARY, str(canary)), seconds)
             _write(told, score)
             if score.hung:
@@ -290,6 +322,19 @@ def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: fl
                 _write(told, "ready")
     finally:
         os._exit(0)
+
+
+def _batch(subject: TextSubject, rows: Sequence[tuple[TextTask, str]], seconds: float) -> list[Score]:
+    assert subject.judge_batch is not None
+    signal.setitimer(signal.ITIMER_REAL, seconds * len(rows))
+    try:
+        scores = [Score(value=each.value, error=each.error) for each in subject.judge_batch(rows)]
+    except _TooSlow:
+        scores = [Score(error="cut off", hung=True) for _ in rows]
+    except BaseException as raised:  # whatever a grader raises is a finding
+        scores = [Score(error=f"{type(raised).__name__}: {str(raised)[:120]}") for _ in rows]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return scores
 
 
 def _resident() -> float:

@@ -59,7 +59,8 @@ class TextSubject:
     """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
 
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
-    tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``elsewhere``: the rewards that two processes
+    tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
+    different tasks in one call, None if it can only be asked one by one. ``elsewhere``: the rewards that two processes
     with two seeds of hashes give, None if they cannot import the grader. ``note``: what was left out of the tasks, in words.
     """
 
@@ -71,6 +72,7 @@ class TextSubject:
     remote: bool = False
     note: str = ""
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
+    judge_batch: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
     elsewhere: Callable[[Sequence[tuple[TextTask, str]]], tuple[Values, Values] | None] | None = None
 
@@ -119,6 +121,7 @@ def subject_of(
         remote=grader.remote,
         note=note,
         judge_all=judge_all if grader.remote else None,
+        judge_batch=judge_all if _reads_rows(spec, grader) and not grader.remote else None,
         logged=partial(logged_by, grader) if grader.remote else None,
         elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
     )
