@@ -90,6 +90,11 @@ def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):
     assert told in found.evidence
 
 
+def test_tasks_of_which_nobody_knows_a_right_answer_are_left_open():
+    result = _audit(_sound, [replace(task, gold=None) for task in _sums()])
+    assert _status(result)["gold"] == "unresolved"
+
+
 def test_an_answer_that_was_not_asked_for_want_of_time_is_asked_later():
     scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_sound))
     row = (scorer.subject.tasks[0], scorer.subject.tasks[0].gold)
