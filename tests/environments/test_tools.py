@@ -1,7 +1,10 @@
 """A tool environment: the page's own one, and what becomes of every kind of answer."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -207,5 +210,26 @@ def test_class_methods_are_tools_and_a_reward_may_be_a_coroutine():
 def test_an_object_is_shown_without_its_place_in_memory():
     """It differs in every run, so that no two runs saw the same."""
     shown = as_text([object(), {1}])
-    assert shown == '["<object object>", "{1}"]'
+    assert shown == '["<object object>", [1]]'
     assert as_text("kept at 0x1f") == "kept at 0x1f"
+
+
+def test_a_set_is_shown_in_the_same_order_by_every_process():
+    """Texts have another order in every process, so two runs saw different results of the same call."""
+    code = (
+        "from gradus.environments.tools.environment import as_text, plain_text\n"
+        "tags = {'red', 'green', 'blue', 'black', 10, 9, None, frozenset({'x', 'y', 'z'})}\n"
+        "print(as_text(tags), as_text({'tags': tags}), plain_text(tags), plain_text({'b': [tags, (tags,)], 'a': set()}))"
+    )
+    told = {_said_with_hash_seed(code, seed) for seed in ("0", "1", "2")}
+    assert len(told) == 1
+    listed = '[null, ["x", "y", "z"], 9, 10, "black", "blue", "green", "red"]'
+    text = "{None, frozenset({'x', 'y', 'z'}), 9, 10, 'black', 'blue', 'green', 'red'}"
+    assert told == {f"{listed} {{\"tags\": {listed}}} {text} {{'b': [{text}, ({text},)], 'a': set()}}\n"}
+
+
+def _said_with_hash_seed(code, seed):
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    ).stdout

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gradus.core.checksums import write_checksums
-from gradus.core.errors import StorageError
+from gradus.core.errors import ConfigError, StorageError
 from gradus.core.members import pack_lines, unreadable
 
 # What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
@@ -66,6 +66,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     The files get the mode that the umask gives, whoever wrote them; in a folder that was private they are private. Raises
     StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is cleared first.
     """
+    path = _named(path)
     aside, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -92,6 +93,24 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
             os.replace(old, path)
         shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def replaceable(folder: Path) -> Path:
+    """A folder whose place a new one can take, with a name of its own. Raises ConfigError if it is, or holds, the one that is worked in:
+    whoever stands in it would stand in a folder that is no longer there.
+    """
+    path = _named(folder)
+    if Path.cwd().is_relative_to(path.resolve()):
+        raise ConfigError(
+            f"{folder} is the folder that you work in, or above it, and a new one would take its place; "
+            "name a new folder, as in ./model"
+        )
+    return path
+
+
+def _named(path: Path) -> Path:
+    """The path with a name at its end, which ``.`` and ``..`` lack."""
+    return path.resolve() if path.name in ("", "..") else path
 
 
 def clear_half_written(folder: Path) -> None:
@@ -221,6 +240,38 @@ def without_address(text: str) -> str:
     '<object object>'
     """
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
+def ordered(members: Iterable[Any]) -> list[Any]:
+    """The members of a set in an order that is the same in every process: by type, numbers by size, others by their text.
+
+    >>> ordered({"b", "a", 10, 9})
+    [9, 10, 'a', 'b']
+    """
+
+    def place(member: Any) -> tuple[str, float, str]:
+        return type(member).__name__, member if isinstance(member, int | float) else 0, same_text(member)
+
+    return sorted(members, key=place)
+
+
+def same_text(value: Any) -> str:
+    """``repr`` of a value as every process would give it: sets in order, and no places in memory.
+
+    >>> same_text([{"b", "a"}, {1: frozenset({2})}])
+    "[{'a', 'b'}, {1: frozenset({2})}]"
+    """
+    kind: type = type(cast(object, value))
+    if kind is dict:
+        pairs = (f"{same_text(key)}: {same_text(each)}" for key, each in cast(Mapping[Any, Any], value).items())
+        return f"{{{', '.join(pairs)}}}"
+    if kind not in (list, tuple, set, frozenset) or not value:
+        return without_address(repr(value))
+    parts = [same_text(each) for each in (ordered(value) if kind in (set, frozenset) else value)]
+    if kind is tuple:
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    inside = ", ".join(parts)
+    return f"[{inside}]" if kind is list else f"{{{inside}}}" if kind is set else f"frozenset({{{inside}}})"
 
 
 def is_storable(value: Any) -> bool:

@@ -11,12 +11,13 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, Span, ToolCall
 from gradus.core.calls import read_message
-from gradus.core.files import without_address
+from gradus.core.files import ordered, same_text, without_address
 from gradus.core.thoughts import without_thoughts
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
 
+_CONTAINERS = (dict, list, tuple, set, frozenset)
 HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 
 
@@ -229,13 +230,20 @@ def public_methods(kind: type) -> list[str]:
 
 
 def as_text(value: Any) -> str:
-    """What a tool returned, as a model reads it: texts as they are, everything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=plain_text)
+    """What a tool returned, as a model reads it: texts as they are, everything else as JSON, sets as lists in order."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_listed)
+
+
+def _listed(value: Any) -> Any:
+    return ordered(value) if isinstance(value, set | frozenset) else plain_text(value)
 
 
 def plain_text(value: Any) -> str:
-    """``str`` of a value, without the place in memory of an object that says nothing else: it differs in every run."""
-    return value if isinstance(value, str) else without_address(str(value))
+    """``str`` of a value, without what differs in every run: the order of sets, and the place in memory of an object that says nothing
+    else."""
+    if isinstance(value, str):
+        return value
+    return same_text(value) if type(value) in _CONTAINERS else without_address(str(value))
 
 
 def error_text(error: Exception) -> str:

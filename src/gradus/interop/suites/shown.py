@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gradus.core.files import ordered
+
 
 def as_text(seen: Any) -> str:
     """Text as it is, bytes as the text that they are, anything else as JSON."""
@@ -21,10 +23,8 @@ def as_text(seen: Any) -> str:
 
 
 def _listed(value: Any) -> Any:
-    if isinstance(value, set | frozenset):  # their order would differ from one process to the next
-        return sorted(
-            value, key=lambda each: (type(each).__name__, each if isinstance(each, int | float) else 0, str(each))
-        )
+    if isinstance(value, set | frozenset):
+        return ordered(value)
     if isinstance(value, bytes | bytearray):
         return value.decode("utf-8", "backslashreplace")
     return value.tolist() if hasattr(value, "tolist") else str(value)
