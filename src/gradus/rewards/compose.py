@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError
 from gradus.core.records import LARGEST_REWARD
@@ -217,7 +217,7 @@ class Rewards:
     def _arguments(self, function: RewardFunction, rows: list[Completion], logged: _Logged) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
         columns = dict.fromkeys(key for row in rows for key in row.columns)
-        arguments: dict[str, Any] = {key: [row.columns.get(key) for row in rows] for key in columns}
+        arguments: dict[str, Any] = {key: [copied_cell(row.columns.get(key)) for row in rows] for key in columns}
         arguments |= {
             "prompts": [_prompt(row, self.messages) for row in rows],
             "completions": [_completion(row, self.messages) for row in rows],
@@ -235,6 +235,15 @@ class Rewards:
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             return arguments
         return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
+
+
+def copied_cell(cell: Any) -> Any:
+    """A cell of a row for one call: what is done to its lists, dicts and sets must not reach the row."""
+    if type(cell) is dict:
+        return {key: copied_cell(each) for key, each in cast(dict[Any, Any], cell).items()}
+    if type(cell) is list:
+        return [copied_cell(each) for each in cast(list[Any], cell)]
+    return set(cast(set[Any], cell)) if type(cell) is set else cell
 
 
 def _log_extra(logged: _Logged, rows: int, column: str, values: Sequence[Any]) -> None:

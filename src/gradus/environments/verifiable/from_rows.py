@@ -25,6 +25,7 @@ from gradus.rewards import (
     reward_pairs,
     same_answer,
 )
+from gradus.rewards.compose import copied_cell
 from gradus.rewards.limits import limited
 
 _QUESTION = ("question", "prompt")
@@ -129,7 +130,8 @@ def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float
 
     def judge(item: Item, text: str) -> Verdict:
         try:
-            score = float(limited(function, seconds)(item.columns, text))
+            row = {name: copied_cell(cell) for name, cell in item.columns.items()}
+            score = float(limited(function, seconds)(row, text))
         except (Exception, SystemExit) as error:
             return Verdict(score=None, given=text, error=f"the judge raised {type(error).__name__}: {error}")
         if not math.isfinite(score):
