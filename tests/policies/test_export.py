@@ -156,6 +156,13 @@ def test_the_generation_config_stops_and_draws_as_the_policy_did(base: Path, tmp
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(base).chat_template
 
 
+def test_the_folder_that_is_worked_in_is_refused(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="name a new folder"):
+        export_model(base.resolve(), ".")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_plain_model_is_copied_exactly(base: Path, tmp_path: Path) -> None:
     result = export_model(base, tmp_path / "out")
     assert (result.merged, result.gap) == (False, None)

@@ -32,8 +32,9 @@ from gradus.core import (
     Turn,
     TurnTokens,
 )
-from gradus.core.files import write_folder, write_text
+from gradus.core.files import replaceable, write_folder, write_text
 from gradus.core.strictness import VARIABLE
+from gradus.interop.openenv.package import write_package
 from gradus.training.engine.logp_diff import LogpDiff, check_logp_diff, logp_diff_figures, measure_logp_diff
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
@@ -68,6 +69,21 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     write_folder(target, lambda path: write_text(path / "b", "new"))
     assert {path.name for path in target.iterdir()} == {"b", "SHA256SUMS"}
+
+
+def test_the_folder_that_is_worked_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no name, which was a traceback."""
+    (inside := tmp_path / "outer" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    for folder in (".", "..", "../inner", str(inside), "../../outer", "/"):
+        with pytest.raises(ConfigError, match="name a new folder"):
+            replaceable(Path(folder))
+        with pytest.raises(ConfigError, match="name a new folder"):
+            write_package("arithmetic", folder)
+    (inside / "other").mkdir()
+    assert replaceable(Path("model")) == Path("model")
+    write_folder(Path("other/.."), lambda path: write_text(path / "a", "new"))
+    assert (tmp_path / "outer" / "inner" / "a").read_text() == "new"
 
 
 def test_a_folder_is_still_there_if_ctrl_c_comes_while_it_is_replaced(

@@ -20,6 +20,7 @@ from urllib.parse import unquote_plus
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
+from gradus.core.files import replaceable
 from gradus.core.secret_scan import refuse_secrets
 from gradus.core.waiting import blocking
 from gradus.interop.openenv.package_files import package_files
@@ -52,7 +53,7 @@ class PackageResult:
 
 def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> PackageResult:
     """Write the package of environment ``name`` into a folder that is empty or does not exist yet."""
-    folder = Path(folder)
+    folder = replaceable(Path(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
     head, _, argument = name.partition(":")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gradus.core import ConfigError, PolicyError
-from gradus.core.files import read_json, write_folder
+from gradus.core.files import read_json, replaceable, write_folder
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.model_card import export_facts, model_card, what_to_ask
@@ -51,13 +51,13 @@ def export_model(
     of the base model). ``sampling`` (None for what the model was trained with) goes to the generation config, ``results`` (a run's results.json) to the model card.
 
     Raises:
-        ConfigError: no model in ``folder``, or ``out`` is not empty and ``overwrite`` is not set.
+        ConfigError: no model in ``folder``, or ``out`` is not empty and ``overwrite`` is not set, or is the folder that is worked in.
         PolicyError: merged and unmerged disagree by more than 0.002 nats.
         StorageError: ``out`` cannot be written.
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype is float32, bfloat16, float16 or auto, got {dtype!r}")
-    source, target = Path(folder).expanduser(), Path(out).expanduser()
+    source, target = Path(folder).expanduser(), replaceable(Path(out).expanduser())
     if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
         raise ConfigError(f"{target} exists and is not empty; choose another folder, or give --overwrite")
     adapter = _adapter(source)

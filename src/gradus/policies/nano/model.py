@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, StorageError, Vocabulary, child_seed
-from gradus.core.files import write_folder
+from gradus.core.files import replaceable, write_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -198,9 +198,9 @@ def make_nano(
 
     Raises:
         StorageError: ``folder`` is there already and not empty, or cannot be written.
-        ConfigError: the vocabulary cannot be used.
+        ConfigError: the vocabulary cannot be used, or ``folder`` is the one that is worked in.
     """
-    target = Path(folder)
+    target = replaceable(Path(folder))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StorageError(
             f"a nano model needs a new or empty folder, but {target} has something in it; remove it first"
