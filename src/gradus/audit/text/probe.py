@@ -196,7 +196,7 @@ def _ask_canaries(asked: Probes, scorer: Scorer, seed: int, unsafe: bool) -> Non
             asked.executed.append(name)
     errors = [score.error for score in scores if score.value is None and not score.skipped]
     if (
-        asked.confined and len(errors) == len(scores) and not asked.executed
+        asked.confined and errors and len(errors) == len(scores) and not asked.executed
     ):  # gold too: it is the sandbox, not the answers
         asked.unscored["hostile answers"] = errors[-1] or ""
     asked.stage = "gold"
