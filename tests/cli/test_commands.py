@@ -122,6 +122,31 @@ def test_every_environment_says_what_it_is_and_what_it_needs():
             assert f"; {row['name']}:" in row["summary"]
 
 
+@pytest.mark.parametrize(
+    "words", [["check", "a\udcff.jsonl"], ["teach", "a\udcff.jsonl"], ["chat", "m", "--system", "\udcff"]]
+)
+def test_bytes_that_are_no_text_are_refused_by_one_sentence(words, monkeypatch, capsys):
+    """They came as half characters, which no file takes and no tokenizer reads."""
+    assert ends_with(monkeypatch, *words) == 3
+    assert "expected text in UTF-8, got b'" in capsys.readouterr().err
+
+
+def test_a_person_may_type_bytes_that_are_no_text(monkeypatch):
+    heard = []
+    monkeypatch.setattr("gradus.api.chat", lambda model, ask, **_: heard.append(ask()))
+    monkeypatch.setattr("builtins.input", lambda _: "a\udcff")
+    gradus("chat", "m")
+    assert heard == ["a?"]
+
+
+def test_a_played_environment_without_policies_names_a_model_to_compare_with(monkeypatch, capsys):
+    spec = replace(environments.load("arithmetic"), policies={}, teacher=None)
+    monkeypatch.setattr("gradus.api.episodes.load_environment", lambda _: spec)
+    monkeypatch.setattr("builtins.input", lambda *_: "1")
+    api.play("mine.py:spec", seed=0)
+    assert "gradus eval mine.py:spec --policy MODEL" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["envs"], ["envs", "--json"], ["--help"]])
 def test_output_that_nobody_reads_is_no_verdict(words, monkeypatch):
     """typer and rich ended with 1, which is what a failed check ends with."""

@@ -290,8 +290,8 @@ def play(
     if (true_reward := episode.metrics.get("true_reward")) is not None:
         console.print(Text.assemble(f"{spec.true_reward_name}: ", (format_signed(true_reward, 2), "bold")))
     given = environment if isinstance(environment, str) else spec.name
-    compare = f"compare: gradus eval {shlex.quote(given)} --policy {','.join(list(spec.policies)[:3])}"
-    console.print(compare)
+    others = ",".join(list(spec.policies)[:3]) or "MODEL"  # one's own environment may have no policy
+    console.print(f"compare: gradus eval {shlex.quote(given)} --policy {others}")
     return episode
 
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from gradus.core import GradusError, strictness
+from gradus.core import ConfigError, GradusError, strictness
 from gradus.core.collector import collect_rarely
 from gradus.core.printable import STAND_IN, printable
 from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
@@ -98,6 +98,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
         sys.stdout.reconfigure(errors=STAND_IN)
     try:
+        _refuse_odd_bytes(sys.argv[1:])
         app(_ordered(sys.argv[1:]))
     except GradusError as error:
         _say_error()
@@ -114,6 +115,14 @@ def main() -> None:
             raise
         typer.echo(_stopped(sys.argv[1:]), err=True)
         sys.exit(_INTERRUPTED)
+
+
+def _refuse_odd_bytes(words: list[str]) -> None:
+    """What is no text here could be written into no file, and read by no tokenizer. Raises ConfigError."""
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            shown = os.fsencode(word)
+            raise ConfigError(f"expected text in UTF-8, got {shown!r}; type it in UTF-8, or rename the file")
 
 
 def _say_error() -> None:

@@ -17,6 +17,7 @@ def command(
 ) -> None:
     """Chat with a checkpoint; an empty line ends it."""
     from gradus import api
+    from gradus.core.files import whole_characters
     from gradus.core.printable import printable
 
     greeting = ["an empty line ends it, /new begins anew"]
@@ -25,7 +26,7 @@ def command(
         while greeting:  # said when the model is there: before, an error could follow it
             typer.echo(greeting.pop())
         try:
-            return input("you> ").strip() or None
+            return whole_characters(input("you> ")).strip() or None
         except EOFError:
             typer.echo()
             return None
