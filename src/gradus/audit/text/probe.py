@@ -195,9 +195,8 @@ def _ask_canaries(asked: Probes, scorer: Scorer, seed: int, unsafe: bool) -> Non
         if score.executed and name not in asked.executed:
             asked.executed.append(name)
     errors = [score.error for score in scores if score.value is None and not score.skipped]
-    if (
-        asked.confined and errors and len(errors) == len(scores) and not asked.executed
-    ):  # gold too: it is the sandbox, not the answers
+    all_failed = bool(errors) and len(errors) == len(scores)  # on gold too: it is the sandbox, not the answers
+    if asked.confined and all_failed and not asked.executed:
         asked.unscored["hostile answers"] = errors[-1] or ""
     asked.stage = "gold"
     scorer.hangs = 0
