@@ -95,3 +95,18 @@ def test_environments_are_held_by_other_processes(module: str) -> None:
     assert os.getpid() not in pids
     with pytest.raises(ConfigError, match="leave out threads = false"):
         episodes(module, "go", "processes=2", "threads=false")
+
+
+def test_an_expert_answers_for_an_environment_in_another_process(tmp_path: Path):
+    """Every episode of the teacher failed: the environment here knew no expert."""
+    (tmp_path / "doors.py").write_text(
+        "class Doors:\n    actions = ['1', '2', '3']\n    max_turns = 2\n"
+        "    def reset(self, seed): self.right = str(seed % 3 + 1); return 'go'\n"
+        "    def step(self, action): return 'next', float(action == self.right), False\n"
+        "    def expert(self): return self.right if self.right != '3' else 'none'\n"
+    )
+    recipe = load_recipe(str(tmp_path / "doors.py"), changes={"stepping.processes": 2})
+    spec = recipe.spec()
+    episodes = roll_out(spec, spec.policy("expert"), spec.tasks("in-distribution", 6)).episodes
+    assert [each.env_return for each in episodes if each.failure is None] == [2.0] * 4
+    assert all("Doors.expert gave 'none'; expected one of 1, 2, 3" in e.failure.message for e in episodes if e.failure)

@@ -25,7 +25,7 @@ def in_processes(make: Callable[[], Environment], workers: int) -> Callable[[], 
     """What makes the environments of ``make`` in one of ``workers`` processes; for a spec with ``Stepping(threads=True)``.
 
     ``make`` is a class or a function of a module, which another process can import. Policies that look into the environment
-    (a clairvoyant) cannot be rolled out there. A process answers one environment at a time; the wait for it counts as time of the
+    (a clairvoyant) cannot be rolled out there; an ``expert`` of the environment's own can. A process answers one environment at a time; the wait for it counts as time of the
     step. If it ends, or a step in it runs out of time, the episodes of all environments in it fail.
     """
     if workers < 1:
@@ -142,6 +142,10 @@ class _Elsewhere:
 
     def outcome(self) -> Mapping[str, Any]:
         return self._ask("outcome")
+
+    def expert(self) -> str:
+        """What the environment itself would answer now, if it says so."""
+        return self._ask("expert")
 
     def close(self) -> None:
         if self._opened:
