@@ -64,7 +64,7 @@ def test_pairs_are_differences_on_the_same_seeds(small):
 def test_a_difference_of_no_size_is_refused_before_anything_is_rolled_out():
     """An infinite one ended in a traceback, after the episodes."""
     for power in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ConfigError, match="finite difference above 0"):
+        with pytest.raises(ConfigError, match="difference above 0 that is finite"):
             evaluate(SPEC, _policies("random", "feeder"), episodes=3, power=power)
     document = evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=10, power=1e-200).to_json()
     assert document["conditions"]["main"]["pairs"]["feeder - random"]["reward"]["episodes_needed"] is None

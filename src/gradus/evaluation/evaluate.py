@@ -103,7 +103,7 @@ def _check(policies: Mapping[str, Policy | None], power: float | None, samples: 
     if samples < 1:
         raise ConfigError(f"samples must be at least 1, got {samples}")
     if power is not None and not 0 < power < inf:
-        raise ConfigError(f"--power takes a finite difference above 0, got {power:g}")
+        raise ConfigError(f"--power takes a difference above 0 that is finite, got {power:g}")
     if any(not 1 <= k <= samples for k in pass_k):
         raise ConfigError(
             f"pass_k must lie between 1 and samples, got pass_k = {list(pass_k)} with samples = {samples}; ask for more samples"
