@@ -18,7 +18,13 @@ from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message
 from gradus.policies.local.text_ids import TextIds
-from gradus.policies.local.thinking import channels_from_text, close_thought, open_thought, text_from_channels
+from gradus.policies.local.thinking import (
+    channels_from_text,
+    close_thought,
+    is_spoken,
+    open_thought,
+    text_from_channels,
+)
 from gradus.policies.local.tool_renderer import ToolRenderer
 from gradus.policies.nano.model import NANO_TEMPLATE
 
@@ -98,6 +104,7 @@ class ChatRenderer:
         self._stops = frozenset({self.stop_id, *stop_ids, *_as_ids(tokenizer.eos_token_id)})
         before, after = tail[len(self.stop_text) :].split(_SECOND)
         self._before, self._after = before, after
+        self.add_frame(self._frame)
         self._clean = self._content_rule()
         self._check_third_turn()
         self._by_tools: dict[str, ToolRenderer] = {}
@@ -144,7 +151,8 @@ class ChatRenderer:
         if self.opened:
             text = close_thought(self.opened, text)
         elif self._channels:
-            return (*self._encode_answer(channels_from_text(text, self.lead, self._prompt_end)), self.stop_id)
+            marked = self.ids.mark(text, only=self.frame_tokens())
+            return (*self.ids.encode_marked(channels_from_text(marked, self.lead, self._prompt_end)), self.stop_id)
         return (*self._answer_cached(self.lead + text, len(self.lead)), self.stop_id)
 
     def decode(self, action_ids: Sequence[int]) -> str:
@@ -152,8 +160,9 @@ class ChatRenderer:
         ids = list(action_ids)
         while ids and ids[-1] in self._stops:
             ids.pop()
-        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text_from_channels(text) if self._channels else self.opened + text
+        if self._channels:
+            return self.ids.plain(text_from_channels(self.ids.decode(ids, apart=True)))
+        return self.opened + self.ids.decode(ids)
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
         """The template's text of messages and tools, up to where the model speaks."""
@@ -172,10 +181,17 @@ class ChatRenderer:
     def add_stop(self, stop_id: int) -> None:
         """Let a further token end an answer: some templates end a call of a tool with one of its own."""
         self._stops |= {stop_id}
+        self._answer_cached.cache_clear()
+
+    def add_frame(self, text: str) -> None:
+        """Let the tokens that the template writes around messages in ``text`` be letters in what messages say."""
+        tokens = {match[0] for match in self.ids.special_tokens(text, 0)}
+        self.ids.frame |= {token for token in tokens if not is_spoken(token)}
 
     def frame_tokens(self) -> set[str]:
-        """Special tokens that the template writes around messages."""
-        return {match[0] for match in self.ids.special_tokens(self._frame, 0)}
+        """Tokens that no answer holds: special tokens that the template writes around messages, and those that end an answer."""
+        around = {match[0] for match in self.ids.special_tokens(self._frame, 0)}
+        return around | {self.ids.added[stop] for stop in self._stops if stop in self.ids.added}
 
     # -- how the pieces are cut -----------------------------------------------------------------------------------
 
@@ -294,9 +310,9 @@ class ChatRenderer:
 
     def _encode_answer(self, text: str, lead: int = 0) -> list[int]:
         """Encode what an assistant says. Tokens of the frame that it spells out stay letters; tools' and thoughts' are tokens."""
-        if self.ids.special is None or self._channels:
-            return self.ids.encode(text)
-        frame = [match for match in self.ids.special.finditer(text, lead) if match[0] in self._frame]
+        matches = list(self.ids.special_tokens(text, lead))
+        tokens = self.frame_tokens() if matches else set[str]()
+        frame = [match for match in matches if match[0] in tokens]
         if not frame:
             return self.ids.encode(text)
         ids: list[int] = []

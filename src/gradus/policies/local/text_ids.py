@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,14 +24,18 @@ class TextIds:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self.frame: frozenset[str] = (
+            frozenset()
+        )  # tokens around messages: letters in content, also if not declared special
         self.special = _special_pattern(tokenizer)
+        self.added = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items()}
         self.encode: Callable[[str], list[int]] = _encoder(tokenizer)
         if self.special is not None and splits_words(tokenizer):
             self.encode = _by_words(self.encode, self.special)
 
     def letters(self, text: str) -> list[int]:
         """Ids where special tokens that the text spells out are ordinary letters."""
-        core = _letters_core(self._tokenizer)
+        core = _letters_core(self._tokenizer, self.frame)
         if core is None:
             return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return core.encode(text, add_special_tokens=False).ids
@@ -42,7 +46,7 @@ class TextIds:
 
     def mark(self, text: str, only: Collection[str] | None = None) -> str:
         """The text with marks around special tokens that it spells out, or around those of ``only`` that are in it."""
-        text = _PRIVATE.sub("", text)
+        text = self.plain(text)
         if self.special is None:
             return text
         marked = f"{_OPEN}{{}}{_CLOSE}"
@@ -52,9 +56,34 @@ class TextIds:
 
     def mark_all(self, text: str) -> str:
         """The text with marks around the whole of it, but for white space at its ends, which a template may strip."""
-        said = _PRIVATE.sub("", text)
+        said = self.plain(text)
         inside = said.strip()
         return said.replace(inside, f"{_OPEN}{inside}{_CLOSE}", 1) if inside else said
+
+    def cut(self, text: str, token: str) -> tuple[str, str]:
+        """What stands before and behind the first ``token`` that is not marked as content; everything and nothing if there is none."""
+        for match in re.finditer(f"{_OPEN}.*?{_CLOSE}|{re.escape(token)}", text, re.DOTALL):
+            if match[0] == token:
+                return text[: match.start()], text[match.end() :]
+        return text, ""
+
+    def decode(self, ids: Sequence[int], *, apart: bool = False) -> str:
+        """The text of ids, special tokens included; with ``apart`` special tokens that letters spell out are broken by a private
+        character, which :meth:`plain` takes out again."""
+        if not apart or self.special is None:
+            return self._decode(list(ids))
+        parts: list[str] = []
+        for added, part in groupby(ids, self.added.__contains__):
+            text = self._decode(list(part))
+            parts.append(text if added else self.special.sub(lambda each: f"{each[0][0]}{_OPEN}{each[0][1:]}", text))
+        return "".join(parts)
+
+    def plain(self, text: str) -> str:
+        """The text without private characters."""
+        return _PRIVATE.sub("", text)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of a text in which content was marked: what is marked is letters, every other special token is itself."""
@@ -67,26 +96,34 @@ class TextIds:
         return ids + (self.encode(text[start:]) if start < len(text) else [])
 
 
-_LETTERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_LETTERS: WeakKeyDictionary[Any, dict[frozenset[str], Any]] = WeakKeyDictionary()
 _COPYING = threading.Lock()
 
 
-def _letters_core(tokenizer: Any) -> Any:
-    """A copy of a fast tokenizer's core that splits special tokens; None for a slow tokenizer.
+def _letters_core(tokenizer: Any, frame: frozenset[str]) -> Any:
+    """A copy of a fast tokenizer's core that splits special tokens and those of ``frame``; None for a slow tokenizer, which
+    splits all added tokens.
 
     The wrapper would switch the one core that all threads encode with, while they encode.
     """
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None:
         return None
+    from tokenizers import AddedToken
+
     with _COPYING:
-        if tokenizer not in _LETTERS:
+        cores = _LETTERS.setdefault(tokenizer, {})
+        if frame not in cores:
             letters = copy.deepcopy(core)
             letters.no_truncation()
             letters.no_padding()
+            added = {str(token) for token in tokenizer.added_tokens_decoder.values()}
+            letters.add_special_tokens(
+                [AddedToken(token, special=True, normalized=False) for token in sorted(frame & added)]
+            )
             letters.encode_special_tokens = True
-            _LETTERS[tokenizer] = letters
-        return _LETTERS[tokenizer]
+            cores[frame] = letters
+        return cores[frame]
 
 
 def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 _OPEN = re.compile(r"<(think|thinking|thought|reasoning)>\s*$")
+_SPOKEN = re.compile(r"</?(think|thinking|thought|reasoning|tools?|tool_call|tool_response)>")
 _THOUGHT = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
+_CUT = re.compile(r"\s*<think>\n?(?!.*</think>)", re.DOTALL)
 _CHANNEL = re.compile(
     r"(?: ?to=[\w.-]+ ?)?<\|channel\|>(\w+)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|channel\|>|\Z)",
     re.DOTALL,
@@ -24,6 +26,11 @@ def open_thought(prompt: str) -> str:
     """
     match = _OPEN.search(prompt)
     return match[0] if match else ""
+
+
+def is_spoken(token: str) -> bool:
+    """Whether a token is a tag that belongs to what is said, though some templates write it around messages as well."""
+    return _SPOKEN.fullmatch(token) is not None
 
 
 def close_thought(opened: str, text: str) -> str:
@@ -43,8 +50,10 @@ def close_thought(opened: str, text: str) -> str:
 
 def channels_from_text(text: str, final: str, between: str) -> str:
     """An answer with a ``<think>`` block in gpt-oss's channels. ``final`` opens the channel of answers; ``between`` ends a message
-    and begins the assistant's next one."""
+    and begins the assistant's next one. A thought without an end is all that was said."""
     match = _THOUGHT.match(text)
+    if match is None and (cut := _CUT.match(text)):
+        return f"<|channel|>analysis<|message|>{text[cut.end() :]}"
     if match is None:
         return final + text
     return f"<|channel|>analysis<|message|>{match[1]}{between}{final}{text[match.end() :]}"

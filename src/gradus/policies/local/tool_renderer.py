@@ -51,6 +51,7 @@ class ToolRenderer:
         if plain or not tools:
             return
         self.form, self._stop_text = self._probe()
+        self._frame |= {self._stop_text}
         self._call_stop = chat.ids.encode(self._stop_text)[0]
         chat.add_stop(self._call_stop)
         self.several = self._takes_several()
@@ -98,9 +99,8 @@ class ToolRenderer:
     def encode_answer(self, text: str, ids: Sequence[str] = ()) -> tuple[int, ...]:
         """Ids of an answer as the template writes it, stop token included. Calls in ``text`` may have any known form; ``ids`` are
         what their results will refer to."""
-        message = read_message(text, self.form if self.form != "template" else None, self.tools)
-        message = message if message.calls else read_message(text, None, self.tools)
-        if not message.calls or any(call.fault == "malformed" for call in message.calls):
+        message = self._taught(text)
+        if not _well_formed(message):
             return self.chat.encode_answer(text)
         if self.plain:
             kept = read_message(text, "json").calls == message.calls
@@ -112,6 +112,16 @@ class ToolRenderer:
             *self.chat.ids.encode_marked(close_thought(self.chat.opened, answer) if self.chat.opened else answer),
             self._call_stop,
         )
+
+    def _taught(self, text: str) -> Message:
+        """A text that may have its calls in any form. Lines of JSON may spell out the marks of another form."""
+        message = read_message(text, self.form if self.form != "template" else None, self.tools)
+        message = message if message.calls else read_message(text, None, self.tools)
+        if any(call.fault == "malformed" for call in message.calls):
+            lines = read_message(text, "json")
+            if _well_formed(lines) and not read_message(lines.content).calls:
+                return lines
+        return message
 
     # -- how the pieces are cut -----------------------------------------------------------------------------------
 
@@ -151,8 +161,7 @@ class ToolRenderer:
         """What the template writes for an answer with calls, and behind the token that ends it."""
         results = [Message(role="tool", content=_RESULT, call_id=call.id, name=call.name) for call in message.calls]
         whole = self._render([Message(role="user", content=_USER), message, *results])
-        answer, _, rest = whole[len(self._start) :].partition(self._stop_text)
-        return answer, rest
+        return self.chat.ids.cut(whole[len(self._start) :], self._stop_text)
 
     def _following(self, messages: Sequence[Message]) -> tuple[str, str]:
         """The text behind an answer's stop token, and that token's."""
@@ -161,7 +170,7 @@ class ToolRenderer:
         whole = self._render([Message(role="user", content=_USER), said, *messages])
         stop = self._stop_text if calls else self.chat.stop_text
         behind = whole[len(self._start) :].partition(_ANSWER)[2] if not calls else whole[len(self._start) :]
-        return behind.partition(stop)[2], stop
+        return self.chat.ids.cut(behind, stop)[1], stop
 
     def _probe(self) -> tuple[str, str]:
         """The form in which the template writes a call, and the text of the token that ends it."""
@@ -187,6 +196,7 @@ class ToolRenderer:
                 else "rewrites the prompt behind a call"
             )
             raise ConfigError(f"the chat template {why}; {_WAY_OUT}")
+        self.chat.add_frame(whole[len(prompt) :])
         return self._form(whole[len(prompt) :].partition(_RESULT)[0], prompt)
 
     def _form(self, rest: str, prompt: str) -> tuple[str, str]:
@@ -258,6 +268,11 @@ def tool_listing(tools: Sequence[Mapping[str, Any]]) -> str:
 
 def _messages(observation: str | Sequence[Message]) -> Sequence[Message]:
     return (Message(role="user", content=observation),) if isinstance(observation, str) else observation
+
+
+def _well_formed(message: Message) -> bool:
+    """Whether there are calls, and all of them can be read."""
+    return bool(message.calls) and all(call.fault != "malformed" for call in message.calls)
 
 
 def _joined(messages: Sequence[Message]) -> str:
