@@ -49,6 +49,11 @@ def test_a_stage_goes_on_with_other_resources(tmp_path: Path) -> None:
     assert state.done("sft", {"sft": {"lr": 0.1, "token_budget": 900}})
     with pytest.raises(ConfigError, match=r"sft\.lr was 0\.1, is now 0\.2"):
         state.done("sft", {"sft": {"lr": 0.2, "token_budget": 900}})
+    with state.doing("grpo", {"sft": {"batch_size": 8}, "grpo": {"batch_size": 8}}):
+        (tmp_path / "grpo").mkdir()
+    assert state.done("grpo", {"sft": {"batch_size": 8}, "grpo": {"batch_size": 4}})
+    with pytest.raises(ConfigError, match=r"sft\.batch_size was 8, is now 4"):  # of SFT it is the size of a step
+        state.done("grpo", {"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}})
 
 
 def test_changed_costs_are_named_and_written_anew(tmp_path: Path) -> None:

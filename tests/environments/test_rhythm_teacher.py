@@ -227,7 +227,7 @@ def test_a_neutral_person_is_recognized() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("bayes:nonsense", "reasoning"), ("constant:fly", "constant:ACTION"), ("two-cycle:sleep", "two-cycle:A,B")],
+    [("bayes:nonsense", "reasoning"), ("constant:fly", "constant:ACTION"), ("two-cycle:sleep", r"two-cycle:A\+B")],
 )
 def test_wrong_arguments_of_policies_are_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -171,6 +171,14 @@ def test_what_does_not_fit_is_an_error_with_both_lengths(loaded: LoadedModel, ta
         text_sequences(loaded, [replace(taught[0], stop=StopReason.FAILED)])
 
 
+def test_the_size_of_a_step_cannot_change_on_resume(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
+    """It decides which episodes a step holds; GRPO's batch_size, of the same name, is what a sampler computes at once."""
+    train_sft(lamps_model, taught, settings(max_steps=2), tmp_path, live=False)
+    with pytest.raises(ConfigError, match="batch_size was"):
+        train_sft(lamps_model, taught, settings(max_steps=2, batch_size=5), tmp_path, resume=True, live=False)
+    train_sft(lamps_model, taught, settings(max_steps=2, token_budget=99), tmp_path, resume=True, live=False)
+
+
 @pytest.mark.parametrize("after", [3, 8])
 def test_resume_is_bit_for_bit(lamps_model: Path, taught: list[Episode], tmp_path: Path, after: int) -> None:
     def press(record: Any) -> None:

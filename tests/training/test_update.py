@@ -114,6 +114,16 @@ def test_a_difference_in_any_minibatch_stops_the_step_before_a_weight_moves(
     assert all(map(torch.equal, before, loaded.model.parameters()))
 
 
+def test_the_norm_of_a_step_is_the_largest_of_its_updates(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spike in any but the last update was not seen by the rule about spikes."""
+    norms = iter([9.0, 1.0])
+    monkeypatch.setattr(update._Update, "run", lambda self, *_, **__: (self.begin(4096), (next(norms), 0.0))[1])
+    settings = config(minibatches=2)
+    credited = played(loaded, settings)
+    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, skip_above=5.0)
+    assert (result.grad_norm, result.skipped_updates) == (9.0, 1)
+
+
 @pytest.mark.parametrize("several", [{"minibatches": 2}, {"epochs": 2}])
 def test_with_a_correction_the_ratio_is_to_the_weights_before_the_step(
     loaded: LoadedModel, several: dict[str, int]

@@ -21,32 +21,31 @@ def hack_on_validation(history: History) -> Finding | None:
     Training steps meet other tasks each time, and how much tasks differ can hide for long what a pair of rollouts of the same
     task shows at once.
     """
-    now = history.last
-    first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
+    now, first, looks = _validations(history)
     up, down = (_moved(first, now, name) for name in ("rewards", "true_rewards"))
-    if first is now or up is None or down is None or up.t is None or down.t is None:
-        return None
-    if up.t < SURE or down.t > -SURE:
+    rise, fall = (None if moved is None else moved.deviations(looks) for moved in (up, down))
+    if first is now or up is None or down is None or rise is None or fall is None or min(rise, -fall) < SURE:
         return None
     evidence = (
         f"on the same {up.n} tasks ({now.get('decoding')}) the reward moved by {format_signed(up.mean)} since step {first.get('step')} "
         f"(t = {up.t:.1f}) and the true reward by {format_signed(down.mean)} (t = {down.t:.1f})"
     )
-    sure = up.t > VERY_SURE and down.t < -VERY_SURE
-    return Finding(severity="stop" if sure else "warn", evidence=evidence)
+    return Finding(severity="stop" if min(rise, -fall) > VERY_SURE else "warn", evidence=evidence)
 
 
 def worse_on_validation(history: History) -> Finding | None:
     """Task by task against the first validation the reward, or the true reward, has fallen beyond noise."""
-    now = history.last
-    first = next(each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME))
+    now, first, looks = _validations(history)
     if first is now:
         return None
     for name, word in (("rewards", "reward"), ("true_rewards", "true reward")):
         moved = _moved(first, now, name)
-        if moved is not None and moved.t is not None and moved.t > SURE:
+        sure = None if moved is None else moved.deviations(looks)
+        if moved is None or moved.mean is None or sure is None:
+            continue
+        if sure > SURE:
             return None  # the reward rose; if the true reward fell, that is a hack and told as one
-        if moved is not None and moved.mean is not None and moved.t is not None and moved.t < -SURE:
+        if sure < -SURE:
             evidence = (
                 f"on the same {moved.n} tasks ({now.get('decoding')}) the {word} fell by {format_number(-moved.mean)} "
                 f"since step {first.get('step')} (t = {moved.t:.1f})"
@@ -76,6 +75,13 @@ def overfitting(history: History) -> Finding | None:
         return None
     evidence = f"validation loss {format_number(losses[-1])} against {format_number(losses.min())} at its best, three times in a row"
     return Finding(severity="warn", evidence=evidence)
+
+
+def _validations(history: History) -> tuple[Mapping[str, Any], Mapping[str, Any], int]:
+    """The newest validation, the first one of its kind, and how often they have been compared with that one."""
+    now = history.last
+    alike = [each for each in history.records if all(each.get(key) == now.get(key) for key in _SAME)]
+    return now, alike[0], max(1, len(alike) - 1)
 
 
 def _moved(first: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Paired | None:

@@ -15,7 +15,8 @@ from gradus.core.checksums import digest
 from gradus.core.documents import Stages, read_document
 from gradus.core.files import write_json
 from gradus.core.stage_files import changed_files, remove_stages, stage_files
-from gradus.training.trainer_config import RESOURCES
+from gradus.training.config import GrpoConfig
+from gradus.training.sft_config import SftConfig
 
 # What a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
@@ -36,6 +37,10 @@ CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
     "sft-greedy": ("sft", True),
     "grpo": ("grpo", False),
     "grpo-greedy": ("grpo", True),
+}
+
+_RESOURCES = {
+    f"{name}.{key}" for name, config in (("sft", SftConfig), ("grpo", GrpoConfig)) for key in config.resources
 }
 
 
@@ -81,7 +86,7 @@ class RunState:
         grading: Mapping[str, Any] | None = None,
     ) -> bool:
         """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off. What it
-        may use (:data:`~gradus.training.trainer_config.RESOURCES`) may be other.
+        may use (``resources`` of SFT's and GRPO's settings) may be other.
 
         ``sources``: what it is made from besides -> a digest. What was not stored, as by an earlier version, is no change.
         ``grading``: what rewards the stage alone, nothing else of it; if that changed, it goes on from the files that are there.
@@ -92,7 +97,7 @@ class RunState:
         changed = [
             difference
             for difference in _differences(entry["settings"], json.loads(json.dumps(settings)))
-            if difference[0].rpartition(".")[2] not in RESOURCES
+            if difference[0] not in _RESOURCES
         ]
         before: Mapping[str, str] = entry.get("sources", {})
         other = [name for name, value in (sources or {}).items() if before.get(name, value) != value]

@@ -8,7 +8,7 @@ from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradus.core import Episode, Grader, Policy
+from gradus.core import Episode, Grader, Policy, StopReason
 from gradus.stats import format_money, format_number
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ class Tally:
         """Add episodes; returns how many there are now."""
         for episode in episodes:
             self.episodes += 1
-            self.failed += episode.failure is not None
-            if episode.failure is not None and self.reason is None:
+            failed = episode.stop is StopReason.FAILED  # what a limit cut is graded, and learned from
+            self.failed += failed
+            if failed and episode.failure is not None and self.reason is None:
                 self.reason = episode.failure.message
             if episode.reward is not None and episode.reward.value is not None:
                 self.rewards.append(episode.reward.value)

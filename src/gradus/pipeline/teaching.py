@@ -222,7 +222,7 @@ def _kept(
         )
     if stored.note != note:
         raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
-    kept = {episode.group: episode for episode in stored.episodes if episode.failure is None}
+    kept = {episode.group: episode for episode in stored.episodes if episode.stop is not StopReason.FAILED}
     if changed := _changed(spec, kept, reserved):
         go_around(
             f"{len(changed)} of {len(kept)} episodes in {path} answer tasks that have changed (rows were edited, or others are held out)",

@@ -21,6 +21,8 @@ from gradus.stats.clusters import Labels, cluster_index, standard_error
 from gradus.stats.distributions import normal_quantile, student_cdf, student_quantile
 from gradus.stats.intervals import wilson
 
+_LEAST_P = 1e-15  # below it 1 - p is 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
@@ -55,7 +57,17 @@ class Paired:
             return None
         if self.error and not self.exact:
             return self.mean / self.error
-        return float(np.copysign(normal_quantile(1 - self.p / 2), self.mean)) if self.p < 1 else 0.0
+        return self.deviations()
+
+    def deviations(self, looks: int = 1) -> float | None:
+        """The normal quantile with the same p, signed: what t says, but alike for few pairs and for many.
+
+        ``looks``: how many such comparisons were made. Each may be the lucky one, so p is multiplied with their number (Bonferroni).
+        """
+        if self.mean is None or self.p is None:
+            return None
+        chance = max(self.p, _LEAST_P) * looks
+        return float(np.copysign(normal_quantile(1 - chance / 2), self.mean)) if chance < 1 else 0.0
 
     @property
     def sd(self) -> float | None:

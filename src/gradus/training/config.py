@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,13 @@ class GrpoConfig(TrainerConfig):
 
     A step rolls out ``groups`` tasks with ``group_size`` members each and takes ``epochs`` x ``minibatches`` optimizer updates.
     """
+
+    resources: ClassVar[frozenset[str]] = TrainerConfig.resources | {
+        "batch_size",
+        "kv_cache_tokens",
+        "max_logp_diff",
+        "sampler_url",
+    }
 
     lr: float = Field(default=3e-4, gt=0, description="Peak learning rate.")
     max_steps: int = Field(default=100, ge=1, description="Steps of the whole run.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -65,24 +65,15 @@ class LoraConfig(BaseModel):
     )
 
 
-RESOURCES = frozenset(
-    [
-        "token_budget",
-        "gradient_checkpointing",
-        "out_of_memory",
-        "threads",
-        "batch_size",
-        "kv_cache_tokens",
-        "keep_checkpoints",
-        "max_logp_diff",
-        "sampler_url",
-    ]
-)
-"""Settings of what a run may use. They change results by rounding at most, so a run may go on with others."""
-
-
 class TrainerConfig(OptimizerConfig):
-    """Settings that SFT and GRPO share."""
+    """Settings that SFT and GRPO share.
+
+    ``resources``: names of those that say what a run may use. They change results by rounding at most, so a run may go on with others.
+    """
+
+    resources: ClassVar[frozenset[str]] = frozenset(
+        ["token_budget", "gradient_checkpointing", "out_of_memory", "threads", "keep_checkpoints"]
+    )
 
     seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
     token_budget: int = Field(

@@ -179,9 +179,11 @@ def _heuristic_and_random(argument: str | None) -> Policy:
 
 
 def _two_cycle(argument: str | None) -> Policy:
-    pair = (argument or "sleep,deep_work").split(",")
+    pair = (
+        (argument or "sleep+deep_work").replace(",", "+").split("+")
+    )  # a command line splits names of policies at commas
     if len(pair) != 2 or any(action not in ACTIONS for action in pair):
-        raise ConfigError(f"two-cycle:A,B needs two of {', '.join(ACTIONS)}, got {argument!r}")
+        raise ConfigError(f"two-cycle:A+B needs two of {', '.join(ACTIONS)}, got {argument!r}")
     name = f"two-cycle:{argument}" if argument else "two-cycle"
     return reflex_policy(name, lambda data, start: pair[data["step"] % 2])
 

@@ -40,7 +40,7 @@ from gradus.training.engine.update_figures import UpdateSums, part_of_mean, pass
 class UpdateResult:
     """Figures of all updates on one batch of episodes; those of the losses are means over the tokens of the last pass.
 
-    ``logp_diff``: sampler against trainer before the first update; None if nothing was trained.
+    ``logp_diff``: sampler against trainer before the first update; None if nothing was trained. ``grad_norm``: the largest of the updates.
     ``passes``: microbatches of all passes, for reckoning the arithmetic.
     """
 
@@ -95,8 +95,9 @@ def policy_update(
             old.measure([difference for part in parts for difference in part.score_old()])
         last = parts
         for part in parts:
-            norm, seconds = part.run(optimizer, lr, skip_above, first=old.measured is None)
-            skipped += skip_above is not None and norm > skip_above
+            own, seconds = part.run(optimizer, lr, skip_above, first=old.measured is None)
+            norm = max(own, norm or 0.0)
+            skipped += skip_above is not None and own > skip_above
             stepping += seconds
             updates.append(part)
     return UpdateResult(

@@ -18,7 +18,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_json_lines, write_text
 from gradus.core.locks import FolderLock
 from gradus.core.metrics import whole_records
-from gradus.training.trainer_config import RESOURCES
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -67,7 +66,7 @@ class RunFolder:
         ``context`` are further settings that must not change (the model, the environment, the grader). ``resolved``: every
         value and where it came from, for ``resolved.json``. Raises ConfigError if
         the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it. Settings of what the run may
-        use (:data:`~gradus.training.trainer_config.RESOURCES`) may differ; they are stored anew.
+        use (``resources`` of the config's class) may differ; they are stored anew.
         """
         if not self.writing:
             return
@@ -82,7 +81,7 @@ class RunFolder:
             before = _settings(stored)
             if before.get("model") != now.get("model"):
                 before = {**before, **_placed({"model": before.get("model")}, self.path)}
-            others = _compare(before, now, self.path)
+            others = _compare(before, now, self.path, free=getattr(config, "resources", frozenset()))
             if not others:
                 return
             print(f"{self.path} goes on with {others}", file=sys.stderr)
@@ -173,12 +172,12 @@ def _settings(path: Path) -> Mapping[str, Any]:
     return value
 
 
-def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> str:
-    """What the run may use that is now other than it was, in words. Raises ConfigError if anything else is."""
+def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path, *, free: Collection[str]) -> str:
+    """Which settings are other than they were, in words. Raises ConfigError if one is that is not ``free`` to change."""
     others: list[str] = []
     for key in sorted({*stored, *now}):
         before, after = json.dumps(stored.get(key)), json.dumps(now.get(key))
-        if before != after and key not in RESOURCES:
+        if before != after and key not in free:
             raise ConfigError(
                 f"cannot resume {path}: {key} was {before} and is now {after}; set it back, or begin a new run in another folder"
             )
