@@ -7,6 +7,7 @@ fit (Mamba, hybrids) answers one request after another, by transformers' ``gener
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -229,6 +230,9 @@ class ContinuousBatch:
     def _say(self, row: Generation, token: int, logprob: float, logprobs: Tensor) -> bool:
         """Tell the asker of one token; true if it was the last."""
         row.ids.append(token)
+        if not math.isfinite(logprob):
+            row.tell(PolicyError("the model's logits are not finite, so nothing can be drawn; serve other weights"))
+            return True
         stopped, full = (
             token in self.loaded.renderer.stop_ids or token in row.stops,
             len(row.ids) >= row.sampling.max_new_tokens,
