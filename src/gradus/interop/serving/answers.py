@@ -6,11 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from gradus.core import Message, child_seed
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import RequestBody
+from gradus.interop.serving.token_texts import added_texts, token_bytes
+from gradus.policies.local.renderers import ChatRenderer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,7 @@ class Reply:
     generation: Generation
     arrived: asyncio.Queue[Sampled | Exception]
     tokenizer: Any
+    renderer: ChatRenderer | None = None  # whose form the text of a chat has; without one it is what the tokens spell
     stops: Sequence[str] = ()
     read: Callable[[str], Message] | None = None  # reads calls of tools, if there are any
     tokens: list[Sampled] = field(default_factory=list)
@@ -47,7 +51,7 @@ class Reply:
             done = self._stable(token)
             if done is None:
                 continue
-            piece, self.text = done[len(self.text) :], done
+            piece, self.text = text_behind(self.text, done), done
             if piece or self.finish_reason is not None:
                 yield Piece(text=piece, tokens=pending, finish=self.finish_reason)
                 pending = []
@@ -61,8 +65,9 @@ class Reply:
         """The text that can no longer change, None if it has not grown; sets ``finish_reason`` at the end."""
         stopped = last.finish == "stop"
         ids = [token.id for token in (self.tokens[:-1] if stopped else self.tokens)]
-        whole = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        places = [place for stop in self.stops if (place := whole.find(stop)) >= 0]
+        whole = self._decode(ids, last.finish is not None)
+        begin = len(self.renderer.opened) if self.renderer else 0  # what the prompt says does not stop the answer
+        places = [place for stop in self.stops if (place := whole.find(stop, begin)) >= 0]
         if places:
             self.finish_reason = "stop"
             self.generation.cancelled = True
@@ -72,14 +77,30 @@ class Reply:
             return whole
         if whole.endswith("\ufffd"):
             return None
-        kept = max((_overlap(whole, stop) for stop in self.stops), default=0)
+        kept = max((_overlap(whole[begin:], stop) for stop in self.stops), default=0)
         stable = whole[: len(whole) - kept]
         return stable if len(stable) > len(self.text) else None
+
+    def _decode(self, ids: Sequence[int], ended: bool) -> str:
+        if self.renderer is not None:
+            return self.renderer.decode(ids) if ended else self.renderer.decode_settled(ids)
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def added_texts(self, newest: Sequence[Sampled]) -> list[str]:
+        """What each of the newest tokens adds to the text."""
+        before = len(self.tokens) - len(newest)
+        return added_texts(self.tokenizer, self.token_ids, before)
 
     @property
     def token_ids(self) -> list[int]:
         """All sampled ids, the stop token included."""
         return [token.id for token in self.tokens]
+
+
+def text_behind(told: str, text: str) -> str:
+    """What of ``text`` has not been told. A model that goes on thinking behind its answer may change what was told before."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(told, text, strict=False)))
+    return text[same:]
 
 
 def _overlap(text: str, stop: str) -> int:
@@ -102,7 +123,8 @@ def chat_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
 
 
 def _said(reply: Reply) -> tuple[dict[str, Any], str | None]:
-    """The content and the calls of a reply, and why it ended. Calls that cannot be read are content."""
+    """The content and the calls of a reply, and why it ended: ``length`` also if there are calls before the cut. Calls that
+    cannot be read are content."""
     message = reply.read(reply.text) if reply.read else None
     if message is None or not message.calls or any(call.fault for call in message.calls):
         return {"content": reply.text}, reply.finish_reason
@@ -115,7 +137,10 @@ def _said(reply: Reply) -> tuple[dict[str, Any], str | None]:
         }
         for place, call in enumerate(message.calls)
     ]
-    return {"content": message.content or None, "tool_calls": calls}, "tool_calls"
+    return {
+        "content": message.content or None,
+        "tool_calls": calls,
+    }, "length" if reply.finish_reason == "length" else "tool_calls"
 
 
 def completion_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
@@ -169,16 +194,16 @@ def _chat_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) 
     if asked.top_logprobs_wanted is None:
         return None
 
-    def entry(token: int, logprob: float) -> dict[str, Any]:
+    def entry(token: int, logprob: float, spelled: bytes) -> dict[str, Any]:
         text = _spelled(asked, reply, token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(spelled)}
 
-    return {
-        "content": [
-            {**entry(token.id, token.logprob), "top_logprobs": [entry(*pair) for pair in token.top]} for token in tokens
-        ],
-        "refusal": None,
-    }
+    content: list[dict[str, Any]] = []
+    for token, added in zip(tokens, reply.added_texts(tokens), strict=True):
+        top = [entry(other, value, token_bytes(reply.tokenizer, other)) for other, value in token.top]
+        chosen = entry(token.id, token.logprob, token_bytes(reply.tokenizer, token.id, added))
+        content.append({**chosen, "top_logprobs": top})
+    return {"content": content, "refusal": None}
 
 
 def _completion_logprobs(
@@ -188,7 +213,8 @@ def _completion_logprobs(
     if asked.top_logprobs_wanted is None:
         return None
     texts = [_spelled(asked, reply, token.id) for token in tokens]
-    offsets = [start + sum(map(len, texts[:place])) for place in range(len(texts))]
+    added = reply.added_texts(tokens)
+    offsets = [start + sum(map(len, added[:place])) for place in range(len(added))]
     top = [{_spelled(asked, reply, other): max(value, -9999.0) for other, value in token.top} for token in tokens]
     return {
         "tokens": texts,

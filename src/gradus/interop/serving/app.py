@@ -236,6 +236,7 @@ class _Server:
             generation=generation,
             arrived=arrived,
             tokenizer=self.loaded.tokenizer,
+            renderer=self.loaded.renderer if isinstance(asked, ChatRequest) else None,
             stops=asked.stops,
             read=renderer_of(self.loaded, tools).read if tools else None,
         )

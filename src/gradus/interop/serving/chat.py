@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradus.core import child_seed
-from gradus.interop.serving.conversation import conversation_ids, renderer_of
+from gradus.interop.serving.answers import text_behind
+from gradus.interop.serving.conversation import conversation_ids, following_ids, renderer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
@@ -30,6 +31,7 @@ def chat_loop(
     """
     opening: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     messages = list(opening)
+    read: list[int] = []  # ids of the conversation so far, its answers as they were sampled
     batch = ContinuousBatch(loaded, rows=1)
     batch.start()
     try:
@@ -40,16 +42,16 @@ def chat_loop(
                 if (said := ask()) is None:
                     return messages
                 if said.strip() == "/new":
-                    messages = list(opening)
+                    messages, read = list(opening), []
                     continue
                 messages.append({"role": "user", "content": said})
             answering = False
-            answer = ""
-            for piece in _answer(batch, messages, sampling or free_sampling(loaded.settings), child_seed(seed, turn)):
-                show(piece)
-                answer += piece
+            tools = loaded.settings.tools
+            read += following_ids(loaded, messages, tools) if read else conversation_ids(loaded, messages, tools)
+            answer = _answer(batch, read, sampling or free_sampling(loaded.settings), child_seed(seed, turn), show)
             show("\n")
-            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "assistant", "content": loaded.renderer.decode(answer)})
+            read += answer if answer[-1] in loaded.renderer.stop_ids else [*answer, loaded.renderer.stop_id]
             turn += 1
             if calls := _calls(loaded, messages):
                 for call in calls:
@@ -81,24 +83,24 @@ def _calls(loaded: LoadedModel, messages: list[dict[str, Any]]) -> list[dict[str
 
 
 def _answer(
-    batch: ContinuousBatch, messages: list[dict[str, Any]], sampling: SamplingConfig, seed: int
-) -> Iterator[str]:
-    prompt = conversation_ids(batch.loaded, messages, batch.loaded.settings.tools)
+    batch: ContinuousBatch, prompt: Sequence[int], sampling: SamplingConfig, seed: int, show: Callable[[str], None]
+) -> list[int]:
+    """The sampled ids of an answer; ``show`` gets its text in pieces."""
+    renderer = batch.loaded.renderer
     budget = batch.room(prompt, None, sampling.max_new_tokens)
     arrived: queue.SimpleQueue[Sampled | Exception] = queue.SimpleQueue()
     settings = sampling.model_copy(update={"max_new_tokens": budget})
-    batch.submit(Generation(prompt=prompt, sampling=settings, seed=seed, tell=arrived.put))
+    batch.submit(Generation(prompt=list(prompt), sampling=settings, seed=seed, tell=arrived.put))
     ids: list[int] = []
     shown = ""
     while True:
         token = arrived.get()
         if isinstance(token, Exception):
             raise token
-        if token.finish != "stop":
-            ids.append(token.id)
-        text = batch.loaded.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        if token.finish is not None or not text.endswith("\ufffd"):
-            yield text[len(shown) :]
+        ids.append(token.id)
+        text = renderer.decode_settled(ids) if token.finish is None else renderer.decode(ids)
+        if token.finish is not None or (len(text) > len(shown) and not text.endswith("\ufffd")):
+            show(text_behind(shown, text))
             shown = text
         if token.finish is not None:
-            return
+            return ids

@@ -12,6 +12,7 @@ from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.calls import write_calls
 from gradus.interop.serving.openai_schema import ApiError
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.tool_renderer import ToolRenderer
 
 
@@ -36,9 +37,29 @@ def conversation_ids(
     renderer = loaded.renderer
     ids = list(renderer.first(system, turns[0][1], cached=False))
     for (_, answer), (_, question) in zip(turns[1::2], turns[2::2], strict=True):
-        ids += renderer.ids.letters(answer)
-        ids += [renderer.stop_id, *renderer.following(question, cached=False)]
+        ids += [*_answered(renderer, answer), *renderer.following(question, cached=False)]
     return ids
+
+
+def following_ids(
+    loaded: LoadedModel, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+) -> list[int]:
+    """Ids between the stop token of the last answer in ``messages`` and where the model speaks again."""
+    answered = max(place for place, message in enumerate(messages) if message["role"] == "assistant") + 1
+    if not tools:
+        return list(loaded.renderer.following(_content(messages[answered]), cached=False))
+    names = _names(messages)
+    heard = [_message(message, names) for message in messages[answered:]]
+    return _heard(renderer_of(loaded, tools), "", heard, True)
+
+
+def _answered(renderer: ChatRenderer | ToolRenderer, text: str, calls: Sequence[ToolCall] = ()) -> tuple[int, ...]:
+    """Ids of an earlier answer, as training has them. A reply's text begins with what the model said in front of its answer."""
+    chat = renderer.chat if isinstance(renderer, ToolRenderer) else renderer
+    text = text.removeprefix(chat.lead)
+    if calls:
+        text = f"{text}\n{write_calls(calls)}".strip()
+    return renderer.encode_answer(text, [call.id for call in calls], cached=False)
 
 
 def renderer_of(loaded: LoadedModel, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
@@ -61,7 +82,7 @@ def _with_tools(
 ) -> list[int]:
     """A conversation in which tools may be called, put together from the pieces that a policy is trained on."""
     renderer = renderer_of(loaded, tools)
-    names = {str(call.get("id")): call["function"]["name"] for message in messages for call in _tool_calls(message)}
+    names = _names(messages)
     said = [_message(message, names) for message in messages]
     system = said.pop(0).content if said[0].role == "system" else loaded.settings.system_prompt
     if not said or said[-1].role == "assistant":
@@ -74,11 +95,7 @@ def _with_tools(
             continue
         ids += _heard(renderer, system, pending, bool(ids))
         pending = []
-        if message.calls:
-            text = f"{message.content}\n{write_calls(message.calls)}".strip()
-            ids += renderer.encode_answer(text, [call.id for call in message.calls])
-        else:
-            ids += [*loaded.renderer.ids.letters(message.content), loaded.renderer.stop_id]
+        ids += _answered(renderer, message.content, message.calls)
     return ids + _heard(renderer, system, pending, bool(ids))
 
 
@@ -97,6 +114,11 @@ def _tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ):
         raise ApiError("messages: tool_calls is a list of calls with a function that has a name", param="messages")
     return calls
+
+
+def _names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The names of the tools that were called, by the ids of calls."""
+    return {str(call.get("id")): call["function"]["name"] for message in messages for call in _tool_calls(message)}
 
 
 def _message(message: Mapping[str, Any], names: Mapping[str, str]) -> Message:

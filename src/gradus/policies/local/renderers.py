@@ -23,6 +23,7 @@ from gradus.policies.local.thinking import (
     close_thought,
     is_spoken,
     open_thought,
+    settled_from_channels,
     text_from_channels,
 )
 from gradus.policies.local.tool_renderer import ToolRenderer
@@ -110,7 +111,7 @@ class ChatRenderer:
         self._by_tools: dict[str, ToolRenderer] = {}
         self._first_cached: Callable[[str, str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._first)
         self._following_cached: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._following)
-        self._answer_cached: Callable[[str, int], list[int]] = lru_cache(maxsize=4096)(self._encode_answer)
+        self._answer_cached = lru_cache(maxsize=4096)(self._encode_answer)
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -143,26 +144,44 @@ class ChatRenderer:
 
     def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of any conversation that the template can render, up to where the model speaks."""
-        return self.ids.encode(self._render([dict(message) for message in messages]))
 
-    def encode_answer(self, text: str, ids: Sequence[str] = ()) -> tuple[int, ...]:
+        def content(message: Mapping[str, str]) -> str:
+            if message["role"] == "assistant":  # the template may cut its thoughts off
+                return self.ids.mark(message["content"], only=self.frame_tokens())
+            return self._as_content(message["content"])[0]
+
+        marked = [{**message, "content": content(message)} for message in messages]
+        return self.ids.encode_marked(self._render(marked))
+
+    def encode_answer(self, text: str, ids: Sequence[str] = (), *, cached: bool = True) -> tuple[int, ...]:
         """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as.
-        ``ids`` are those of its calls, of which there are none without tools."""
+        ``ids`` are those of its calls, of which there are none without tools. A server keeps none: ``cached`` false."""
         if self.opened:
             text = close_thought(self.opened, text)
         elif self._channels:
             marked = self.ids.mark(text, only=self.frame_tokens())
             return (*self.ids.encode_marked(channels_from_text(marked, self.lead, self._prompt_end)), self.stop_id)
-        return (*self._answer_cached(self.lead + text, len(self.lead)), self.stop_id)
+        encode = self._answer_cached if cached else self._encode_answer
+        return (*encode(self.lead + text, len(self.lead)), self.stop_id)
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
+        if self._channels:
+            return self.ids.plain(text_from_channels(self.ids.decode(self._spoken(action_ids), apart=True)))
+        return self.opened + self.ids.decode(self._spoken(action_ids))
+
+    def decode_settled(self, action_ids: Sequence[int]) -> str:
+        """The beginning of :meth:`decode` that stays as it is while further tokens are sampled; of text in a channel that is not
+        known yet nothing, and of the last character perhaps a half."""
+        if self._channels:
+            return self.ids.plain(settled_from_channels(self.ids.decode(self._spoken(action_ids), apart=True)))
+        return self.decode(action_ids)
+
+    def _spoken(self, action_ids: Sequence[int]) -> list[int]:
         ids = list(action_ids)
         while ids and ids[-1] in self._stops:
             ids.pop()
-        if self._channels:
-            return self.ids.plain(text_from_channels(self.ids.decode(ids, apart=True)))
-        return self.opened + self.ids.decode(ids)
+        return ids
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
         """The template's text of messages and tools, up to where the model speaks."""

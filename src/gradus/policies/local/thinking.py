@@ -74,6 +74,22 @@ def text_from_channels(text: str) -> str:
     return f"<think>{thoughts}{'' if cut else '</think>'}{said}" if thoughts else said
 
 
+def settled_from_channels(text: str) -> str:
+    """The beginning of what :func:`text_from_channels` gives that stays as it is while ``text`` grows.
+
+    >>> settled_from_channels("<|channel|>analysis<|message|>2 + 2<|end|><|start|>assistant<|channel|>fi")
+    '<think>2 + 2'
+    """
+    parts = list(_CHANNEL.finditer(text))
+    thoughts = [part for part in parts if part[1] == "analysis"]
+    if len(parts) == len(thoughts) + 1 and parts[-1][1] == "final":
+        return text_from_channels(text)
+    if len(thoughts) < len(parts):  # a call, or something behind the answer: further thoughts would go in front of it
+        return ""
+    said = "\n".join(part[3] for part in thoughts)
+    return f"<think>{said}" if said else ""
+
+
 def _said(part: re.Match[str]) -> str:
     """An answer, or a call of a tool with its frame, which names the tool."""
     return part[3] if part[1] == "final" else part[0]

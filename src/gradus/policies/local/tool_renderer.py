@@ -96,15 +96,16 @@ class ToolRenderer:
             calls = [replace(call, fault="malformed", error=error) for call in calls]
         return replace(message, calls=tuple(calls))
 
-    def encode_answer(self, text: str, ids: Sequence[str] = ()) -> tuple[int, ...]:
+    def encode_answer(self, text: str, ids: Sequence[str] = (), *, cached: bool = True) -> tuple[int, ...]:
         """Ids of an answer as the template writes it, stop token included. Calls in ``text`` may have any known form; ``ids`` are
         what their results will refer to."""
         message = self._taught(text)
         if not _well_formed(message):
-            return self.chat.encode_answer(text)
+            return self.chat.encode_answer(text, cached=cached)
         if self.plain:
             kept = read_message(text, "json").calls == message.calls
-            return self.chat.encode_answer(text if kept else f"{message.content}\n{write_calls(message.calls)}".strip())
+            text = text if kept else f"{message.content}\n{write_calls(message.calls)}".strip()
+            return self.chat.encode_answer(text, cached=cached)
         named = [*ids, *(f"call{place:05d}" for place in range(len(ids), len(message.calls)))]
         calls = tuple(replace(call, id=_nine(each)) for call, each in zip(message.calls, named, strict=False))
         answer, _ = self._answer(replace(message, calls=calls))
