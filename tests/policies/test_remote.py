@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def error(status: int, message: str, *, headers: dict[str, str] | None = None, c
     return JSONResponse(body, status_code=status, headers=headers)
 
 
+def calls_without_results(messages: list[dict[str, Any]]) -> list[str]:
+    """Ids of calls that no message of a tool answers at once, which OpenAI's servers refuse."""
+    lost: list[str] = []
+    for place, message in enumerate(messages):
+        behind = takewhile(lambda each: each["role"] == "tool", messages[place + 1 :])
+        answered = {each["tool_call_id"] for each in behind}
+        lost += [call["id"] for call in message.get("tool_calls", ()) if call["id"] not in answered]
+    return lost
+
+
 class Server:
     """Echoes the last user message, unless ``faults`` has something else for it."""
 
@@ -70,6 +81,8 @@ class Server:
             if isinstance(fault, float):
                 await asyncio.sleep(fault)
                 fault = None
+            if lost := calls_without_results(body["messages"]):
+                fault = error(400, f"The following tool_call_ids did not have response messages: {lost}")
             return fault if isinstance(fault, Response) else JSONResponse(completion(f"echo {text}"))
         finally:
             self.in_flight -= 1
@@ -489,6 +502,11 @@ def test_calls_of_tools_are_answers_and_their_results_go_back(server: Server) ->
     (episode,) = roll_out(spec, policy(), spec.tasks("main", 1)).episodes
     assert episode.turns[0].calls[0].fault == "malformed"
     assert not episode.turns[0].valid
+    assert episode.failure is None
+    spoken = server.bodies[-1]["messages"]
+    assert spoken[1] == {"role": "assistant", "content": 'open {"drawer": '}
+    assert spoken[1]["content"] == episode.turns[0].action
+    assert spoken[2]["content"].startswith("Error: the call is not JSON")
 
     text = 'wait\n{"name": "open", "arguments": {"drawer": 1}}'
     server.faults["what is in the till?"] = lambda _: JSONResponse(completion(text))

@@ -190,9 +190,8 @@ class RemoteSession:
         shown = request.observation.shown
         seen = (Message(role="user", content=shown),) if isinstance(shown, str) else shown
         results = [each.call_id for each in seen if each.role == "tool"]
-        calls: Any = messages[-1].get("tool_calls", ()) if messages else ()
-        for call, call_id in zip(calls, results, strict=False):
-            call["id"] = call_id  # the environment numbers calls that came without an id
+        if messages and messages[-1].get("tool_calls"):
+            messages[-1] = _answered(messages[-1], results)
         messages += map(_record, seen)
         return messages
 
@@ -222,6 +221,27 @@ class _LoopThread:
             self._loop.close()
 
 
+def _answered(said: Record, results: Sequence[str]) -> Record:
+    """An answer whose calls got these results, by id. Calls that got none were not carried out: they go back as text, for servers
+    refuse a call without a result."""
+    calls: list[Record] = said["tool_calls"]
+    if len(calls) == len(results):  # the environment numbers calls that came without an id
+        calls = [{**call, "id": call_id} for call, call_id in zip(calls, results, strict=True)]
+    kept = [call for call in calls if call["id"] in results]
+    lost = [_written(call)[0] for call in calls if call["id"] not in results]
+    text = "\n".join(filter(None, [said["content"], *lost])) if lost else said["content"]
+    return {**said, "content": text, "tool_calls": kept} if kept else {"role": said["role"], "content": text}
+
+
+def _written(call: Mapping[str, Any]) -> tuple[str, ToolCall]:
+    """A call as a line of text, and as what can be read of it."""
+    name, written = call["function"]["name"], call["function"]["arguments"]
+    line = f'{{"name": {json.dumps(name)}, "arguments": {written or "{}"}}}'
+    read = next(iter(read_message(line, "json").calls), None)
+    read = read or ToolCall(name="", fault="malformed", error=f"the call of {name} has no arguments in JSON")
+    return write_calls([read]) if read.fault is None else f"{name} {written}", read
+
+
 def _record(message: Message) -> Record:
     """A message as the protocol has it."""
     if message.role == "tool":
@@ -243,13 +263,7 @@ def _action(reply: Reply) -> Action:
     """What was said. Calls that came apart from the text stand behind it, in the plain form."""
     text, calls = reply.text, list[ToolCall]()
     for each in reply.calls:
-        name, written = each["function"]["name"], each["function"]["arguments"]
-        (call, *_) = (
-            *read_message(f'{{"name": {json.dumps(name)}, "arguments": {written or "{}"}}}', "json").calls,
-            None,
-        )
-        call = call or ToolCall(name="", fault="malformed", error=f"the call of {name} has no arguments in JSON")
-        line = write_calls([call]) if call.fault is None else f"{name} {written}"
+        line, call = _written(each)
         text = f"{text}\n{line}" if text else line
         calls.append(replace(call, id=each["id"], start=len(text) - len(line), end=len(text)))
     return Action(
