@@ -15,13 +15,14 @@ from peft import LoraConfig, get_peft_model
 from tiny_qwen2 import make_tiny_qwen2, random_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
+from gradus import api
 from gradus.core import ConfigError, StorageError
 from gradus.interop.push import plan_push
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.model_card import plain_prompt
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.local.settings import ModelSettings, write_settings
+from gradus.policies.local.settings import ModelSettings, read_settings, write_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
 
 # peft 0.21 reads an attribute that transformers 5.23 calls by another name
@@ -154,6 +155,35 @@ def test_the_generation_config_stops_and_draws_as_the_policy_did(base: Path, tmp
         True,
     )
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(base).chat_template
+
+
+def test_another_temperature_or_length_leaves_the_grammar(base: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(base, model)
+    write_settings(model, ModelSettings(sampling=SamplingConfig(max_new_tokens=12, grammar=True)))
+    api.export(model, tmp_path / "out", temperature=0.5)
+    api.export(model, tmp_path / "longer", max_new_tokens=20)
+    for name, temperature, length in (("out", 0.5, 12), ("longer", 1.0, 20)):
+        settings = read_settings(tmp_path / name)
+        assert settings is not None
+        assert settings.sampling == SamplingConfig(temperature=temperature, max_new_tokens=length, grammar=True)
+
+
+def test_a_template_that_asks_for_the_day_says_the_day_of_training(base: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(base, model)
+    template = (model / "chat_template.jinja").read_text()
+    day = "{%- if strftime_now is defined -%}{{ 'Today: ' + strftime_now('%d %b %Y') }}{%- endif -%}"
+    (model / "chat_template.jinja").write_text(day + template)
+    write_settings(model, ModelSettings(date="2025-03-04"))
+    loaded = load_model(model)
+    export_model(model, tmp_path / "out")
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    exported = AutoTokenizer.from_pretrained(tmp_path / "out")
+    asked = exported.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert "Today: 04 Mar 2025" in asked
+    assert asked == loaded.tokenizer.decode(loaded.renderer.first("s", "q"))
+    assert "strftime_now(" in loaded.tokenizer.chat_template, "nothing sticks to the tokenizer"
 
 
 def test_the_folder_that_is_worked_in_is_refused(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,12 +30,12 @@ def export(
     """
     from gradus.pipeline.policies import existing_model
     from gradus.policies.local.export import export_model
-    from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings
+    from gradus.policies.local.settings import ModelSettings, default_sampling, read_settings
 
     known_options(options, [*parameters(export), "merge", "dtype", "overwrite"], "api.export")
     checked_sampling({"temperature": temperature, "max_new_tokens": max_new_tokens})
     source = existing_model(path_text("run", run))
-    stored = free_sampling(read_settings(source) or ModelSettings())
+    stored = default_sampling(read_settings(source) or ModelSettings())
     changed = temperature is not None or max_new_tokens is not None
     sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens) if changed else None
     results = Path(run) / "results.json"

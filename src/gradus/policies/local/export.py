@@ -91,7 +91,7 @@ def export_model(
         asked=what_to_ask(loaded.renderer, settings.system_prompt),
         template_options=settings.template_options,
     )
-    _write(target, model, loaded.tokenizer, card, settings)
+    _write(target, model, loaded.renderer.dated_tokenizer(), card, settings)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
 
 

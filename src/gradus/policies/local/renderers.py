@@ -7,6 +7,7 @@ the template's own text when a renderer is built, and it is checked there that t
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -196,6 +197,15 @@ class ChatRenderer:
             chat_template=template,
             **{**self._options, **named},
         )
+
+    def dated_tokenizer(self) -> Any:
+        """The tokenizer with a chat template that says the renderer's day, for whoever renders without Gradus."""
+        dated, template = copy.deepcopy(self.tokenizer), self.tokenizer.chat_template
+        if isinstance(template, dict):
+            dated.chat_template = {name: _dated(each, self._day) for name, each in template.items()}
+        elif template is not None:
+            dated.chat_template = _dated(template, self._day)
+        return dated
 
     def add_stop(self, stop_id: int) -> None:
         """Let a further token end an answer: some templates end a call of a tool with one of its own."""

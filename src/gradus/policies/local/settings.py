@@ -44,9 +44,14 @@ class ModelSettings(BaseModel):
     date: str = Field(default="2026-01-01", pattern=r"^\d{4}-\d{2}-\d{2}$")
 
 
+def default_sampling(settings: ModelSettings) -> SamplingConfig:
+    """How a model was trained to answer."""
+    return settings.sampling or SamplingConfig(max_new_tokens=256)
+
+
 def free_sampling(settings: ModelSettings) -> SamplingConfig:
     """How a model answers outside its environment: as it was trained, without the environment's grammar."""
-    return (settings.sampling or SamplingConfig(max_new_tokens=256)).model_copy(update={"grammar": False})
+    return default_sampling(settings).model_copy(update={"grammar": False})
 
 
 def read_settings(folder: str | os.PathLike[str]) -> ModelSettings | None:
