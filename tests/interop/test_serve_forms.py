@@ -203,6 +203,9 @@ def test_a_tiny_temperature_is_greedy_and_logits_that_are_not_finite_are_an_erro
     with TestClient(make_app(loaded, name="t"), base_url="http://localhost") as client:
         replies = [client.post("/v1/chat/completions", json={**asked, "temperature": t}).json() for t in (0, 1e-40)]
         assert replies[0]["choices"][0]["token_ids"] == replies[1]["choices"][0]["token_ids"]
+        settings, said = SamplingConfig(max_new_tokens=6, temperature=1e-40), iter(["q", None])
+        messages = terminal.chat_loop(loaded, ask=lambda: next(said), show=lambda _: None, sampling=settings)
+        assert messages[-1]["content"] == replies[0]["choices"][0]["message"]["content"]
         with torch.no_grad():
             loaded.model.lm_head.weight.fill_(float("nan"))
         for stream in (False, True):

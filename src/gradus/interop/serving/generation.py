@@ -27,6 +27,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, draw, sampling_logprobs
 
 _FIRST_CAPACITY = 256  # positions a row in the cache, doubled when they are used up
+_SMALLEST_TEMPERATURE = 1e-5  # below it rows are greedy: logits that are divided by less may become infinite
 _PREFILL_TOKENS = 2048  # prompt tokens that are read between two tokens of the others
 
 
@@ -56,9 +57,12 @@ class Generation:
     cancelled: bool = False
     ids: list[int] = field(default_factory=list)
     length: int = 0  # tokens in the cache
+    drawn_by: SamplingConfig = field(init=False)  # rows that have the same are drawn together
     uniforms: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
+        greedy = self.sampling.temperature < _SMALLEST_TEMPERATURE
+        self.drawn_by = self.sampling.changed(max_new_tokens=1, temperature=0 if greedy else None)
         self.uniforms = np.random.default_rng(child_seed(self.seed, "generation"))
 
 
@@ -214,8 +218,7 @@ class ContinuousBatch:
         assert self._logits is not None
         by_settings: dict[SamplingConfig, list[int]] = {}
         for slot, row in enumerate(self._active):
-            key = row.sampling.model_copy(update={"max_new_tokens": 1})
-            by_settings.setdefault(key, []).append(slot)
+            by_settings.setdefault(row.drawn_by, []).append(slot)
         finished: list[int] = []
         for settings, slots in by_settings.items():
             logprobs = sampling_logprobs(self._logits[slots], settings)

@@ -47,7 +47,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-_SMALLEST_TEMPERATURE = 1e-5  # logits that are divided by less may become infinite
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
@@ -110,11 +109,11 @@ class RequestBody(BaseModel):
         """None: no log-probs; else how many alternatives besides the chosen token."""
 
     def sampling(self, default: SamplingConfig, budget: int) -> SamplingConfig:
-        """The settings of this request; what it does not name is the server's. Temperature 0, or next to it, is greedy."""
+        """The settings of this request; what it does not name is the server's. Temperature 0 is greedy."""
         temperature = (
             self.temperature if self.temperature is not None else (0.0 if default.greedy else default.temperature)
         )
-        if temperature < _SMALLEST_TEMPERATURE:
+        if temperature == 0:
             return SamplingConfig(max_new_tokens=budget, greedy=True)
         top_k = default.top_k if self.top_k is None else max(self.top_k, 0)
         top_p = default.top_p if self.top_p is None else self.top_p
