@@ -15,7 +15,16 @@ from pathlib import Path
 
 from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerLimit
-from gradus.rewards.numbers import CURRENCY, UNITS, NumberReading, plain_text, read_number, without_powers_of_units
+from gradus.rewards.names import is_named
+from gradus.rewards.numbers import (
+    CURRENCY,
+    UNITS,
+    NumberReading,
+    plain_text,
+    read_in_base,
+    read_number,
+    without_powers_of_units,
+)
 
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
@@ -29,6 +38,9 @@ _PROSE = re.compile(rf"(?<![\\a-z])(?!(?:{_FUNCTIONS})\b)[a-z]{{3,}}\b|\b[ap]\.?
 _OPERATED = re.compile(
     rf"\b[a-zA-Z]\b\s*[-+*^=]|[-+*^]\s*\b[a-zA-Z]\b|\b(?![{UNITS}])[a-zA-Z]\b\s*/|/\s*\b(?![{UNITS}])[a-zA-Z]\b"
 )
+# p - q; the letters of A-A are no variables, as they are the same.
+_LETTERS = re.compile(r"\s*-?\s*[a-z](?:\s*[-+]\s*[a-z])*\s*", re.IGNORECASE)
+_ZERO_AND_LETTER = re.compile(r"(?<![\w.,])0[a-zA-Z]")  # Math-Verify would multiply
 _NUMERAL = r"[-+]?\d+(?:\.\d+)?(?:/\d+)?%?"
 # One item of a row whose order counts: a number, letters with digits behind them (a square, a move, a formula), or a word.
 _ITEM = re.compile(rf"(?P<number>{_NUMERAL})|(?P<code>[A-Za-z]+\d\w*'?)|(?P<word>[A-Za-z]+'?)")
@@ -103,13 +115,17 @@ def same_answer(given: str, gold: str) -> bool:
     """
     if len(given) > 1000 + 4 * len(gold):
         return False  # no way to write an answer is that much longer
+    in_base = read_in_base(gold)
+    if in_base is not None and re.fullmatch(r"[\s$`]*[-+]?\w+[\s$`.]*", gold):
+        return read_in_base(given) == in_base  # the base was asked for: 31 is no answer to 0x1F
     expected = _read_gold(gold)
     if expected.value is not None:
         reading = read_number(given)
         return reading.value is not None and _equal_numbers(reading, expected)
-    written = _WRITTEN.fullmatch(plain_text(gold)) is not None
+    written = _WRITTEN.fullmatch(plain_text(gold)) is not None or is_named(plain_text(gold))
     prose = written or _PROSE.search(plain_text(gold)) is not None
-    if prose or not _MATHEMATICAL.search(gold):
+    letters = _is_sum_of_letters(gold)
+    if prose or not (letters or _MATHEMATICAL.search(gold)):
         if _words(given) == _words(gold) and _words(gold):
             return True
     elif plain_text(given).rstrip(" .") == plain_text(gold).rstrip(" ."):
@@ -117,11 +133,18 @@ def same_answer(given: str, gold: str) -> bool:
     if (items := _items(gold)) is not None:
         return _same_items(given, items)
     worked_out = r"[\\^_=+*/(){}\[\]]" if prose else r"[\\^_=+*/(){}\[\]!']|\d"
-    if written or not re.search(worked_out, gold):
+    if written or _ZERO_AND_LETTER.search(gold) or not (letters or re.search(worked_out, gold)):
         return False
     if _DENIED.search(given) and not _DENIED.search(gold):
         return False  # Math-Verify takes the expression out of any sentence
     return _same_names(given, gold) and _verify(given, gold)
+
+
+def _is_sum_of_letters(gold: str) -> bool:
+    """Whether ``gold`` is different letters with signs, as ``x - y`` or ``-x``: an expression, though it has no digit."""
+    text = plain_text(gold).strip(" $")
+    names = re.findall(r"[a-zA-Z]", text)
+    return _LETTERS.fullmatch(text) is not None and bool(re.search(r"[-+]", text)) and len(set(names)) == len(names)
 
 
 def _items(gold: str) -> list[str] | None:
@@ -157,8 +180,8 @@ def _read_gold(gold: str) -> NumberReading:
     text = re.sub(r"(?<=10)\s?\^\s?\{\s?(-?\s?\d{1,3})\s?\}", r"^\1", without_powers_of_units(plain_text(gold)))
     if re.search(r"[\[\](){}|\\<>∞]|\d\s*,\s+\d", text) or _OPERATED.search(text) or _WRITTEN.fullmatch(text):
         return NumberReading(problem="not a plain number")
-    if not re.fullmatch(rf"[^\w-]*-?\s?{CURRENCY}?[\d.].*", text, re.IGNORECASE):  # others are compared as sentences
-        return NumberReading(problem="not a plain number")
+    if is_named(text) or not re.fullmatch(rf"[^\w-]*-?\s?{CURRENCY}?[\d.].*", text, re.IGNORECASE):
+        return NumberReading(problem="not a plain number")  # compared as a sentence
     return read_number(text)
 
 
@@ -192,7 +215,10 @@ def _boxed(text: str) -> list[str]:
 
 def _words(text: str) -> str:
     """Words for comparison: case, articles, brackets and end punctuation do not matter."""
-    text = plain_text(text).casefold().strip(' .?,;:()[]"')
+    text = plain_text(text).casefold()
+    text = re.sub(r"(?<=\d)\s*([ap])\.?\s?m\b\.?", r" \1m", text)  # 5pm, 5 p.m.
+    text = re.sub(r"(?<=\d)\s*([abc])\.?\s?([dce])\b(?:\.?\s?(e)\b)?\.?", r" \1\2\3", text)  # 44 B.C.
+    text = text.strip(' .?,;:()[]"')
     if len(text) > 2:  # y' and n! are not y and n
         text = text.strip(" .!?,;:()[]\"'")
     return re.sub(r"^(the|an|a)\s+(?=\w{2})", "", text)

@@ -87,6 +87,8 @@ _NUMBER = re.compile(
         (?:\s?(?P<scale>(?i:dozen|hundred|thousand|million|billion|trillion)\b)|(?P<short>(?:\s?k|[KMB])\b))?""",
     re.VERBOSE,
 )
+# At most 64 digits: others are no answer, and long ones take time.
+_IN_BASE = re.compile(r"(?<![\w.,])0(?:x[0-9a-f]{1,64}|b[01]{1,64}|o[0-7]{1,64})(?!\w)", re.IGNORECASE)
 _CURRENCY_BEFORE = re.compile(r"(?:us\$|us|usd|eur|gbp|rs\.?|inr|cad|aud)$", re.IGNORECASE)
 
 
@@ -146,6 +148,17 @@ def read_number(text: str) -> NumberReading:
     if not re.search(r"\d", stated):
         return _read_words(stated)
     return _read_digits(_join_parts(stated))
+
+
+def read_in_base(text: str) -> tuple[str, Fraction] | None:
+    """The letter of the base (x, b or o) and the value, if ``text`` states one number written so: ``0x1F``; else None.
+
+    >>> read_in_base("it is 0x1F"), read_in_base("0x1F or 0x1E"), read_in_base("31")
+    (('x', Fraction(31, 1)), None, None)
+    """
+    bases = {literal[1].lower() for literal in _IN_BASE.findall(text)}
+    value = read_number(_IN_BASE.sub(lambda literal: str(int(literal[0], 0)), text)).value if len(bases) == 1 else None
+    return None if value is None else (bases.pop(), value)
 
 
 def without_powers_of_units(text: str) -> str:
