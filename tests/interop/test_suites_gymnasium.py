@@ -47,6 +47,24 @@ def test_silence_does_not_escape_what_steps_cost() -> None:
     assert not any(turn.valid for each in episodes for turn in each.turns)
 
 
+def test_every_state_of_the_taxi_has_a_text_of_its_own() -> None:
+    environment: Any = environments.load("gymnasium:Taxi-v4").make()
+    environment.reset(seed=0)
+    taxi = environment._env.unwrapped
+    texts = set()
+    for taxi.s in range(500):
+        texts.add(environment._text(taxi.s))
+    assert len(texts) == 500
+    assert any("<blue>R" in text for text in texts)
+    assert "blue: the passenger" in environment.system_prompt
+
+
+def test_a_drawing_of_one_color_has_stars() -> None:
+    environment = environments.load(LAKE).make()
+    assert environment.reset(seed=0).text.startswith("*S")
+    assert "color" not in environment.system_prompt
+
+
 def test_what_cannot_be_text_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected Discrete"):
         environments.load("gymnasium:Pendulum-v1")

@@ -20,6 +20,11 @@ from gradus.interop.suites.shown import as_text
 from gradus.policies.scripted import Script
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_ENDS = ("\x1b[0m", "\x1b[m")
+_NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+_MEANINGS = {  # where the environment's own description does not say it
+    "TaxiEnv": "yellow: the taxi, empty; green: the taxi with the passenger; blue: the passenger; magenta: the destination."
+}
 _NUMBERS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:\.\d+)*")  # a hyphen behind a letter or digit is no minus
 _TURNS = 100
 _RULES = 1200  # characters of an environment's own description
@@ -97,6 +102,7 @@ class GymnasiumText:
         self._steps = 0
         self._episode_id = ""
         self._over = True
+        self._colored = False
         self._rng = child_rng(0, "invalid action")
 
     @property
@@ -105,7 +111,17 @@ class GymnasiumText:
         rules = inspect.getdoc(type(self._env.unwrapped)) or ""
         section = re.search(r"## Action Space\n(.*?)(?=\n\s*## |\Z)", rules, re.DOTALL)
         text = section[1].strip()[:_RULES] if section else ""
-        return f"You act in {self._name}. Answer with the number of an action, 0 to {self.actions - 1}.\n{text}".strip()
+        asked = (
+            f"You act in {self._name}. Answer with the number of an action, 0 to {self.actions - 1}.\n{text}".strip()
+        )
+        return f"{asked}\n{self._legend()}".strip()
+
+    def _legend(self) -> str:
+        """What the colors of the last drawing are, if there are several."""
+        if not self._colored:
+            return ""
+        meanings = _MEANINGS.get(type(self._env.unwrapped).__name__, "")
+        return f"In the drawing the color of a character stands before it in angle brackets. {meanings}".strip()
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -151,10 +167,23 @@ class GymnasiumText:
 
     def _text(self, seen: Any) -> str:
         if self._env.render_mode == "ansi":
-            return _COLORS.sub(
-                lambda code: "*" if code[0] not in ("\x1b[0m", "\x1b[m") else "", str(self._env.render())
-            ).strip()
+            drawn = str(self._env.render())
+            self._colored = len({code for code in _COLORS.findall(drawn) if code not in _ENDS}) > 1
+            return _COLORS.sub(lambda code: self._mark(code[0]), drawn).strip()
         return as_text(seen)
+
+    def _mark(self, code: str) -> str:
+        """What stands for a color's code: its name, or a star where a drawing has one color."""
+        if code in _ENDS:
+            return ""
+        return f"<{_color(code)}>" if self._colored else "*"
+
+
+def _color(code: str) -> str:
+    """The name of a color's code (its letters or its background), or its numbers if they have no name."""
+    numbers = [int(number) for number in re.findall(r"\d+", code)]
+    named = [_NAMES[number % 10] for number in numbers if number // 10 in (3, 4, 9, 10) and number % 10 < len(_NAMES)]
+    return named[0] if len(named) == 1 else code[2:-1]
 
 
 def _number(answer: str) -> int | None:
