@@ -197,3 +197,9 @@ def test_a_model_runs_code_as_a_tool():
     flood = environment.step('{"name": "python", "arguments": {"code": "while True: print(1)"}}').text
     assert flood.endswith("[ended by the limit on output]")
     assert len(flood) < 5000
+
+
+def test_numbers_and_arrays_of_numpy_are_their_values(score):
+    code = "import numpy as np\ndef f(): return [np.int64(3), np.array([1.5, 2.0])]\ndef g(): return {1}"
+    tests = [{"call": "f()", "expected": [3, [1.5, 2.0]]}, {"call": "g()", "expected": [1]}]
+    assert score(fenced(code), tests).value == 0.5
