@@ -345,3 +345,26 @@ def test_the_command_line_keeps_a_memory(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in run("call", folder, calls, code=1).splitlines()]
     assert [line["code"] for line in lines] == ["ok", "unknown-id"]
     assert re.search(r"values\s+beliefs", run("banks"))
+
+
+@pytest.mark.parametrize("joint", ["_", ",", "__", ".", "/", "'", "—", "\u200b", "-"])
+def test_joined_words_are_counted_as_readers_read_them(joint: str) -> None:
+    text = "Toda lives in Lina and has three small dogs"
+    counted = count_words(joint.join(text.split()))
+    assert counted == 9 - (joint == "-")  # one hyphen is a word's own
+    with pytest.raises(RefusedCall, match="at most 48 words"):
+        Memory(NINE_BANKS).insert("values", joint.join(["ab"] * 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Ann's dog doesn't bark at O'Brien's", 6),
+        ("at 10:30 on 2024-01-05 he ran 3.5 km for 1,000 euros", 11),
+        ("a well-known author, J.K. Rowling", 5),
+        ("-- **bold** , `x` !", 5),
+        ("", 0),
+    ],
+)
+def test_ordinary_text_has_a_word_for_each_stretch(text: str, words: int) -> None:
+    assert count_words(text) == len(text.split()) == words

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus.environments.memory.text import count_words
 from gradus.environments.memory.worlds.files import file_source, with_facts
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
@@ -80,7 +79,7 @@ def _chunks(turns: list[tuple[str | None, str, str]]) -> tuple[list[Chunk], dict
     words, session = 0, ""
     for when, turn_id, text in turns:
         own = turn_id.partition(":")[0]
-        size = count_words(text)
+        size = len(text.split())
         if not chunks or own != session or words + size > CHUNK_WORDS:
             chunks.append([])
             dates.append(when)
