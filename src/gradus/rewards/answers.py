@@ -20,6 +20,7 @@ from gradus.rewards.numbers import (
     CURRENCY,
     UNITS,
     NumberReading,
+    is_number_word,
     plain_text,
     read_in_base,
     read_number,
@@ -46,6 +47,14 @@ _NUMERAL = r"[-+]?\d+(?:\.\d+)?(?:/\d+)?%?"
 _ITEM = re.compile(rf"(?P<number>{_NUMERAL})|(?P<code>[A-Za-z]+\d\w*'?)|(?P<word>[A-Za-z]+'?)")
 _CODE = re.compile(r"(?=\S*\d)[A-Z][A-Za-z0-9]+")  # one that Math-Verify would take for a product of variables
 _NAMES = re.compile(rf"(?:{_FUNCTIONS}|ln|pi|[ie])\Z", re.IGNORECASE)
+_CHOICE = re.compile(r"[\s($\[]*([A-Z])[\s)$.\]]*")
+_CHOSEN = re.compile(  # The answer is (A). / A. Paris
+    r"(?:(?i:(?:the\s+)?(?:correct\s+|right\s+|best\s+|final\s+)?(?:answer|option|choice)(?:\s+is|\s*:)?)\s+){0,2}"
+    r"[$(\[]*(?P<letter>[A-Z])(?:[$)\].:]*|[)\]]*[).:]\s+(?P<text>.+))"
+)
+_LETTER = re.compile(r"(?<![\w'’])[B-HJ-Z](?![\w'’])|\([A-Z]\)|(?<!\w)[A-Z][).:]")
+_LISTED = re.compile(rf"{_NUMERAL}(?:\s*,\s*{_NUMERAL})*,?\s+and\s+{_NUMERAL}")  # 3 and 4
+_BOTH_SIGNS = re.compile(r"\$?\s*±\s*(\d+(?:\.\d+)?(?:/\d+)?)\s*\$?")
 _DENIED = re.compile(r"\b(?:not|never|wrong|incorrect|false|\w+n['’]t)\b", re.IGNORECASE)
 _TOLERANCE = Fraction(
     1, 10**6
@@ -118,6 +127,10 @@ def same_answer(given: str, gold: str) -> bool:
     in_base = read_in_base(gold)
     if in_base is not None and re.fullmatch(r"[\s$`]*[-+]?\w+[\s$`.]*", gold):
         return read_in_base(given) == in_base  # the base was asked for: 31 is no answer to 0x1F
+    if (choice := _CHOICE.fullmatch(gold)) and _chosen(given) == choice[1]:
+        return True
+    if (listed := _as_list(gold)) != gold:
+        return same_answer(_as_list(given), listed)
     expected = _read_gold(gold)
     if expected.value is not None:
         reading = read_number(given)
@@ -145,6 +158,21 @@ def _is_sum_of_letters(gold: str) -> bool:
     text = plain_text(gold).strip(" $")
     names = re.findall(r"[a-zA-Z]", text)
     return _LETTERS.fullmatch(text) is not None and bool(re.search(r"[-+]", text)) and len(set(names)) == len(names)
+
+
+def _chosen(given: str) -> str | None:
+    """The letter of the one choice that ``given`` names: ``Option A``, ``A. Paris``; None if it names several or none."""
+    match = _CHOSEN.fullmatch(plain_text(given))
+    text = (match["text"] if match else None) or ""
+    return None if match is None or _LETTER.search(text) or _DENIED.search(text) else match["letter"]
+
+
+def _as_list(text: str) -> str:
+    """``3 and 4`` and ``±2`` with commas; anything else as it is."""
+    plain = plain_text(text).strip()
+    if both := _BOTH_SIGNS.fullmatch(plain):
+        return f"-{both[1]}, {both[1]}"
+    return re.sub(r",?\s+and\s+", ", ", plain) if _LISTED.fullmatch(plain) else text
 
 
 def _items(gold: str) -> list[str] | None:
@@ -180,6 +208,8 @@ def _read_gold(gold: str) -> NumberReading:
     text = re.sub(r"(?<=10)\s?\^\s?\{\s?(-?\s?\d{1,3})\s?\}", r"^\1", without_powers_of_units(plain_text(gold)))
     if re.search(r"[\[\](){}|\\<>∞]|\d\s*,\s+\d", text) or _OPERATED.search(text) or _WRITTEN.fullmatch(text):
         return NumberReading(problem="not a plain number")
+    if is_number_word(text):
+        return read_number(text)
     if is_named(text) or not re.fullmatch(rf"[^\w-]*-?\s?{CURRENCY}?[\d.].*", text, re.IGNORECASE):
         return NumberReading(problem="not a plain number")  # compared as a sentence
     return read_number(text)

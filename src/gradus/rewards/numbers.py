@@ -111,6 +111,7 @@ def plain_text(text: str) -> str:
     text = re.sub(r"\\(?:boxed|text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\[dt]?frac\s*\{?([^{}\s]{1,60}?)\}?\s*\{([^{}]+)\}", r" \1/\2", text)
     text = re.sub(r"\\[dt]?frac\s*(\d)\s*(\d)", r" \1/\2", text)
+    text = re.sub(r"\\[dt]?frac\s*\{(-?\d{1,60})\}\s*(\d)", r" \1/\2", text)
     text = re.sub(r"(?<![-\w.,/)])(?<!-\s)(\d{1,60})\s?/\s?-\s?(\d{1,60})(?![\w/])", r"-\1/\2", text)
     text = text.replace("{,}", ",").replace(r"\%", "%").replace(r"\$", "$").replace(r"\pm", "±")
     text = text.replace(r"\times", "x").replace(r"\cdot", "*")
@@ -148,6 +149,23 @@ def read_number(text: str) -> NumberReading:
     if not re.search(r"\d", stated):
         return _read_words(stated)
     return _read_digits(_join_parts(stated))
+
+
+def is_number_word(text: str) -> bool:
+    """Whether ``text`` is a number in words and nothing else. ``one``, ``third`` and the like may be other words.
+
+    >>> is_number_word("twenty-one"), is_number_word("half"), is_number_word("one"), is_number_word("seven dwarfs")
+    (True, True, False, False)
+    """
+    words = re.findall(r"[a-z]+", text.lower())
+    known = {"and", "a", "an", "minus", "negative", *_WORDS, *_SCALES, *_PARTS, *_MANY_PARTS}
+    alone = {"one", "a", "an", *_MANY_PARTS, *_PARTS, *_SCALES} - {"half"}
+    return (
+        bool(words)
+        and not re.search(r"[^a-zA-Z\s.-]", text)
+        and set(words) <= known
+        and (len(words) > 1 or words[0] not in alone)
+    )
 
 
 def read_in_base(text: str) -> tuple[str, Fraction] | None:
@@ -267,7 +285,8 @@ def _read_words(text: str) -> NumberReading:
         value, rest = value + Fraction(_WORDS[rest[1]], _MANY_PARTS[rest[2]]), rest[3:]
     if any(word in _UNREAD for word in rest):
         return NumberReading(problem="more than one value")
-    return NumberReading(value=sign * value)
+    percent = rest[:1] == ["percent"] or rest[:2] == ["per", "cent"]
+    return NumberReading(value=sign * value, percent=percent)
 
 
 def _cardinal(words: Sequence[str]) -> tuple[Fraction, int]:
