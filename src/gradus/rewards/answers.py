@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerLimit
-from gradus.rewards.names import is_named
+from gradus.rewards.numbered_names import is_named
 from gradus.rewards.numbers import (
     CURRENCY,
     UNITS,

@@ -79,14 +79,13 @@ def _check_is_as_asked(loaded: LoadedModel, config: TrainerConfig) -> None:
         "attention": loaded.settings.attention or "sdpa",
         "quantize": loaded.settings.quantize,
     }
+    asked = {name: getattr(config, name) for name in of_model} | {"device": config.device.partition(":")[0]}
+    if config.autocast:
+        asked["dtype"] = "auto"  # it computes around the weights, whatever they are
     for name, value in of_model.items():
-        asked = getattr(config, name)
-        asked = asked.partition(":")[0] if name == "device" else asked
-        if name == "dtype" and config.autocast:
-            continue  # it computes around the weights, whatever they are
-        if asked not in (None, "auto", value):
+        if asked[name] not in (None, "auto", value):
             raise ConfigError(
-                f"{name} is {asked!r}, but the model in memory was loaded with {value!r}; load it so, or give its folder ({loaded.path})"
+                f"{name} is {asked[name]!r}, but the model in memory was loaded with {value!r}; load it so, or give its folder ({loaded.path})"
             )
 
 
