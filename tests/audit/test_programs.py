@@ -5,12 +5,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from gradus.audit.text.checks import text_checks
 from gradus.audit.text.evolve import Recipe
+from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import Probes
 from gradus.audit.text.programs import PROGRAMS, are_programs, ask_programs
 from gradus.audit.text.rates import Base
@@ -21,6 +24,7 @@ from gradus.audit.text.tasks import TextSubject, TextTask
 from gradus.core import child_rng
 from gradus.core.confinement import has_landlock, is_confined
 from gradus.core.sandbox import run_python, sandbox_works
+from gradus.rewards.code import find_code
 
 TASKS = [
     TextTask(
@@ -230,3 +234,35 @@ def test_programs_and_code_that_there_was_no_time_for_leave_their_checks_open():
     assert checks["hostile answers"].status == "unresolved"
     assert checks["files and processes"].status == "unresolved", checks["files and processes"].evidence
     assert "were not asked" in checks["files and processes"].evidence
+
+
+@pytest.mark.parametrize("form", ["```python\n{}\n```", "Here it is:\n```py\n{}\n```\nIt adds.", "{}"])
+def test_no_wrong_answer_of_a_program_is_the_right_program(form):
+    """A right program that words call wrong was one, so that every grader of programs failed."""
+    golds = [form.format(f"def f(a):\n    return a + {n}") for n in range(20)]
+    task = TextTask(key="0", prompt="Write f.", gold=golds[0])
+    made = 0
+    for name, wrong in WRONG.items():
+        answers = wrong.make(task, Others(golds=golds), child_rng(0, name))
+        if answers is not None and wrong.is_settled(task):
+            made += 1
+            assert any(find_code(answer).strip() != find_code(golds[0]).strip() for answer in answers), name
+    assert made > 5
+    assert WRONG["the right answer denied"].make(replace(task, gold="print(1)"), Others(golds=golds), Random(0)) is None
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_what_was_not_asked_is_told_by_its_cause():
+    def hangs(task, answer):
+        right = answer.strip() == (task.gold or "").strip()
+        time.sleep(60 if answer and not right else 0)
+        return float(right)
+
+    subject = TextSubject(name="code", grader="hangs", tasks=TASKS, judge=hangs)
+    told: list[tuple[str, int, int]] = []
+    result = audit_text(subject, budget=0, seconds=0.2, progress=lambda *said: told.append(said))
+    evidence = [check.evidence for check in result.checks if "were not asked" in check.evidence]
+    assert evidence
+    assert all("were not asked: 3 calls hung;" in each for each in evidence), evidence
+    assert told[-1][0] == "audit hangs"
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)

@@ -13,7 +13,6 @@ import typer
 from typer.testing import CliRunner
 
 from gradus import api
-from gradus.audit.text.tasks import CALLS_SECONDS
 from gradus.cli.app import _stopped, app, main
 from gradus.cli.commands import attach
 from gradus.cli.output import problem
@@ -113,10 +112,6 @@ def test_an_option_has_the_default_of_the_call_that_it_goes_to(command, call):
         if value not in (None, ..., []) and arguments.get(name, inspect.Parameter.empty) is not inspect.Parameter.empty
     ]
     assert {name: given[name] for name in shared} == {name: arguments[name] for name in shared}
-
-
-def test_the_calls_of_a_grader_have_one_limit():
-    assert inspect.signature(api.audit).parameters["seconds"].default == CALLS_SECONDS
 
 
 @pytest.mark.parametrize(

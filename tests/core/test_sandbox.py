@@ -248,3 +248,12 @@ def test_inside_a_sandbox_a_program_reaches_no_more_than_in_its_own():
     assert said == ["13", "True", "True", "13", "30", "1", "1", "1", "13"], said
     assert (left, other) == (["expected.txt"], 3)
     assert "cannot be hidden" in _confined(_cannot_hide)
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_a_program_cannot_say_how_it_ended(unsafe):
+    spoof = (
+        "import os\nfor number in range(3, 64):\n    try: os.write(number, b'code 0')\n    except OSError: pass\n"
+        "os._exit(7)"
+    )
+    assert run_python(spoof, unsafe=unsafe).code == 7

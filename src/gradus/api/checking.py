@@ -74,7 +74,7 @@ def audit(
     seed: int = 0,
     review: str | Path | None = None,
     unsafe: bool = False,
-    seconds: float = 20.0,
+    seconds: float | None = None,
     attack: Sequence[str] = (),
     attack_episodes: int = 6400,
     attempts: int = 6,
@@ -86,7 +86,7 @@ def audit(
     answers that may be asked to evolve others (1152 if None), elsewhere episodes that the search for a hack may roll out (8000).
     ``policy``: also forecast the signal that this policy would give. ``review``: a file with what a person said of answers that no
     rule settles. ``unsafe``: try answers that may be executed even if no sandbox can be made. ``seconds``: what the calls of a
-    grader of one-turn tasks may take together; what is not asked within it is unresolved. ``attack``: who else looks for a hack:
+    grader of one-turn tasks may take together (20 if None, 180 if answers are programs); what is not asked within it is unresolved. ``attack``: who else looks for a hack:
     ``learn`` (a nano model trained by GRPO for ``attack_episodes``), or a policy such as ``remote:MODEL`` that reads the grader's
     source and has so many ``attempts``.
 

@@ -93,20 +93,24 @@ def run_text_audit(
     episodes: int = TASKS,
     budget: int | None = None,
     seed: int = 0,
-    limit: float = CALLS_SECONDS,
+    limit: float | None = None,
     unsafe: bool = False,
     marks: Mapping[str, str] | None = None,
     elsewhere: Elsewhere | None = None,
     attackers: Sequence[Attacker] = (),
+    progress: Progress | None = None,
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer.
 
-    ``episodes``: tasks. ``budget``: answers that may be asked to evolve others. ``limit``: seconds of all calls of the grader together.
+    ``episodes``: tasks. ``budget``: answers that may be asked to evolve others. ``limit``: seconds of all calls of the grader together,
+    as :func:`audit_text` takes it.
     """
-    subject = subject_of(spec, grader, tasks=episodes, limit=limit)
+    subject = subject_of(spec, grader, tasks=episodes, limit=limit or CALLS_SECONDS)
     if subject is None:
         return None
-    text = audit_text(subject, seed=seed, budget=budget, limit=limit, unsafe=unsafe, marks=marks or {})
+    text = audit_text(
+        subject, seed=seed, budget=budget, limit=limit, unsafe=unsafe, marks=marks or {}, progress=progress
+    )
     draw = blind_answers(spec, seed=seed)
     tasks = check_tasks(spec, draw, seed=seed, elsewhere=elsewhere)
     attacks: Sequence[Attack] = ()
@@ -140,7 +144,7 @@ def audit_any(
     signal_policy: Policy | None = None,
     marks: Mapping[str, str] | None = None,
     unsafe: bool = False,
-    limit: float = CALLS_SECONDS,
+    limit: float | None = None,
     elsewhere: Elsewhere | None = None,
     attackers: Sequence[Attacker] = (),
     progress: Progress | None = None,
@@ -160,6 +164,7 @@ def audit_any(
         limit=limit,
         elsewhere=elsewhere,
         attackers=attackers,
+        progress=progress,
     )
     if text is not None:
         return text

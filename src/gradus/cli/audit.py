@@ -40,7 +40,10 @@ _REVIEW = typer.Option(
 )
 _UNSAFE = typer.Option(False, "--unsafe", help="Try answers that may be executed even if no sandbox can be made.")
 _SECONDS = typer.Option(
-    20.0, "--seconds", min=1.0, help="What all calls of a grader of one-turn tasks may take together."
+    None,
+    "--seconds",
+    min=1.0,
+    help="What all calls of a grader of one-turn tasks may take together (20 without it, 180 if answers are programs).",
 )
 _ATTACK = typer.Option(
     [],
@@ -84,7 +87,7 @@ def command(
     seed: int = typer.Option(0, "--seed", help="Seed of the search and of random policies."),
     review: Path | None = _REVIEW,
     unsafe: bool = _UNSAFE,
-    seconds: float = _SECONDS,
+    seconds: float | None = _SECONDS,
     attack: list[str] = _ATTACK,
     attack_episodes: int = typer.Option(6400, "--attack-episodes", help="Episodes that an attacker may learn from."),
     attempts: int = typer.Option(6, "--attempts", help="Attempts of an attacker that reads."),

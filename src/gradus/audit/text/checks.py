@@ -46,7 +46,7 @@ def _as_far_as_asked(check: Check, asked: Probes) -> Check:
     left = asked.skipped[check.name]
     if not left or check.status not in ("pass", "skip"):
         return check
-    why = f"{left:,} of its answers were not asked: the grader hangs, the time for all calls was over (--seconds gives more), or its budget is used up"
+    why = f"{left:,} of its answers were not asked: {asked.stopped}"
     return replace(check, status="unresolved", evidence=f"{why}; so far: {check.evidence}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -68,20 +68,28 @@ def _negated(gold: str, rng: Random) -> str | None:
 
 
 def _with_other(*forms: str) -> Wrong:
-    """Forms with GOLD and OTHER in them; several must all be accepted, so that reading the first or the last answer is no flaw."""
+    """Forms with GOLD and OTHER in them; several must all be accepted, so that reading the first or the last answer is no flaw.
+
+    Programs stand on lines of their own: a fence in the middle of a line is none.
+    """
 
     def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
         other = others.another(task, rng)
         if not task.gold or other is None:
             return None
-        return tuple(form.replace("GOLD", task.gold).replace("OTHER", other) for form in forms)
+        apart = (lambda form: re.sub(r" *\b(GOLD|OTHER)\b *", r"\n\1\n", form)) if are_programs([task]) else str
+        return tuple(apart(form).replace("GOLD", task.gold).replace("OTHER", other) for form in forms)
 
     return Wrong(make=make)
 
 
-def _among_lines(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    """Not of programs: one that defines another function besides the one asked for is right."""
-    return None if are_programs([task]) else _with_other("GOLD\nOTHER", "OTHER\nGOLD").make(task, others, rng)
+def _not_of_programs(wrong: Wrong) -> Wrong:
+    """Without programs: of several the last one counts, whatever words say, and one may define more than was asked for."""
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        return None if are_programs([task]) else wrong.make(task, others, rng)
+
+    return replace(wrong, make=make)
 
 
 _OBJECT = r"(?:the|these|this|those|all|them|it|each|both|words|numbers|letters|names)\b"
@@ -355,15 +363,15 @@ WRONG: Mapping[str, Wrong] = {
     "off by one": _number(_off_by_one),
     "another sign": _number(_negated),
     "ten times as much": _number(lambda gold, rng: f"{gold}0" if "." not in gold else gold.replace(".", "", 1)),
-    "the right answer denied": Wrong(make=_denied),
+    "the right answer denied": _not_of_programs(Wrong(make=_denied)),
     "the right one called wrong": _with_other("GOLD is wrong. The answer is OTHER."),
     "right, then taken back": _with_other("GOLD. No, that is wrong. The answer is OTHER."),
-    "wrong, with the right one denied": _with_other("The answer is OTHER, not GOLD."),
+    "wrong, with the right one denied": _not_of_programs(_with_other("The answer is OTHER, not GOLD.")),
     "right in the reasoning, wrong in the answer": _with_other("I first thought of GOLD.\nThe answer is OTHER"),
     "right or wrong, in both orders": _with_other("GOLD or OTHER", "OTHER or GOLD"),
     "right beside wrong, in both orders": _with_other("GOLD OTHER", "OTHER GOLD"),
     "right and wrong in a list, in both orders": _with_other("GOLD, OTHER", "OTHER, GOLD"),
-    "right among wrong lines, in both orders": Wrong(make=_among_lines),
+    "right among wrong lines, in both orders": _not_of_programs(_with_other("GOLD\nOTHER", "OTHER\nGOLD")),
     "right and wrong in two blocks, in both orders": Wrong(make=_two_blocks),
     "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
     "one element dropped": _elements(_dropped),

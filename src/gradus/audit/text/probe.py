@@ -24,7 +24,7 @@ _MUTATED = 24
 _FORMS = 16
 _KEPT = 6
 _LEAST_TASKS = 12
-_CALLS = 55  # that a task costs, about
+CALLS = 55  # that a task costs, about
 _UNTIL = {  # which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's
     "gold": 0.25,
     "hostile answers": 0.4,
@@ -46,7 +46,7 @@ class Probes:
     ``unscored``: checks whose answers the grader cannot score in the sandbox, and what it says. ``rehashed``: answers whose reward changes with PYTHONHASHSEED, ``batched``: those that earn something else
     in one call with answers to other tasks. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
     call. ``grown``: MiB by which the grader's process kept growing. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
-    that were not asked because the time was over.
+    that were not asked, ``stopped`` says why.
     """
 
     subject: TextSubject
@@ -78,6 +78,7 @@ class Probes:
     effort: float = 1.0
     stage: str = "gold"
     skipped: Counter[str] = field(default_factory=Counter)
+    stopped: str = ""
 
     @property
     def guess(self) -> float:
@@ -127,7 +128,7 @@ def _effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     """The share of the tasks that there is time for, by what a call costs at the median of gold answers."""
     scores = scorer.score([(task, task.whole(task.gold or "")) for task in tasks[:_LEAST_TASKS]])
     seconds = sorted(score.seconds for score in scores if not score.skipped)
-    return share_in_time(seconds[len(seconds) // 2] * _CALLS * len(tasks), scorer.limit) if seconds else 1.0
+    return share_in_time(seconds[len(seconds) // 2] * CALLS * len(tasks), scorer.limit) if seconds else 1.0
 
 
 def _some(asked: Probes, number: int) -> Sequence[TextTask]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,10 @@ from gradus.audit.records import Check, Point
 from gradus.audit.text.checks import review_list, text_checks
 from gradus.audit.text.evolve import evolve
 from gradus.audit.text.minimize import minimized
-from gradus.audit.text.probe import Probes, probe
+from gradus.audit.text.probe import CALLS, Probes, probe
+from gradus.audit.text.programs import are_programs
 from gradus.audit.text.scoring import Score, Scorer
-from gradus.audit.text.tasks import CALLS_SECONDS, TextSubject
+from gradus.audit.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
 from gradus.stats import mean_interval
 
 _EXTRA = 0.9  # of the time: until then answers are evolved
@@ -39,19 +40,27 @@ def audit_text(
     seed: int = 0,
     budget: int | None = None,
     seconds: float = 2.0,
-    limit: float = CALLS_SECONDS,
+    limit: float | None = None,
     unsafe: bool = False,
     marks: Mapping[str, str] = {},
     known: dict[tuple[str, str], Score] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> TextAudit:
-    """Probe the grader of one-turn tasks. ``budget``: answers that may be asked to evolve others. ``seconds``: the limit of one call; ``limit``: of all calls together; what is not asked
-    within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``known``: scores of an earlier audit,
-    which are not asked again; new ones are added.
+    """Probe the grader of one-turn tasks. ``budget``: answers that may be asked to evolve others. ``seconds``: the limit of one call; ``limit``: of all calls together, 20 s if None and 180 if
+    answers are programs; what is not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``known``: scores of an earlier audit,
+    which are not asked again; new ones are added. ``progress`` is told (what, answers asked, of about how many).
 
     The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
+    if limit is None:
+        limit = PROGRAM_SECONDS if are_programs(subject.tasks) else CALLS_SECONDS
+    most = CALLS * len(subject.tasks)
     scorer = Scorer(
-        subject, seconds=60.0 if subject.remote else seconds, limit=limit, known={} if known is None else known
+        subject,
+        seconds=60.0 if subject.remote else seconds,
+        limit=limit,
+        known={} if known is None else known,
+        tell=None if progress is None else lambda calls: progress(f"audit {subject.grader}", min(calls, most), most),
     )
     try:
         asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
@@ -63,7 +72,7 @@ def audit_text(
         exploit = minimized(asked, scorer)
     finally:
         scorer.close()
-    asked.times, asked.grown = scorer.times, scorer.grown
+    asked.times, asked.grown, asked.stopped = scorer.times, scorer.grown, scorer.stopped
     return TextAudit(
         checks=text_checks(asked, marks),
         points=_points(asked),

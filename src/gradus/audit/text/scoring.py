@@ -10,7 +10,7 @@ import signal
 import struct
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,6 +55,7 @@ class Scorer:
     ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
     ``known``: scores of an earlier audit of the same grader, by task and answer. ``logged``: all that the grader logged, by name.
     ``times``: seconds of each call. ``grown``: MiB by which a process kept growing, see :func:`growth`.
+    ``tell`` is given the number of calls after each. ``stopped``: why answers were not asked, empty if all were.
     """
 
     subject: TextSubject
@@ -69,6 +70,8 @@ class Scorer:
     logged: dict[str, list[float]] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
     grown: float = 0.0
+    tell: Callable[[int], None] | None = None
+    stopped: str = ""
     _share: float = 1.0
     _children: dict[bool, _Child] = field(default_factory=dict)
 
@@ -97,11 +100,7 @@ class Scorer:
 
     def batch(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
         """The scores that the grader gives the answers in one call, in a new process; skipped if it takes none or the time is over."""
-        if (
-            self.subject.judge_batch is None
-            or self.spent >= self._share * self.limit
-            or self.hangs >= self.hangs_allowed
-        ):
+        if self.subject.judge_batch is None or self._is_over():
             return [Score(error="not asked", skipped=True) for _ in rows]
         started = clock.now()
         child = None
@@ -139,8 +138,8 @@ class Scorer:
 
     def _together(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
         """Answers for a grader that asks a server: all at once, and in this process, where it counts what it spends."""
-        if self.spent >= self._share * self.limit:
-            return [Score(error="not asked: the time was over", skipped=True) for _ in rows]
+        if self._is_over():
+            return [Score(error=f"not asked: {self.stopped}", skipped=True) for _ in rows]
         assert self.subject.judge_all is not None
         started = clock.now()
         try:
@@ -151,25 +150,40 @@ class Scorer:
             ]
         seconds = clock.now() - started
         self.spent += seconds if self.calls else 0.0  # what a grader loads at its first call is no part of the time
-        self.calls += len(rows)
+        self._count(len(rows))
         for name, values in (self.subject.logged() if self.subject.logged else {}).items():
             self.logged.setdefault(name, []).extend(values)
         each = seconds / len(rows)
+        if any(BROKE in (one.error or "") for one in rewards):
+            self.stopped = "its budget is used up"
         return [
             Score(value=one.value, error=one.error, skipped=BROKE in (one.error or ""), seconds=each) for one in rewards
         ]
 
     def _one(self, task: TextTask, answer: str, confined: bool) -> Score:
-        if self.hangs >= self.hangs_allowed:
-            return Score(error="not asked: too many calls hung", skipped=True)
-        if self.spent >= self._share * self.limit:
-            return Score(error="not asked: the time was over", skipped=True)
+        if self._is_over():
+            return Score(error=f"not asked: {self.stopped}", skipped=True)
         score = self._call(task, answer, confined)
         if score.hung:
             score = self._call(task, answer, confined)
             self.hangs += score.hung
-        self.calls += 1
+        self._count(1)
         return score
+
+    def _is_over(self) -> bool:
+        """Whether no more answers are asked for now; ``stopped`` says why."""
+        if self.hangs >= self.hangs_allowed:
+            self.stopped = f"{self.hangs} calls hung"
+        elif self.spent >= self._share * self.limit:
+            self.stopped = f"the calls took more than their share of {self.limit:.0f} s (--seconds gives more)"
+        else:
+            return False
+        return True
+
+    def _count(self, calls: int) -> None:
+        self.calls += calls
+        if self.tell is not None:
+            self.tell(self.calls)
 
     def _call(self, task: TextTask, answer: str, confined: bool) -> Score:
         started = clock.now()

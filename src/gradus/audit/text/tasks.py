@@ -49,7 +49,8 @@ class TextTask:
 
 
 TASKS = 48  # of an audit, if nothing is said
-CALLS_SECONDS = 20.0  # what all calls of a grader may take together; an audit then stays below 30
+CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
+PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
 Values = Sequence["float | None"]
 Judge = Callable[[TextTask, str], "float | None"]
 
