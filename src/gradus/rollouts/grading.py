@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import fsum, isclose
 from typing import Any
@@ -18,9 +19,16 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
     whole = [index for index, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
     rewards = _grade_batch(grader, [episodes[index] for index in whole])
     graded = list(episodes)
+    problems: list[list[str]] = []
     for index, reward in zip(whole, rewards, strict=True):
         episode = replace(episodes[index], reward=_storable(reward))
-        graded[index] = replace(episode, metrics=_metrics(spec, episode))
+        metrics, raised = _metrics(spec, episode)
+        graded[index] = replace(episode, metrics=metrics)
+        problems.append(raised)
+    if len(problems) > 1 and all(problems):
+        raise GradingError(f"{problems[0][0]} in all of {len(problems)} episodes")
+    for problem in (each for raised in problems for each in raised):
+        warnings.warn(f"{problem} in an episode, where it is missing", stacklevel=2)
     return graded
 
 
@@ -96,13 +104,23 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
     return reward
 
 
-def _metrics(spec: EnvironmentSpec, episode: Episode) -> dict[str, float | None]:
+def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float | None], list[str]]:
+    """The metrics of an episode, and what its environment raised when asked for them: that is missing."""
+    raised: list[str] = []
+
+    def asked(name: str, give: Callable[[Episode], Any]) -> Any:
+        try:
+            return give(episode)
+        except (Exception, SystemExit) as error:
+            raised.append(f"{name} of {spec.name!r} raised {type(error).__name__}: {str(error)[:200]}")
+            return None
+
     metrics: dict[str, float | None] = dict(episode.reward.metrics) if episode.reward else {}
     metrics.update(_call_counts(episode) if episode.tools else {})
-    metrics.update(spec.metrics(episode) if spec.metrics else {})
+    metrics.update((asked("metrics", spec.metrics) if spec.metrics else None) or {})
     check_metrics(spec.name, metrics)  # an evaluation would say so after the training
-    metrics["true_reward"] = spec.true_reward(episode)
-    return storable(metrics)
+    metrics["true_reward"] = asked("true_reward", spec.true_reward)
+    return storable(metrics), raised
 
 
 def _call_counts(episode: Episode) -> dict[str, float | None]:
