@@ -1142,3 +1142,9 @@ def test_a_reward_that_is_not_finite_is_an_error():
     (score,) = scorer.score([(scorer.subject.tasks[0], "nan")])
     scorer.close()
     assert (score.value, score.error) == (None, "the reward is nan")
+
+
+@pytest.mark.parametrize(("gold", "wrong"), [("14 km", None), ("1234 km", ("123",)), ("Paris", ("Pa",))])
+def test_half_an_answer_is_no_number_that_lost_its_unit(gold, wrong):
+    task = TextTask(key="a", prompt="How far?", gold=gold)
+    assert WRONG["the first half of it"].make(task, Others(golds=[gold]), random.Random(0)) == wrong

@@ -26,6 +26,7 @@ from gradus.rewards.numbers import (
     read_number,
     without_powers_of_units,
 )
+from gradus.rewards.units import contradict, converted
 
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
@@ -216,6 +217,15 @@ def _read_gold(gold: str) -> NumberReading:
 
 
 def _equal_numbers(given: NumberReading, expected: NumberReading) -> bool:
+    """Whether they are equal in the units that they name; one that names none has the other's."""
+    if contradict(given.unit, expected.unit):
+        assert given.value is not None
+        amounts = converted(given.value, given.unit, expected.unit)
+        return any(_equal_values(NumberReading(value=amount), expected) for amount in amounts)
+    return _equal_values(given, expected)
+
+
+def _equal_values(given: NumberReading, expected: NumberReading) -> bool:
     assert given.value is not None
     assert expected.value is not None
     values = {given.value}

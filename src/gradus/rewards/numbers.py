@@ -1,16 +1,18 @@
 """Reading one number out of a short answer, as a person would who marks homework.
 
-An answer is one value. Units, currency, separators and a sentence around it do not matter; two different values, a range, a
-hedge or a sum that was not worked out are no answer.
+An answer is one value, and the unit beside it so far as that is known. Separators and a sentence around it do not matter; two
+different values, a range, a hedge or a sum that was not worked out are no answer.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from unicodedata import normalize
+
+from gradus.rewards.units import NO_UNIT, Unit, unit_of
 
 _SCALES = {
     "dozen": 12,
@@ -94,10 +96,14 @@ _CURRENCY_BEFORE = re.compile(r"(?:us\$|us|usd|eur|gbp|rs\.?|inr|cad|aud)$", re.
 
 @dataclass(frozen=True, kw_only=True)
 class NumberReading:
-    """``value`` is exact, None if no single number was meant, and then ``problem`` says why. ``percent``: written as one."""
+    """``value`` is exact, None if no single number was meant, and then ``problem`` says why. ``percent``: written as one.
+
+    ``unit``: the one that stands beside it.
+    """
 
     value: Fraction | None = None
     percent: bool = False
+    unit: Unit = NO_UNIT
     problem: str | None = None
 
 
@@ -137,7 +143,9 @@ def read_number(text: str) -> NumberReading:
     """
     if len(text) > 300:
         return NumberReading(problem="too long for an answer")
-    stated = without_powers_of_units(plain_text(text))
+    plain = plain_text(text)
+    stated = without_powers_of_units(plain)
+    raised = stated != plain
     if _HEDGES.search(stated.lower()):
         return NumberReading(problem="it hedges")
     if _SEVERAL.search(stated):
@@ -148,7 +156,8 @@ def read_number(text: str) -> NumberReading:
     stated = stated.rstrip(" .!?,;:")
     if not re.search(r"\d", stated):
         return _read_words(stated)
-    return _read_digits(_join_parts(stated))
+    reading = _read_digits(_join_parts(stated))
+    return replace(reading, unit=replace(reading.unit, raised=True)) if raised else reading
 
 
 def is_number_word(text: str) -> bool:
@@ -189,7 +198,7 @@ def _read_digits(text: str) -> NumberReading:
     if problem:
         return NumberReading(problem=problem)
     values: list[Fraction] = []
-    percent = False
+    percent, unit = False, NO_UNIT
     for match in _NUMBER.finditer(_join_mixed(text)):
         if match["whole"] is None and match["decimals"] is None:
             continue
@@ -202,10 +211,11 @@ def _read_digits(text: str) -> NumberReading:
         if value is None:
             return NumberReading(problem="division by zero")
         values.append(value)
+        unit = unit if unit.above else unit_of(before, after)
         percent = percent or match["percent"] is not None
     if len(set(values)) != 1:
         return NumberReading(problem="no number" if not values else "more than one value")
-    return NumberReading(value=values[0], percent=percent)
+    return NumberReading(value=values[0], percent=percent, unit=unit)
 
 
 def _calculation(text: str) -> str | None:
@@ -286,7 +296,7 @@ def _read_words(text: str) -> NumberReading:
     if any(word in _UNREAD for word in rest):
         return NumberReading(problem="more than one value")
     percent = rest[:1] == ["percent"] or rest[:2] == ["per", "cent"]
-    return NumberReading(value=sign * value, percent=percent)
+    return NumberReading(value=sign * value, percent=percent, unit=unit_of("", " ".join(rest)))
 
 
 def _cardinal(words: Sequence[str]) -> tuple[Fraction, int]:

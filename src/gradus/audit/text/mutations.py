@@ -333,7 +333,8 @@ def _key_left_out(task: TextTask, others: Others, rng: Random) -> tuple[str, ...
 def _first_half(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
     gold = (task.gold or "").strip()
     half = gold[: len(gold) // 2].strip()
-    return (half,) if half.strip("-+.0") else None
+    unit_left_out = half == _UNIT.sub("", gold) and is_number(half)
+    return (half,) if half.strip("-+.0") and not unit_left_out else None
 
 
 def _look_alike(gold: str) -> str | None:
