@@ -34,11 +34,17 @@ def test_every_written_answer_is_read_back(digits: tuple[int, ...], action: str,
         ("  deep_work 9 0 5\n", "deep_work", (9, 0, 5)),
         ("sleep", "sleep", None),
         ("<REASONING>x</REASONING> 1 1 1 learn", "learn", (1, 1, 1)),
+        ("<think>x 5 5 5 sleep</think> 1 1 1 learn", "learn", (1, 1, 1)),
+        ("hm\n</think>\n\n1 1 1 learn", "learn", (1, 1, 1)),
+        ("<think>x</think><reasoning>y</reasoning> 1 1 1 learn", "learn", (1, 1, 1)),
+        ("<thinking>x</thinking> learn", "learn", None),
     ],
 )
 def test_forms_that_are_taken(text: str, action: str, digits: tuple[int, ...] | None) -> None:
     answer = parse_answer(text)
     assert (answer.error, answer.action, answer.digits) == (None, action, digits)
+    reasoned = [text[span.start : span.end] for span in answer.spans if span.name == "reasoning"]
+    assert "".join(reasoned) == text[: text.rfind(">") + 1]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,7 @@ def test_forms_that_are_taken(text: str, action: str, digits: tuple[int, ...] | 
         ("I would sleep", "three digits"),
         ("<reasoning>1 2 3 sleep</reasoning>", "three digits"),
         ("<reasoning>1 2 3 sleep", "not closed"),
+        ("<think>1 2 3 sleep", "got nothing"),
         ("1 2 3 sleep <reasoning>why</reasoning>", "not closed or not first"),
     ],
 )

@@ -170,6 +170,9 @@ def test_a_person_would_agree(given_text: str, gold: str, right: bool, why: str)
 
 
 RIGHT = [  # an answer, and a gold answer that it states
+    ("Valentine’s Day", "Valentine's Day"), ("don’t know", "don't know"), ("“Paris”", "Paris"), ("«Paris»", "Paris"), ("*Paris*", "Paris"),
+    ("_Paris_", "Paris"), ("0.001", "10^-3"), ('```json\n{"a": 1}\n```', '{"a": 1}'), ("red,green", "red, green"), ("x**2+1", "x^2+1"),
+    ("4–2i", "4 - 2i"), ("f’(x)=2x", "f'(x)=2x"),
     (".5", "1/2"), ("0.5", ".5"), ("-.5", "-0.5"), ("...18", "18"),
     ("-$5", "-5"), (r"-\$5", "-5"), ("- $5", "-5"), ("-€3", "-3"), ("-US$5", "-5"), ("negative 5", "-5"), ("minus five", "-5"),
     ("-5", "-$5"), ("-5", "negative 5"), ("5", "US$5"), ("$-5$", "-5"),
@@ -232,6 +235,8 @@ COMPLETIONS = [
     ("#### Step 1: double it\n9 * 2\n#### 18", 1.0, "a heading before the mark"),
     ("#### 18\nNo:\n#### 19", 0.0, "another mark at the end"),
     ("", 0.0, "silence"),
+    ("<Answer>18</Answer>", 1.0, "capital letters in the tags"),
+    ("<REASONING>or <answer>41</answer></REASONING><answer>18</answer>", 1.0, "capital letters around the reasoning"),
 ]
 
 

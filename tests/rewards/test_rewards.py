@@ -224,6 +224,8 @@ FORMATS = [
     (RIGHT, 1.0, 1.0),
     (f"  {RIGHT}\n", 1.0, 1.0),
     (RIGHT + " so", 0.0, 0.98),
+    (f"<think>in <answer> tags</think>{RIGHT}", 1.0, 1.0),
+    (f"in <answer> tags</think>\n{RIGHT}", 1.0, 1.0),
     ("<reasoning> </reasoning> <answer> 2 </answer>", 0.0, 1.0),
     ("<reasoning> 1 </reasoning> <answer> </answer>", 0.0, 1.0),
     ("<answer> 2 </answer> <reasoning> 1 </reasoning>", 0.0, 0.78),

@@ -28,8 +28,9 @@ from gradus.rewards.numbers import (
 )
 from gradus.rewards.units import contradict, converted
 
-_REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL)
-_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+_REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL | re.IGNORECASE)
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(r"\s*```\w*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
 # A date, a range, a bound: Math-Verify would work it out, or read its number alone.
 _WRITTEN = re.compile(r"\d+(?:[-/.]\d+){2,}|\d+-\d+|[<>≤≥±]=?\s?[-.\d][^<>≤≥±]*")
@@ -125,6 +126,8 @@ def same_answer(given: str, gold: str) -> bool:
     """
     if len(given) > 1000 + 4 * len(gold):
         return False  # no way to write an answer is that much longer
+    if fenced := _FENCED.fullmatch(given):
+        given = fenced[1]
     in_base = read_in_base(gold)
     if in_base is not None and re.fullmatch(r"[\s$`]*[-+]?\w+[\s$`.]*", gold):
         return read_in_base(given) == in_base  # the base was asked for: 31 is no answer to 0x1F
@@ -258,9 +261,10 @@ def _words(text: str) -> str:
     text = plain_text(text).casefold()
     text = re.sub(r"(?<=\d)\s*([ap])\.?\s?m\b\.?", r" \1m", text)  # 5pm, 5 p.m.
     text = re.sub(r"(?<=\d)\s*([abc])\.?\s?([dce])\b(?:\.?\s?(e)\b)?\.?", r" \1\2\3", text)  # 44 B.C.
-    text = text.strip(' .?,;:()[]"')
+    text = re.sub(r"\s*,\s*(?=[^\W\d])", ", ", text)
+    text = text.strip(' .?,;:()[]"*_')
     if len(text) > 2:  # y' and n! are not y and n
-        text = text.strip(" .!?,;:()[]\"'")
+        text = text.strip(" .!?,;:()[]\"'*_")
     return re.sub(r"^(the|an|a)\s+(?=\w{2})", "", text)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.files import read_json
+from gradus.core.thoughts import without_thoughts
 from gradus.rewards.answers import gold_answer, read_answer, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
@@ -48,18 +49,19 @@ def _correct(text: str, gold: Any) -> float | None:
 
 @_named("format")
 def strict_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-    """1 if the completion is one reasoning block and one answer block, neither empty, and nothing else."""
+    """1 if the completion is one reasoning block and one answer block, neither empty, and nothing else but thoughts."""
     return [float(is_strict_format(completion_text(text))) for text in completions]
 
 
 def is_strict_format(text: str) -> bool:
-    """Whether ``text`` is exactly ``<reasoning>...</reasoning> <answer>...</answer>``, every tag once.
+    """Whether ``text``, without thoughts, is exactly ``<reasoning>...</reasoning> <answer>...</answer>``, every tag once.
 
     >>> is_strict_format("<reasoning> 1 + 1 = 2 </reasoning> <answer> 2 </answer>")
     True
     >>> is_strict_format("<reasoning> hm </reasoning> <answer> 2 </answer> there!")
     False
     """
+    text = without_thoughts(text)
     match = _STRICT.fullmatch(text) if all(text.count(tag) == 1 for tag in _TAGS) else None
     return bool(match and match[1].strip() and match[2].strip())
 
@@ -67,7 +69,7 @@ def is_strict_format(text: str) -> bool:
 @_named("incremental_format")
 def incremental_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
     """0.25 for each of the four tags that stands exactly once; minus 0.01 a character after the end, 0.5 at most."""
-    return [_incremental(completion_text(text)) for text in completions]
+    return [_incremental(without_thoughts(completion_text(text))) for text in completions]
 
 
 def _incremental(text: str) -> float:

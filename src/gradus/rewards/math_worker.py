@@ -1,6 +1,7 @@
 """Runs in a process of its own: whether two expressions are equal, by Math-Verify. The process has limits, so this has none."""
 
 import logging
+import re
 
 from math_verify import parse, verify
 
@@ -19,6 +20,9 @@ def same(given: str, gold: str) -> bool:
 
 
 def _delimited(text: str) -> str:
+    """As LaTeX: of a power, a sign needs braces."""
+    text = re.sub(r"(?<=[\w)])\*\*(?=[\w(-])", "^", re.sub("[−–]", "-", text))
+    text = re.sub(r"\^(-\d+)", r"^{\1}", text)
     return text if "$" in text else f"${text}$"
 
 

@@ -94,6 +94,11 @@ _IN_BASE = re.compile(r"(?<![\w.,])0(?:x[0-9a-f]{1,64}|b[01]{1,64}|o[0-7]{1,64})
 _CURRENCY_BEFORE = re.compile(r"(?:us\$|us|usd|eur|gbp|rs\.?|inr|cad|aud)$", re.IGNORECASE)
 
 
+_TYPOGRAPHIC = {
+    ord(variant): plain for plain, variants in (("-", "−‐‑‒–—―"), ("'", "’‘ʼ′"), ('"', "“”„«»")) for variant in variants
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class NumberReading:
     """``value`` is exact, None if no single number was meant, and then ``problem`` says why. ``percent``: written as one.
@@ -112,7 +117,7 @@ def plain_text(text: str) -> str:
     text = re.sub("[¼-¾⅐-⅟↉]", r" \g<0>", text)
     text = re.sub(r"[⁰¹²³⁴-⁹⁺⁻]+", lambda match: f"^{match[0]}", text)  # 10² is not 102
     text = normalize("NFKC", text).replace("\u2044", "/")
-    text = re.sub(r"[\u2212\u2010-\u2015]", "-", text)
+    text = text.translate(_TYPOGRAPHIC)
     text = re.sub(r"\^\s?\{?\s?\\circ\s?\}?|\\degree\b", "°", text)
     text = re.sub(r"\\(?:boxed|text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\[dt]?frac\s*\{?([^{}\s]{1,60}?)\}?\s*\{([^{}]+)\}", r" \1/\2", text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import Span, Vocabulary
+from gradus.core.thoughts import blank_thoughts
 from gradus.environments.rhythm.persons import BELIEFS
 from gradus.environments.rhythm.tables import (
     ACTION_INDEX,
@@ -95,31 +96,30 @@ class Answer:
         return None if self.digits is None else [digit / 9 for digit in self.digits]
 
 
-_REASONING = re.compile(r"\s*(<(reasoning|think)>.*?</\2>)", re.IGNORECASE | re.DOTALL)
+_REASONING = re.compile(r"\s*<reasoning>.*?</reasoning>", re.IGNORECASE | re.DOTALL)
 _DIGITS_FIRST = re.compile(r"\s*([0-9]\s+[0-9]\s+[0-9])\s+([a-z_]+)\s*", re.IGNORECASE)
 _ACTION_FIRST = re.compile(r"\s*([a-z_]+)(?:\s+([0-9]\s+[0-9]\s+[0-9]))?\s*", re.IGNORECASE)
 _EXPECTED = "expected three digits 0-9 and an action, like '5 5 5 sleep'"
 
 
 def parse_answer(text: str) -> Answer:
-    """Read ``S M W ACTION``, ``ACTION S M W`` or ``ACTION`` (no belief), after an optional ``<reasoning>`` block.
+    """Read ``S M W ACTION``, ``ACTION S M W`` or ``ACTION`` (no belief), after an optional thought and ``<reasoning>`` block.
 
     Nothing is guessed: words inside the reasoning are never read as an answer.
     """
-    start, spans = 0, []
-    reasoning = _REASONING.match(text)
-    if reasoning:
-        start = reasoning.end()
-        spans.append(Span(name="reasoning", start=reasoning.start(1), end=start))
-    elif "<reasoning>" in text.lower():
+    aloud = blank_thoughts(text)
+    reasoning = _REASONING.match(aloud)
+    if reasoning is None and "<reasoning>" in aloud.lower():
         return Answer(error=f"a <reasoning> block is not closed or not first; {_EXPECTED} after </reasoning>")
-    match = _DIGITS_FIRST.fullmatch(text, start)
+    start = reasoning.end() if reasoning else len(text[: len(aloud) - len(aloud.lstrip())].rstrip())
+    spans = [Span(name="reasoning", start=len(text) - len(text.lstrip()), end=start)] if start else []
+    match = _DIGITS_FIRST.fullmatch(aloud, start)
     belief, action = 1, 2
     if match is None:
-        match = _ACTION_FIRST.fullmatch(text, start)
+        match = _ACTION_FIRST.fullmatch(aloud, start)
         belief, action = 2, 1
     if match is None:
-        return Answer(error=f"{_EXPECTED}, got {_short(text[start:])}")
+        return Answer(error=f"{_EXPECTED}, got {_short(aloud[start:])}")
     name = match.group(action).lower()
     if name not in ACTION_INDEX:
         return Answer(error=f"unknown action {name!r}; the actions are {', '.join(ACTIONS)}")
