@@ -14,7 +14,7 @@ ARGUMENTS = {"item": 'a "b" {c}', "count": 3, "deep": {"list": [1, None, True]}}
 WRITTEN = json.dumps({"name": "add", "arguments": ARGUMENTS})
 GEMMA = 'call:add{item:<|"|>a "b" {c}<|"|>,count:3,deep:{list:[1,null,true]}}'
 FORMATS = {
-    "json": ["{}", "Let me see.\n{}", "[{}, {}]", "{}\n{}"],
+    "json": ["{}", "Let me see.\n{}", "[{}, {}]", "{}\n{}", "```json\n{}\n```", "So:\n```\n[{}, {}]\n```\n", "`{}`"],
     "hermes": ["<tool_call>\n{}\n</tool_call>", "Well:\n<tool_call>{}</tool_call>\n<tool_call>\n{}\n</tool_call>"],
     "mistral": ["[TOOL_CALLS] [{}, {}]", "[TOOL_CALLS][{}]"],
 }
@@ -48,6 +48,13 @@ def test_families(form, text):
     for message in (read_message(text), read_message(text, form)):
         assert [(call.name, call.arguments, call.fault) for call in message.calls] == [("add", ARGUMENTS, None)]
         assert message.calls[0].start == len(text) - len(text.lstrip()) or form == "harmony"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "stop"}', '{"name": "stop", "arguments": null}', '{"name": "stop", "arguments": {}}']
+)
+def test_a_tool_without_arguments_can_be_called_by_its_name(text):
+    assert [(call.name, call.arguments, call.fault) for call in read_message(text).calls] == [("stop", {}, None)]
 
 
 def test_values_of_the_xml_form_have_the_types_of_the_schema():
@@ -112,7 +119,16 @@ def test_what_cannot_be_read_says_why(text, said):
 
 
 @pytest.mark.parametrize(
-    "text", ["seven", "", "{7}", '{"total": 5}', 'the set {"a"}', "<think>" + WRITTEN + "</think>7"]
+    "text",
+    [
+        "seven",
+        "",
+        "{7}",
+        '{"total": 5}',
+        '{"name": "Ann", "age": 3}',
+        'the set {"a"}',
+        "<think>" + WRITTEN + "</think>7",
+    ],
 )
 def test_an_answer_is_no_call(text):
     message = read_message(text)

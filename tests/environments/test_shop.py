@@ -6,9 +6,11 @@ import pytest
 
 from gradus.environments.registry import load
 from gradus.environments.shop.cases import RULES, draw_case
-from gradus.environments.shop.policies import call, remedy_call
+from gradus.environments.shop.graders import WRITES
+from gradus.environments.shop.policies import _teach, call, remedy_call
 from gradus.environments.tools import ToolEnvironment
 from gradus.policies.nano.model import build_tokenizer
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import regrade, roll_out
 
 
@@ -104,3 +106,34 @@ def test_calls_and_answers_are_words_of_the_nano_vocabulary(spec):
     for episode in roll_out(spec, spec.policy("teacher"), spec.tasks("in-distribution", 40)).episodes:
         for turn in episode.turns:
             assert len(tokenizer.encode(turn.action, add_special_tokens=False)) == len(turn.action.split())
+
+
+def test_a_call_beside_one_that_cannot_be_read_is_told_as_not_carried_out(spec):
+    """It had no fault: a reward by calls paid for it, and the grader looked for what it had done to the database."""
+
+    def cut_once(seen, script):
+        text = script.memory.pop("again", None) or _teach(seen, script)
+        if any(f'"{name}"' in text for name in WRITES) and not script.memory.get("cut"):
+            script.memory.update(cut=True, again=text)
+            return text + '\n{"name": "ask", "arguments": {"about": "rea'
+        return text
+
+    tasks = spec.tasks("in-distribution", 6)
+    for episode in roll_out(spec, FunctionPolicy("cut", cut_once), tasks).episodes:
+        (turn,) = [turn for turn in episode.turns if any(call.fault == "malformed" for call in turn.calls)]
+        assert [call.fault for call in turn.calls] == ["refused", "malformed"]
+        assert turn.calls[0].error == "not carried out, because another call of this answer cannot be read"
+        after = episode.turns[episode.turns.index(turn) + 1]
+        assert after.messages[0].content.endswith("; no call of this answer was carried out")
+        assert (true_reward(episode), episode.reward.error) == (1.0, None)
+        assert reward(episode) == pytest.approx(1 - 0.01 * episode.metrics["calls"] - 0.05 * 2)
+
+
+def test_no_case_that_is_settled_right_earns_less_than_one_that_is_not(spec):
+    def asks_much(seen, script):
+        text = _teach(seen, script)
+        return "\n".join([call("ask", about="reason")] * 120 + [text]) if text.startswith("{") else text
+
+    for episode in roll_out(spec, FunctionPolicy("asks", asks_much), spec.tasks("in-distribution", 4)).episodes:
+        assert true_reward(episode) == 1.0
+        assert 0 <= reward(episode) < 0.01

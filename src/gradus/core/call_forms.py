@@ -2,7 +2,7 @@
 
 | form | a call |
 |---|---|
-| ``json`` | ``{"name": "add", "arguments": {"a": 1}}``, the whole answer or its last lines; Llama 3 says ``parameters`` |
+| ``json`` | ``{"name": "add", "arguments": {"a": 1}}``, the whole answer or its last lines, in a code fence or none; Llama 3 says ``parameters`` |
 | ``hermes`` | the same between ``<tool_call>`` and ``</tool_call>``: Hermes, Qwen 2.5 and 3 |
 | ``xml`` | ``<tool_call><function=add><parameter=a>1</parameter></function></tool_call>``: Qwen 3.5, Nemotron 3 |
 | ``mistral`` | ``[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]`` or ``[TOOL_CALLS]add[ARGS]{"a": 1}`` |
@@ -59,7 +59,8 @@ def _call(value: Any, start: int, end: int) -> ToolCall:
     if not isinstance(value, dict):
         raise _Malformed(f"a call is an object with name and arguments, got {json.dumps(value)[:60]}", end)
     record = cast(dict[str, Any], value)
-    name, arguments = record.get("name"), record.get("arguments", record.get("parameters", {}))
+    name, arguments = record.get("name"), record.get("arguments", record.get("parameters"))
+    arguments = {} if arguments is None else arguments
     if not isinstance(name, str) or not name:
         raise _Malformed(f"a call has the keys name and arguments, got {', '.join(record) or 'none'}", end)
     if not isinstance(arguments, dict):
@@ -76,11 +77,12 @@ def _skip(text: str, at: int, characters: str = " \n\r\t") -> int:
 
 
 # Nothing is walked twice: a thought that was left out is a long stretch of white space.
-_BEGIN = re.compile(r"^[ \t]*+(?:<\|python_tag\|>\s*+)?(?:\[\s*+)?(?=\{)", re.MULTILINE)
+_BEGIN = re.compile(r"^[ \t]*+`?(?:<\|python_tag\|>\s*+)?(?:\[\s*+)?(?=\{)", re.MULTILINE)
+_FENCE = re.compile(r"`{1,3}\s*\Z")
 
 
 def _read_json(text: str) -> Iterator[ToolCall]:
-    """Objects with a name and arguments at the end of an answer; an object that has neither is no call."""
+    """Objects with a name and arguments, or a name alone, at the end of an answer; any other object is no call."""
     begin = next((match for match in _BEGIN.finditer(text) if _is_call(text[match.end() :])), None)
     if begin is None:
         return
@@ -96,6 +98,8 @@ def _read_json(text: str) -> Iterator[ToolCall]:
         else:
             at = _skip(text, end, " \n\r\t,;]")
         first = at
+        if _FENCE.match(text, at):
+            return
         if at < len(text) and text[at] != "{":
             yield _bad(at, len(text), f"expected the end of the answer behind a call, got {text[at : at + 30]!r}")
             return
@@ -110,7 +114,10 @@ def _is_call(text: str) -> bool:
             re.match(r"\{\s*\"?'?name\b", text) is not None
             or re.search(r"\"(arguments|parameters)\"", text) is not None
         )
-    return isinstance(value, dict) and bool({"arguments", "parameters"} & set(cast(dict[str, Any], value)))
+    if not isinstance(value, dict):
+        return False
+    keys = set(cast(dict[str, Any], value))
+    return keys == {"name"} or bool({"arguments", "parameters"} & keys)
 
 
 def _tagged(

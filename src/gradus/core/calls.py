@@ -40,6 +40,14 @@ def checked_call(call: ToolCall) -> ToolCall:
     return ToolCall(name="", start=call.start, end=call.end, fault="malformed", error=whole_characters(error))
 
 
+def none_carried_out(calls: Sequence[ToolCall]) -> tuple[tuple[ToolCall, ...], str]:
+    """The calls of an answer of which one cannot be read, the others refused; and what the model is told."""
+    error = next(call.error for call in calls if call.fault == "malformed")
+    why = "not carried out, because another call of this answer cannot be read"
+    refused = tuple(call if call.fault else replace(call, fault="refused", error=why) for call in calls)
+    return refused, f"Error: {error}" + ("; no call of this answer was carried out" if len(calls) > 1 else "")
+
+
 def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
     """What an answer says besides its calls."""
     content = text

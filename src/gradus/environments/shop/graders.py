@@ -21,22 +21,22 @@ def settled_right(episode: Episode) -> float | None:
 def _service(episode: Episode) -> Reward:
     """The database, less what it took to get there. The settlement stands at the call that made it.
 
-    Where nothing was earned, nothing is taken off: else doing nothing would pay more than trying.
+    No more is taken off than was earned: else doing nothing would pay more than trying.
     """
     terms: list[list[RewardTerm]] = [[] for _ in episode.turns]
     right = settled_right(episode) or 0.0
     deciding = len(terms) - 1, None
-    remedies = iter(episode.outcome["remedies"])
+    remedies, left = iter(episode.outcome["remedies"]), right
     for place, turn in enumerate(episode.turns):
         for number, call in enumerate(turn.calls, start=1):
             span = f"call_{number}"
-            if right:
-                terms[place].append(RewardTerm(component="calls", value=-0.01, span=span))
-            if right and call.fault:
-                terms[place].append(RewardTerm(component="invalid", value=-0.05, span=span))
+            for component in ("calls", "invalid") if call.fault else ("calls",):
+                if left + _WEIGHTS[component] >= 0:
+                    left += _WEIGHTS[component]
+                    terms[place].append(RewardTerm(component=component, value=_WEIGHTS[component], span=span))
             if call.fault:
                 continue
-            if call.name in WRITES and _is_due(next(remedies), episode.outcome):
+            if call.name in WRITES and _is_due(next(remedies, ()), episode.outcome):
                 deciding = place, span
     if terms:
         terms[deciding[0]].append(RewardTerm(component="settled", value=right, span=deciding[1]))
@@ -91,7 +91,7 @@ GRADERS: Mapping[str, Grader] = {
 
 
 def metrics(episode: Episode) -> Mapping[str, float | None]:
-    """Calls, the share of them that were invalid, and money that was refunded without being due."""
+    """Calls, how many of them were invalid, and money that was refunded without being due."""
     calls = [call for turn in episode.turns for call in turn.calls]
     if not episode.outcome:
         return {}

@@ -10,7 +10,7 @@ from math import fsum
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, Span, ToolCall
-from gradus.core.calls import read_message
+from gradus.core.calls import none_carried_out, read_message
 from gradus.core.files import ordered, same_text, without_address
 from gradus.core.thoughts import without_thoughts
 from gradus.core.waiting import settled
@@ -192,9 +192,9 @@ class ToolEnvironment:
 
     def _unreadable(self, calls: Sequence[ToolCall]) -> Observation:
         """No call of the turn is carried out; the message says what was wrong with the first one that could not be read."""
+        numbered, told = none_carried_out([self._numbered(call) for call in calls])
+        seen = _seen((Message(role="user", content=told),))
         error = next(call.error for call in calls if call.fault == "malformed")
-        seen = _seen((Message(role="user", content=f"Error: {error}"),))
-        numbered = tuple(self._numbered(call) for call in calls)
         return replace(seen, **_about(numbered), action_valid=False, action_error=error)
 
     def _answered(self, text: str) -> Observation:

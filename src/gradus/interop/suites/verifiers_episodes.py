@@ -28,7 +28,7 @@ from gradus.core import (
     Vocabulary,
     child_rng,
 )
-from gradus.core.calls import read_message, write_calls
+from gradus.core.calls import none_carried_out, read_message, write_calls
 from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.tools import Tool, call_vocabulary, check_arguments
@@ -73,7 +73,9 @@ class VerifiersEpisode:
             raise EnvironmentFault("expected reset before this step: the episode is over, or has not begun")
         self._steps += 1
         message = read_message(action, tools=self.tools) if isinstance(action, str) else action
-        calls = tuple(self._checked(call) for call in message.calls)
+        calls, told = tuple(self._checked(call) for call in message.calls), ""
+        if any(call.fault == "malformed" for call in calls):
+            calls, told = none_carried_out(calls)
         about: dict[str, Any] = {
             "action_calls": calls,
             "action_spans": tuple(
@@ -84,9 +86,8 @@ class VerifiersEpisode:
             "action_error": next((call.error for call in calls if call.error), None),
         }
         about["action_valid"] = about["action_error"] is None
-        if any(call.fault == "malformed" for call in calls):
-            told = Message(role="user", content=f"Error: {about['action_error']}")
-            return Observation(text=told.content, messages=(told,), **about)
+        if told:
+            return Observation(text=told, messages=(Message(role="user", content=told),), **about)
         sent = [{"id": call.id, "name": call.name, "arguments": dict(call.arguments)} for call in calls]
         after = self._ask("step", content=without_thoughts(message.content).strip(), calls=sent)
         return replace(self._seen(after), **about)
