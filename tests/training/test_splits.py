@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import lamps
 
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec, Task
 from gradus.environments import load
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import read_episodes, roll_out
@@ -53,8 +53,41 @@ def test_no_validation_question_is_trained_on_or_taught(data: EnvironmentSpec) -
     assert not (held_out | judged) & taught
 
 
+@pytest.fixture(scope="module")
+def twice_worked(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Each question twice, with two solutions, as published sets of worked problems have it."""
+    path = tmp_path_factory.mktemp("data") / "two.jsonl"
+    rows = [
+        {"question": f"{what} is {n} plus {n}?", "answer": f"{work}: #### {2 * n}"}
+        for n in range(100)
+        for what, work in (("What", "Add"), (" what", "Double it"))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return f"gsm8k:{path}"
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "arithmetic:digits=1", "arithmetic:operations=+-*", "twice worked"])
+def test_what_judges_is_kept_apart_by_what_it_asks(name: str, twice_worked: str) -> None:
+    """Four sums in five of a condition were trained on under other seeds, and questions whose twin has another solution."""
+    spec = load(twice_worked if name == "twice worked" else name)
+    config = GrpoConfig(validation_tasks=16)
+    reserved = reserved_ids(spec, config)
+
+    def asks(task: Task) -> str:
+        return " ".join(question(spec, task.seed, dict(task.options)).lower().split())
+
+    trained = {asks(task) for task in training_tasks(spec, config, 0, 1500, reserved)[0]}
+    trained |= {asks(spec.train_task(i)) for i in taught_indices(spec, 500, reserved)}
+    judged = {asks(task) for condition in spec.conditions for task in spec.tasks(condition)}
+    validated = {asks(task) for task in validation_tasks(spec, config)}
+    assert not trained & (judged | validated)
+    assert not judged & validated
+    assert len(trained) > 20
+    assert len(validated) > 5
+
+
 def test_endless_environments_keep_their_seeds() -> None:
-    for name in ("rhythm", "arithmetic", "memory"):
+    for name in ("rhythm", "memory"):
         spec = load(name)
         config = GrpoConfig(first_task=1000, validation_tasks=8)
         reserved = reserved_ids(spec, config)

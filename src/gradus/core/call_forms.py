@@ -59,7 +59,8 @@ def _call(value: Any, start: int, end: int) -> ToolCall:
     if not isinstance(value, dict):
         raise _Malformed(f"a call is an object with name and arguments, got {json.dumps(value)[:60]}", end)
     record = cast(dict[str, Any], value)
-    name, arguments = record.get("name"), record.get("arguments", record.get("parameters"))
+    name: Any = record.get("name")
+    arguments: Any = record.get("arguments", record.get("parameters"))
     arguments = {} if arguments is None else arguments
     if not isinstance(name, str) or not name:
         raise _Malformed(f"a call has the keys name and arguments, got {', '.join(record) or 'none'}", end)

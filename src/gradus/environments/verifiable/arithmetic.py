@@ -13,13 +13,15 @@ from gradus.core import ConfigError, child_rng, child_seed
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item
 
 OPERATIONS = "+-*"
-_RESERVED_SHARE = 5  # one pair of operands in five is held out
+_SHARES = 5
+_RESERVED = {0: "held-out", 1: "in-distribution"}  # a fifth of all pairs of operands each; the rest is trained on
 
 
 class ArithmeticTasks:
     """Sums of two numbers of up to ``digits`` digits; ``*`` has one factor below ten, ``-`` no negative result.
 
-    A fifth of all pairs of operands is never trained on and makes up ``held-out``. ``harder`` has one digit more.
+    No sum of a condition is trained on: a fifth of all pairs of operands makes up ``held-out``, another ``in-distribution``.
+    ``harder`` has one digit more.
     """
 
     def __init__(self, name: str = "arithmetic", *, digits: int = 2, operations: str = "+") -> None:
@@ -44,7 +46,7 @@ class ArithmeticTasks:
             left, operation, right = self._draw(rng, digits)
             if split == "harder" and left < 10**self.digits and right < 10**self.digits:
                 continue
-            if split == "harder" or _reserved(left, operation, right) == (split == "held-out"):
+            if split in ("harder", _split_of(left, operation, right)):
                 return sum_item(left, operation, right)
 
     def _draw(self, rng: Random, digits: int) -> tuple[int, str, int]:
@@ -133,7 +135,7 @@ def one_short(rng: Random, chance: float) -> Callable[[int, str], int]:
     return lambda value, operation: max(value - 1, 0) if rng.random() < chance else value
 
 
-def _reserved(left: int, operation: str, right: int) -> bool:
-    """Whether this pair of operands is held out; the order of a commutative pair does not matter."""
+def _split_of(left: int, operation: str, right: int) -> str:
+    """Where this pair of operands belongs; the order of a commutative pair does not matter."""
     pair: Sequence[int] = (left, right) if operation == "-" else sorted((left, right))
-    return child_seed(0, "held-out", operation, *pair) % _RESERVED_SHARE == 0
+    return _RESERVED.get(child_seed(0, "held-out", operation, *pair) % _SHARES, "train")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradus.environments.verifiable.items import Item, TableTasks, plain
+from gradus.environments.verifiable.items import Item, TableTasks, plain, question_key
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 
@@ -141,16 +141,16 @@ def _overlong(
 
 
 def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
-    counts = Counter(_key(item) for item in items)
+    counts = Counter(question_key(item.question) for item in items)
     answers: dict[str, list[str]] = {}
     for item in items:
-        told, gold = answers.setdefault(_key(item), []), gold_answer(item.answer)
+        told, gold = answers.setdefault(question_key(item.question), []), gold_answer(item.answer)
         # Two tell that they differ: thousands of rows may ask the same. 1,680 minutes and 1680 are one answer.
         if len(told) < 2 and not any(gold == other or same_answer(gold, other) for other in told):
             told.append(gold)
-    first = {_key(item): item for item in reversed(items)}
+    first = {question_key(item.question): item for item in reversed(items)}
     twice = [first[key] for key, count in counts.items() if count > 1 and key]
-    torn = [item for item in twice if len(answers[_key(item)]) > 1]
+    torn = [item for item in twice if len(answers[question_key(item.question)]) > 1]
     return [
         _problem("duplicates", "warning", twice, "questions that more than one row asks"),
         _problem("contradictions", "error", torn, "questions that have different answers in different rows"),
@@ -158,10 +158,8 @@ def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
 
 
 def _overlap(tasks: TableTasks) -> list[Item]:
-    trained = {_key(item) for item in tasks.splits["train"]}
-    held = {_key(item): item for split in ("in-distribution", "held-out") for item in tasks.splits[split]}
+    trained = {question_key(item.question) for item in tasks.splits["train"]}
+    held = {
+        question_key(item.question): item for split in ("in-distribution", "held-out") for item in tasks.splits[split]
+    }
     return [item for key, item in held.items() if key in trained]
-
-
-def _key(item: Item) -> str:
-    return " ".join(item.question.lower().split())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gradus.core import ConfigError, child_rng, child_seed
+from gradus.core import ConfigError, Task, child_rng, child_seed
 from gradus.core.verbosity import quiet
 from gradus.environments.verifiable.telling import told
 
@@ -189,6 +189,16 @@ class TableTasks:
         return self._orders[epoch]
 
 
+def question_key(question: str) -> str:
+    """What a question asks, by which tasks are told apart: neither case nor white space makes another question of it."""
+    return " ".join(question.lower().split())
+
+
+def content_of(source: TaskSource) -> Callable[[Task], str]:
+    """What tells the tasks of a source apart, see :class:`~gradus.core.EnvironmentSpec`."""
+    return lambda task: question_key(source.item(task.options["split"], task.seed).question)
+
+
 def share_of(text: str) -> float:
-    """A number in [0, 1) that depends on the text alone, to split a data set so that added rows move no other."""
-    return child_seed(0, "split", " ".join(text.lower().split())) / 2**128
+    """A number in [0, 1) that depends on what is asked alone, to split a data set so that added rows move no other."""
+    return child_seed(0, "split", question_key(text)) / 2**128

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 from urllib.parse import parse_qsl
@@ -30,7 +31,7 @@ from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.datasets import parse_source, read_tasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
 from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
-from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource
+from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource, content_of
 from gradus.environments.verifiable.policies import Writer, in_format, make_policies
 from gradus.rewards import gold_answer
 from gradus.stats import format_number
@@ -60,7 +61,7 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
     def sample(rng: Random) -> str:
         return source.item("train", rng.randrange(2**40)).answer
 
-    return one_turn_spec(
+    spec = one_turn_spec(
         source,
         summary="sums with a worked solution, offline and endless",
         policies=make_policies(sample, _most_common(source.digits, source.operations), sums=True),
@@ -70,6 +71,7 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
         sample=sample,
         recipe="arithmetic.toml",
     )
+    return replace(spec, content=content_of(source))  # there is no end of seeds, but of sums there is
 
 
 def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
@@ -137,10 +139,6 @@ def one_turn_spec(
 
     by_name = make_graders() if graders is None else {grader.name: grader for grader in graders}
 
-    def content(task: Task) -> str:
-        item = source.item(task.options["split"], task.seed)
-        return f"{item.question}\n{item.answer}"
-
     return EnvironmentSpec(
         name=source.name,
         summary=summary,
@@ -157,7 +155,7 @@ def one_turn_spec(
             for name in conditions
         },
         train_task=train_task,
-        content=content if source.size("train") is not None else None,
+        content=content_of(source) if source.size("train") is not None else None,
         data_set=source if isinstance(source, TableTasks) else None,
         policies=policies,
         true_reward=true_reward or (lambda episode: episode.outcome.get("correct")),

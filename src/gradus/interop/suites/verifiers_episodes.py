@@ -32,7 +32,7 @@ from gradus.core.calls import none_carried_out, read_message, write_calls
 from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.tools import Tool, call_vocabulary, check_arguments
-from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks
+from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks, content_of
 from gradus.policies.scripted import Script, constant_policy, policy_factory
 from gradus.rollouts import roll_out
 
@@ -179,7 +179,7 @@ def episode_spec(
             for split in ("in-distribution", "held-out")
         },
         train_task=train_task,
-        content=lambda task: source.item(task.options["split"], task.seed).question,
+        content=content_of(source),
         max_turns=max_turns,
         policies={
             **{key: policy_factory(key, answer) for key, answer in policies.items()},
