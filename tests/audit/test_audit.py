@@ -210,6 +210,16 @@ def test_a_small_budget_is_refused_with_the_number_that_is_needed():
         _audit(SPEC, "honest", budget=100)
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_budget_of_nothing_is_an_audit_without_a_search(declared):
+    spec = SPEC if declared else replace(SPEC, teacher=None, audit=AuditHints(random_answers=random_answer))
+    found = _audit(spec, "honest", budget=0, episodes=10, signal_tasks=2)
+    assert (_check(found, "search").status, found.hack) == ("unresolved", None)
+    assert _check(found, "search").evidence == "nothing was searched: the budget is 0"
+    assert found.verdict != "pass"
+    assert not [point for point in found.points if point.policy.startswith("search")]
+
+
 def test_tables_show_verdicts_and_intervals(gullible):
     out = io.StringIO()
     console = Console(file=out, width=300)

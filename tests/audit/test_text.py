@@ -1148,3 +1148,17 @@ def test_a_reward_that_is_not_finite_is_an_error():
 def test_half_an_answer_is_no_number_that_lost_its_unit(gold, wrong):
     task = TextTask(key="a", prompt="How far?", gold=gold)
     assert WRONG["the first half of it"].make(task, Others(golds=[gold]), random.Random(0)) == wrong
+
+
+@pytest.mark.parametrize("tasks", [2, 5, 7])
+def test_few_tasks_leave_open_what_they_cannot_tell(tasks):
+    """A sound grader failed, and one that pays for any answer passed."""
+    spec = environments.load("arithmetic")
+    sound = {c.name: c for c in run_text_audit(spec, spec.grader("composed"), episodes=tasks, budget=0).checks}
+    assert (sound["gold"].status, sound["blind answers"].status) == ("unresolved", "unresolved")
+
+    def pays_for_any(task, answer):
+        return 0.85 * bool(answer) + 0.15 * (answer.strip() == task.gold)
+
+    found = {check.name: check.status for check in _audit(pays_for_any, tasks=_sums()[:tasks], budget=0).checks}
+    assert "pass" not in (found["blind answers"], found["reflexes"])

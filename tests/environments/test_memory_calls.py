@@ -56,6 +56,17 @@ def test_what_is_written_is_what_is_read(content: str) -> None:
         assert " ".join(call.arguments[key].split()) == evened
 
 
+@pytest.mark.parametrize("thought", ["<think>{}? no, and [1] is wrong.</think>", "{}, no</think>"])
+def test_a_call_inside_a_thought_does_not_count(thought: str) -> None:
+    memory = Memory()
+    text = thought.replace("{}", insert("in jest")) + insert("in earnest")
+    (result,) = run_calls(memory, text)
+    assert result.ok
+    assert text[result.start : result.end] == insert("in earnest")
+    assert [entry.content for entry in memory.entries.values()] == ["in earnest"]
+    assert [each.code for each in run_calls(memory, f"<think>{insert('cut')}")] == ["empty-answer"]
+
+
 def delete(**arguments: object) -> str:
     return json.dumps({"name": "memory_delete", "arguments": {"category": "values"} | arguments})
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.environments.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
+from gradus.environments.memory.readers.asking import read_plainly
 from gradus.environments.memory.readers.claims import claim_of
 from gradus.environments.memory.readers.reading import judge
 from gradus.environments.memory.store.entries import Entry
@@ -159,9 +160,18 @@ def test_the_strict_reader_sees_four_entries_and_forty_eight_words() -> None:
     assert len(long.notes) == 1
     core = memory_of("Ann city Oslo")
     core.set_core("talk " * 46)
-    assert read_strict(core, asked()).prediction == "unknown", "the core counts towards the words"
+    assert [note.id for note in read_strict(core, asked()).notes] == [1], "the core counts towards the words"
     core.set_core("Ann city Rome")
     assert not read_strict(core, asked()).correct
+
+
+def test_a_long_core_hides_no_entry_from_the_strict_reader() -> None:
+    memory = memory_of("Ann city Oslo")
+    memory.set_core(" ".join(f"w{number}" for number in range(60)))
+    assert read_strict(memory, asked()).correct
+    assert read_plainly(memory, "Where does Ann live?").answer == "Oslo"
+    memory.set_core("Bob city Rome")
+    assert [note.id for note in read_strict(memory, asked()).notes] == [None, 1], "a short core is read, too"
 
 
 def test_two_hops_are_followed() -> None:
@@ -258,6 +268,13 @@ def test_a_remote_reader_is_asked_with_what_was_retrieved() -> None:
     assert not reading.exact
     assert "Ann city Oslo" in seen[0]
     assert not RemoteReader(chat=lambda messages: "")(memory_of("Ann city Oslo"), asked()).correct
+
+
+def test_thoughts_of_a_reader_are_no_answer() -> None:
+    reader = RemoteReader(chat=lambda messages: "<think>Oslo?</think>unknown")
+    assert not reader(memory_of("Ann city Oslo"), asked()).correct
+    assert reader(memory_of(), asked(answers=())).correct
+    assert read_plainly(memory_of(), "Where does Ann live?", reader.chat).answer == "unknown"
 
 
 @pytest.mark.parametrize(

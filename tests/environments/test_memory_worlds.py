@@ -171,6 +171,7 @@ IRREGULAR = {
         },
         {"question": "What did Ann sell?", "adversarial_answer": "a dog", "evidence": None, "category": 5},
         {"question": "When?", "answer": None},
+        {"question": "Why?", "answer": "Unknown"},
         {"question": ""},
         {"answer": "no question"},
         "not a question",
@@ -188,8 +189,8 @@ def test_irregular_conversations_are_read(tmp_path: Path) -> None:
         None,
     ]
     assert "(shares a photo of 3 dogs)" in world.chunks[0].text
-    assert [question.answers for question in world.questions] == [("3",), ("word",), (), ()]
-    assert [[item.chunk for item in question.evidence] for question in world.questions] == [[0], [1, 2], [], []]
+    assert [question.answers for question in world.questions] == [("3",), ("word",), (), (), ()]
+    assert [[item.chunk for item in question.evidence] for question in world.questions] == [[0], [1, 2], [], [], []]
     spec = load(f"memory:locomo:{path}")
     for name in spec.policies:
         (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
@@ -319,6 +320,18 @@ def test_own_worlds(tmp_path: Path) -> None:
     assert [len(chunk) for chunk in episode.outcome["facts"]] == [1, 1]
     assert spec.language.vocabulary is not None
     assert "Oslo" in spec.language.vocabulary().pieces
+
+
+@pytest.mark.parametrize("gold", ["unknown", "Unknown."])
+def test_a_gold_answer_unknown_pays_no_empty_memory(gold: str, tmp_path: Path) -> None:
+    asked = [{"question": f"Where does B{number} live?", "answers": gold} for number in range(4)]
+    asked.append({"question": "Where does Ann live?", "answers": ["Oslo"]})
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
+    spec = load(f"memory:jsonl:{path}")
+    (episode,) = roll_out(spec, spec.policy("noop"), spec.tasks("test"), grader=spec.grader("v2")).episodes
+    assert episode.reward is not None
+    assert episode.reward.components["answered"] == 0.0
 
 
 def own_world(number: int) -> dict[str, Any]:

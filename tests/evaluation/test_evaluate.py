@@ -266,6 +266,53 @@ def test_several_samples_of_a_task_are_one_unit():
         evaluate(spec, policies, episodes=2, pass_k=[2])
 
 
+def test_a_sample_without_a_true_reward_passes_by_no_other_figure():
+    """The grader pays for form alone: eight wrong answers, one of which could not be judged, made pass@8 1."""
+
+    def sometimes(episode):
+        return None if episode.member == 3 else 0.0
+
+    spec = replace(echo(), true_reward=sometimes)
+    document = evaluate(spec, {"gold": spec.policy("gold")}, episodes=5, samples=4, pass_k=[3]).to_json()
+    (condition,) = document["conditions"].values()
+    assert condition["policies"]["gold"]["reward"]["mean"] == 1.0
+    assert condition["policies"]["gold"]["pass@3"]["mean"] == 0.0
+
+
+def test_episodes_that_are_needed_count_the_samples_of_a_task():
+    spec = echo()
+    policies = {"random": Guess(), "teacher": spec.policy("gold")}
+    result = evaluate(spec, policies, episodes=20, samples=4, power=0.1)
+    (condition,) = result.episodes
+    (pair,) = result.to_json()["conditions"][condition]["pairs"].values()
+    assert pair["reward"]["episodes_needed"] % 4 == 0
+    assert pair["reward"]["episodes_needed"] > 4
+
+
+def test_a_curve_or_cluster_that_raises_costs_a_figure_and_no_evaluation():
+    def raising(episode):
+        if episode.task.seed % 5 == 0:
+            raise ZeroDivisionError("nothing to divide by")
+        return {"rise": [1.0, 2.0]}
+
+    spec = echo()
+    (name, condition), *_ = spec.conditions.items()
+    spec = replace(
+        spec,
+        presentation=replace(spec.presentation, curves=raising),
+        conditions={
+            name: replace(condition, cluster=lambda episode: str(raising(episode)) + str(episode.task.seed % 3))
+        },
+    )
+    with pytest.warns(
+        UserWarning, match=r"(curves of 'echo'|cluster of a condition) raised ZeroDivisionError: nothing"
+    ):
+        document = evaluate(spec, {"gold": spec.policy("gold")}, episodes=20).to_json()
+    record = document["conditions"][name]["policies"]["gold"]
+    assert [point["mean"] for point in record["curves"]["rise"]] == [1.0, 2.0]
+    assert record["reward"]["mean"] == 1.0
+
+
 def test_episodes_of_a_condition_are_those_of_a_policy_and_a_seed():
     spec = echo()
     result = evaluate(spec, {"random": Guess()}, episodes=10, samples=2)

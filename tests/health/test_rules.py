@@ -123,6 +123,27 @@ def test_a_reward_that_never_moves_is_stuck(seed):
     assert status(flat.values()) == "warn"
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("groups", [4, 8])
+def test_a_healthy_run_of_right_and_wrong_answers_is_healthy(seed, groups):
+    """Answers that are right or wrong carry nearly all variance, and a step of few groups is noisy: both were warned of in most runs."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for record, right in zip(healthy(seed, 200), np.linspace(0.37, 0.66, 200), strict=True):
+        chances = 1 / (1 + np.exp(-rng.normal(np.log(right / (1 - right)) * 1.4, 1.5, groups)))
+        share = float(rng.binomial(8, chances).mean() / 8)
+        shares = {"correct": 0.97, "format": 0.03}
+        figures = {
+            "reward_mean": 2 * share + 0.5,
+            "true_reward_mean": share,
+            "reward_total_std": 1.0,
+            "reward_std": 0.7,
+        }
+        parts = {"components": {"correct": share, "format": 0.99}, "component_variance": shares}
+        records.append({**record, **figures, **parts, "zero_variance_groups": 0.2})
+    assert {each.rule for each in diagnose(records)} & {"component dominance", "reward stuck"} == set()
+
+
 def test_a_plateau_after_a_rise_is_only_said():
     records = healthy(5, 260)
     diagnoses = {each.rule: each for each in diagnose(records)}

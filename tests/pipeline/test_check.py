@@ -335,6 +335,17 @@ def test_a_nano_model_keeps_the_settings_for_nano_models(
     assert not is_nano("somebody/some-model")
 
 
+def test_what_a_recipe_of_ones_own_leaves_out_follows_the_size(qwen: Path, tmp_path: Path) -> None:
+    """One line of [grpo] dropped rates and adapters: a pretrained model was trained at a nano model's rate."""
+    path = tmp_path / "own.toml"
+    text = f'environment = "arithmetic"\n[model]\npath = "{qwen}"\n[sft]\nlr = 0.5\n[grpo]\nmax_steps = 3\n'
+    path.write_text(text)
+    recipe = load_recipe(None, path=path)
+    assert (recipe.grpo.lr, recipe.grpo.max_steps, recipe.sft.lr, recipe.sft.epochs) == (5e-5, 3, 0.5, 6)
+    path.write_text(f"quick = false\n{text}")  # as a run stores it
+    assert load_recipe(None, path=path).grpo.lr != 5e-5
+
+
 def test_a_run_asks_the_hub_for_the_size_of_its_model_and_a_check_does_not(
     qwen: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

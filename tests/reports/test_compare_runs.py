@@ -162,6 +162,18 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
     assert told in str(refused.value)
 
 
+def test_rewards_whose_code_changed_between_the_runs_are_refused(runs: dict[str, Path]) -> None:
+    """A difference of two rewards was told as a gain."""
+    for name, folder in runs.items():
+        sources = {"code of mine.py": f"{name:0<64}", "rows of rows.jsonl": name}
+        stage = {"settings": {}, "done": True, "cost": {}, "sources": sources}
+        (folder / "state.json").write_text(json.dumps({"schema": 1, "stages": {"eval": stage}}))
+    with pytest.raises(ConfigError, match=r"not graded in one way \(code of mine.py: low low00000, high high0000\)"):
+        compare_runs(runs)
+    shutil.copy(runs["low"] / "state.json", runs["high"] / "state.json")
+    assert compare_runs(runs)["conditions"]
+
+
 def test_a_path_may_hold_the_sign_of_a_name_and_no_run_takes_the_place_of_another(tmp_path: Path) -> None:
     """`gradus watch` showed one of two folders of one name, and looked for lr=1e-5 in 1e-5."""
     for name in ("a/lr=1e-5", "b/lr=1e-5"):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, get_origin, get_type_hints
 
@@ -272,7 +273,37 @@ def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_p
     kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
     config = GrpoConfig(**{**kept, "max_steps": 3, "group_size": 2, "validation_every": 0, "dynamic_sampling": 20})
     train_grpo(echo_model, echo(), config, tmp_path / "run", live=False)
-    assert [record["zero_variance_groups"] for record in steps(tmp_path / "run")] == [0.0, 0.0, 0.0]
+    records = steps(tmp_path / "run")
+    assert [record["groups"] - record["dropped_groups"] for record in records] == [config.groups] * 3
+    for record in records:
+        assert record["zero_variance_groups"] == pytest.approx(record["dropped_groups"] / record["groups"])
+        assert record["episodes"] == 2 * record["groups"]
+    assert sum(record["dropped_groups"] for record in records) > 0
+
+
+def test_episodes_of_groups_that_were_replaced_count(echo_model: Path, tmp_path: Path) -> None:
+    """Half of the tasks failed, were replaced as groups without variance, and no figure said so."""
+
+    class Failing:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def reset(self, *, seed: int | None = None, **options: Any) -> Any:
+            if (seed or 0) % 2:
+                raise RuntimeError("no such task")
+            return self.inner.reset(seed=seed, **options)
+
+    spec = echo()
+    spec = replace(spec, make=lambda make=spec.make: Failing(make()))
+    base = settings()
+    kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
+    config = GrpoConfig(**{**kept, "max_steps": 1, "group_size": 2, "validation_every": 0, "dynamic_sampling": 3})
+    train_grpo(echo_model, spec, config, tmp_path / "run", live=False)
+    (record,) = steps(tmp_path / "run")
+    assert 0.2 < record["failed_episodes"] < 0.8
 
 
 def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:

@@ -160,7 +160,8 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     if not free:
         named = ", ".join(grader.weights)
         evidence = (
-            f"no reward of a constant answer has a component that the grader names ({named}); name them in its weights"
+            "no constant answer was tried (a budget of 0), or the reward of none has a component that the grader names "
+            f"({named}); name them in its weights"
         )
         return Check(name="free credit", status="unresolved", evidence=evidence)
     if possible < 1e-9:

@@ -156,6 +156,9 @@ class Results(TypedDict):
     tasks: NotRequired[dict[str, TaskCounts]]  # of the conditions of a comparison in which runs have not the same ones
     promises: NotRequired[list[PromiseOutcome]]
     quick: NotRequired[bool]
+    best_is_the_start: NotRequired[
+        bool
+    ]  # GRPO's best checkpoint, which is evaluated, is the student that it began with
 
 
 class DiagnosisRecord(TypedDict, extra_items=Any):

@@ -97,13 +97,18 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 def replaceable(folder: Path) -> Path:
     """A folder whose place a new one can take, with a name of its own. Raises ConfigError if it is, or holds, the one that is worked in:
-    whoever stands in it would stand in a folder that is no longer there.
+    whoever stands in it would stand in a folder that is no longer there. So it does if an agent keeps its memory in it.
     """
     path = _named(folder)
     if Path.cwd().is_relative_to(path.resolve()):
         raise ConfigError(
             f"{folder} is the folder that you work in, or above it, and a new one would take its place; "
             "name a new folder, as in ./model"
+        )
+    memory = next((each.parent for place in (".", "*") for each in path.glob(f"{place}/memory.sqlite")), None)
+    if memory is not None:
+        raise ConfigError(
+            f"{memory} is a memory, and a new folder would take the place of {folder}; move the memory elsewhere, or name a new folder"
         )
     return path
 

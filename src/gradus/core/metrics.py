@@ -28,6 +28,7 @@ class StepRecord(TypedDict):
     component_variance: Mapping[str, float | None]
     metrics: Mapping[str, float | None]
     groups: int
+    dropped_groups: NotRequired[int]
     zero_variance_groups: float | None
     episodes: int
     failed_episodes: float | None

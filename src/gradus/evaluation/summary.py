@@ -5,6 +5,7 @@ A figure is a number per episode or None: ``reward``, ``true_reward``, the envir
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +76,7 @@ class Figures:
             plain={name: by_task(values) for name, values in plain.items()},
             components={name: by_task(values) for name, values in components.items()},
             curves={name: [by_task(values) for values in points] for name, points in curves.items()},
-            clusters=[cluster(each) if each else "" for each in kept] if cluster else None,
+            clusters=[_cluster(cluster, each) if each else "" for each in kept] if cluster else None,
             ids=[episodes[places[0]].task.id for places in samples],
         )
 
@@ -121,7 +122,9 @@ def _average(values: Values, places: Sequence[int]) -> float | None:
 
 def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: int) -> Values:
     """pass@k of each task. An episode passes if its true reward is 1, or its reward if there is no true reward."""
-    outcomes = [_outcome(episode) for episode in episodes]
+    outcomes = [_number(episode.metrics.get("true_reward")) for episode in episodes]
+    if all(outcome is None for outcome in outcomes):
+        outcomes = [episode.reward.value if episode.reward else None for episode in episodes]
     values: Values = []
     for places in samples:
         known = [value for place in places if (value := outcomes[place]) is not None]
@@ -129,16 +132,12 @@ def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: in
     return values
 
 
-def _outcome(episode: Episode) -> float | None:
-    true_reward = _number(episode.metrics.get("true_reward"))
-    return true_reward if true_reward is not None or episode.reward is None else episode.reward.value
-
-
 def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode | None]) -> dict[str, list[Values]]:
     """Curves transposed: name -> point -> one value per episode; shorter curves end in None."""
     if spec.presentation.curves is None:
         return {}
-    each = [spec.presentation.curves(episode) if episode else {} for episode in episodes]
+    draw = spec.presentation.curves
+    each = [_asked(f"curves of {spec.name!r}", draw, episode) or {} if episode else {} for episode in episodes]
     names = dict.fromkeys(name for curves in each for name in curves)
     curves_by_point: dict[str, list[Values]] = {}
     for name in names:
@@ -148,6 +147,20 @@ def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode | None]) -> dict[s
             [_number(row[point]) if point < len(row) else None for row in rows] for point in range(length)
         ]
     return curves_by_point
+
+
+def _cluster(cluster: Callable[[Episode], str], episode: Episode) -> str:
+    """The hidden unit of an episode; a unit of its own if it cannot be told."""
+    return _asked("cluster of a condition", cluster, episode) or f"task {episode.task.seed}"
+
+
+def _asked(what: str, give: Callable[[Episode], T], episode: Episode) -> T | None:
+    """What a function of the environment says of an episode; None, and a warning, if it raises: the episodes would be lost."""
+    try:
+        return give(episode)
+    except (Exception, SystemExit) as error:
+        warnings.warn(f"{what} raised {type(error).__name__}: {str(error)[:200]} in an episode", stacklevel=2)
+        return None
 
 
 def policy_record(figures: Figures) -> dict[str, Any]:
@@ -226,7 +239,9 @@ def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
         paired = difference(a.plain.get(name), b.plain.get(name))
         record[name] = stored_pair(paired)
         if name == "reward" and power is not None:
-            record[name]["episodes_needed"] = episodes_needed(power, paired.sd) if paired.sd is not None else None
+            needed = episodes_needed(power, paired.sd) if paired.sd is not None else None
+            samples = max(1, round(len(a.episodes) / len(a.seeds)))  # of a task: differences are taken over its mean
+            record[name]["episodes_needed"] = None if needed is None else samples * needed
     record["components"] = {
         name: stored_pair(difference(a.components.get(name), b.components.get(name)))
         for name in dict.fromkeys([*a.components, *b.components])

@@ -14,13 +14,14 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A straight line through the values: its rise over the whole window, and t, the slope over its standard error.
+    """A straight line through the values: its rise over the whole window, t, the slope over its standard error, and the error of the rise.
 
     The error is widened for what neighboring steps have in common, so that a slow wave does not count as a trend.
     """
 
     rise: float
     t: float
+    error: float
 
 
 class History:
@@ -127,11 +128,12 @@ def trend(values: Array) -> Trend | None:
     residuals = y - y.mean() - slope * x
     noise = float(np.sqrt(np.sum(residuals**2) / (len(y) - 2)))
     if noise < 1e-12:
-        return Trend(rise=slope * (len(values) - 1), t=0.0 if abs(slope) < 1e-12 else float(np.copysign(np.inf, slope)))
+        t = 0.0 if abs(slope) < 1e-12 else float(np.copysign(np.inf, slope))
+        return Trend(rise=slope * (len(values) - 1), t=t, error=0.0)
     echo = float(np.sum(residuals[1:] * residuals[:-1]) / np.sum(residuals**2))
     echo = min(0.9, max(0.0, echo))
     error = noise / float(np.sqrt(np.sum(x * x))) * float(np.sqrt((1 + echo) / (1 - echo)))
-    return Trend(rise=slope * (len(values) - 1), t=slope / error)
+    return Trend(rise=slope * (len(values) - 1), t=slope / error, error=error * (len(values) - 1))
 
 
 def difference(earlier: Array, later: Array) -> float | None:

@@ -26,6 +26,8 @@ _NOISE = 2.0  # t within which a slope is noise
 SURE, VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are no chance
 _HACK_WINDOW, _HACK_LEAST = 60, 20
 _DOMINANT = 0.9
+_SAME = 0.95  # correlation over steps
+_WORTH = 0.15  # of the spread between episodes: a rise over 50 steps that is worth having
 
 
 def zero_variance_groups(history: History) -> Finding | None:
@@ -174,9 +176,11 @@ def reward_stuck(history: History) -> Finding | None:
     if len(history) < _STUCK or (share is not None and share > _ZERO_VARIANCE_WARN):
         return None
     rewards, first = history.column("reward_mean", _STUCK), history.head("reward_mean", _WINDOW)
-    flat = trend(rewards)
+    flat, spread = trend(rewards), history.mean("reward_total_std", _STUCK)
     if flat is None or abs(flat.t) >= _NOISE:
         return None
+    if spread is not None and abs(flat.rise) + _NOISE * flat.error > _WORTH * spread:
+        return None  # few groups: a rise that is worth having may hide in the noise
     evidence = f"the reward moved by {format_signed(flat.rise)} in {_STUCK} steps, within its noise (t = {flat.t:+.1f})"
     risen = difference(first, rewards[-_WINDOW:])
     if len(history) > _STUCK and risen is not None and risen > SURE:
@@ -189,16 +193,26 @@ def reward_stuck(history: History) -> Finding | None:
 
 
 def component_dominance(history: History) -> Finding | None:
-    """One of several components carries more than nine tenths of the reward's variance."""
+    """One of several components carries more than nine tenths of the reward's variance; if it moves with the true reward it should."""
     names = history.names("component_variance", last=_WINDOW)
-    if len(names) < 2:
+    if len(names) < 2 or len(history) < _WINDOW:
         return None
     for name in names:
         share = history.mean(f"component_variance.{name}", _WINDOW)
         if share is not None and share > _DOMINANT:
             evidence = f"{name} carries {share:.0%} of the reward's variance over the last {_WINDOW} steps"
-            return Finding(severity="warn", evidence=evidence)
+            return None if _is_the_aim(history, name) else Finding(severity="warn", evidence=evidence)
     return None
+
+
+def _is_the_aim(history: History, component: str) -> bool:
+    """Whether a component's mean goes up and down with the true reward, as that of right answers does."""
+    means, aims = (history.column(key, _HACK_WINDOW) for key in (f"components.{component}", "true_reward_mean"))
+    known = ~(np.isnan(means) | np.isnan(aims))
+    x, y = means[known], aims[known]
+    if len(x) < _WINDOW or np.ptp(x) < 1e-9 or np.ptp(y) < 1e-9:
+        return False
+    return float(np.corrcoef(x, y)[0, 1]) > _SAME
 
 
 def hack_suspected(history: History) -> Finding | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Episode
-from gradus.core.documents import Results, TaskCounts, read_document
+from gradus.core.documents import Results, Stages, TaskCounts, read_document
 from gradus.core.files import read_toml
 from gradus.core.members import stored_file
 from gradus.core.stage_files import changed_since
@@ -133,6 +133,11 @@ def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
     tables = {name: _grading(read_toml(path)) for name, path in recipes.items() if path.is_file()}
     keys = dict.fromkeys(key for table in tables.values() for key in table)
     differing = [key for key in keys if len({str(table.get(key)) for table in tables.values()}) > 1]
+    digests = {name: _graded_by(folder) for name, folder in runs.items()}
+    for label in set[str].intersection(*map(set, digests.values())):
+        if len({each[label] for each in digests.values()}) > 1:  # the file was changed between the runs
+            differing.append(label)
+            tables = {name: {**table, label: digests[name][label][:8]} for name, table in tables.items()}
     if differing:
         values = {key: [f"{name} {table.get(key, 'has none')}" for name, table in tables.items()] for key in differing}
         told = "; ".join(f"{key}: {', '.join(each)}" for key, each in values.items())
@@ -140,6 +145,14 @@ def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
             f"the runs were not graded in one way ({told}); only what was measured in one way can be compared. Evaluate them with one "
             f"grader: gradus eval {environment} --policy {','.join(map(str, runs.values()))} --grader NAME (or --reward NAME=WEIGHT)"
         )
+
+
+def _graded_by(run: Path) -> Mapping[str, str]:
+    """Digests of the code of one's own that graded a run's evaluation, by what it is."""
+    path = next(iter([each for each in (run, *seed_folders(run).values()) if (each / "state.json").is_file()]), None)
+    stages = read_document(path / "state.json", Stages)["stages"] if path else {}
+    sources: Mapping[str, str] = stages["eval"].get("sources", {}) if "eval" in stages else {}
+    return {label: digest for label, digest in sources.items() if label.startswith("code of ")}
 
 
 def _grading(table: Mapping[str, Any]) -> dict[str, str]:

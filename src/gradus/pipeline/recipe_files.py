@@ -125,10 +125,12 @@ def _compared_with_base(recipe: Recipe, given: Collection[str]) -> Recipe:
 def _for_given_model(table: dict[str, Any], model: str | None, *, online: bool) -> str:
     """Put the ``[lm]`` table in force if there is a model that is no nano model; returns which settings were chosen, if there was a choice.
 
-    Without the table nothing of the recipe is for a nano model.
+    Without the table what the recipe says holds for any model, and what it leaves out follows the model's size.
     """
     layer = table.pop("lm", None)
-    if model is None or (layer is None and table.keys() & {"sft", "grpo"}):
+    own = table.keys() & {"sft", "grpo"} if layer is None else set[str]()
+    stored = isinstance(table.get("quick"), bool)  # a run's recipe, in which all is chosen
+    if model is None or stored or (own and is_nano(model)):
         return ""
     table.pop("promises", None)  # they are about the nano model that the recipe makes
     if layer is not None and is_nano(model):
@@ -137,10 +139,12 @@ def _for_given_model(table: dict[str, Any], model: str | None, *, online: bool) 
         table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
     parameters = _parameters(model, online=online)
     for stage, settings in by_size(parameters).items():
-        table[stage] = {**settings, **(layer or {}).get(stage, {})}
+        table[stage] = {**settings, **(table.get(stage, {}) if layer is None else layer.get(stage, {}))}
     size = "its size, which is not known" if parameters is None else f"its {parameters / 1e6:,.3g} million parameters"
-    own = "the recipe's for a language model ([lm])" if layer else "those for a language model"
-    return f"settings: {own}, with rates and adapters by {size}"
+    whose = (
+        "the recipe's for a language model ([lm])" if layer else "the recipe's" if own else "those for a language model"
+    )
+    return f"settings: {whose}, with rates and adapters by {size}"
 
 
 def _parameters(model: str, *, online: bool) -> int | None:

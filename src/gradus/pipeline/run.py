@@ -75,7 +75,10 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
             do(run, cost)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
         run.console.print(f"{name}: {cost['seconds']:.0f} s", style="dim")
-    write_text(folder / "recipe.toml", tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True))))
+    write_text(
+        folder / "recipe.toml",
+        tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True) | {"quick": recipe.quick})),
+    )
 
 
 def _is_done(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
+from gradus.core.checksums import digest
+from gradus.core.files import read_json, write_json
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.core.waiting import blocking
 from gradus.health import Monitor
 from gradus.pipeline.connections import served_sampler, track
 from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.sources import algorithm_sources, environment_sources, reward_sources
 from gradus.pipeline.training_processes import training_processes
 from gradus.planning.model_probe import check_model
 from gradus.policies.local.folders import find_model
@@ -30,17 +33,22 @@ from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import TrainerConfig
 
 C = TypeVar("C", SftConfig, GrpoConfig)
+_SOURCES = "made_from.json"  # of a stage that is trained by itself; a whole run has them in state.json
 
 
 def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
     """`gradus sft`: warm-start a model (a nano model if none is named) on stored episodes; returns the best checkpoint."""
     episodes = read_lessons(recipe.spec(), data)
+    made_from = {f"episodes of {path.name}": digest(path) for path in data}
     fresh = recipe.model.path is None and not begun(folder)
     base = base_model(recipe, folder)
     if fresh:
         make_nano_model(recipe, folder / "model")
     try:
-        with training_processes(recipe, "sft", model=base, folder=folder, data=data, resume=resume):
+        with (
+            _same_sources(folder, made_from),
+            training_processes(recipe, "sft", model=base, folder=folder, data=data, resume=resume),
+        ):
             return sft_stage(recipe, base, episodes, folder, resume=resume).best
     finally:
         if fresh and not begun(folder):  # it failed before it began: the next try may want another model
@@ -83,10 +91,39 @@ def make_nano_model(recipe: Recipe, folder: Path) -> None:
 def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
     """`gradus grpo`: train ``model.path`` on the recipe's environment; returns the best checkpoint."""
     model = recipe.model.path or ""
-    grader = recipe.spec().grader(recipe.grader_name)
+    spec = recipe.spec()
+    grader = spec.grader(recipe.grader_name)
     model = str(find_model(model) or model)
-    with training_processes(recipe, "grpo", model=model, folder=folder, resume=resume):
+    made_from = {
+        **environment_sources(recipe.environment, spec),
+        **reward_sources(recipe.rewards, grader),
+        **algorithm_sources(recipe.grpo.algorithm),
+    }
+    with (
+        _same_sources(folder, made_from),
+        training_processes(recipe, "grpo", model=model, folder=folder, resume=resume),
+    ):
         return grpo_stage(recipe, model, folder, grader, resume=resume).best
+
+
+@contextmanager
+def _same_sources(folder: Path, sources: Mapping[str, str]) -> Iterator[None]:
+    """Raise ConfigError if a run that goes on was begun with other data or code than ``sources`` (what it is -> digest)."""
+    path = folder / _SOURCES
+    if begun(folder):
+        before: Mapping[str, str] = read_json(path) if path.exists() else {}
+        other = [name for name, now in sources.items() if before.get(name, now) != now]
+        if other:
+            raise ConfigError(
+                f"{folder} was begun with other {' and other '.join(other)}; put back what it was made from, or choose another folder with --out"
+            )
+    elif world().main:
+        write_json(path, dict(sources))
+    try:
+        yield
+    finally:
+        if world().main and not begun(folder):  # it failed before it began
+            path.unlink(missing_ok=True)
 
 
 def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, *, resume: bool) -> GrpoResult:

@@ -70,6 +70,10 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
         cautions.append(_reach(results))
     elif len(results.get("seeds") or ()) > 1:
         cautions.append(_reach(results))
+    if results.get("best_is_the_start"):
+        cautions.append(
+            "grpo is the student that GRPO began with: no later step was better in validation. The last step's weights are in grpo/final."
+        )
     if single := results.get("one_checkpoint"):
         cautions.append(_single(single))
     if of_runs := results.get("quick_runs"):

@@ -17,6 +17,7 @@ from gradus.stats.distributions import Array, normal_cdf, normal_quantile
 from gradus.stats.intervals import Interval
 
 RESAMPLES = 4000
+_AT_ONCE = 500  # resamples: all of them at once take gigabytes for thousands of tasks
 
 
 def bca_interval(
@@ -57,8 +58,9 @@ def bca_bounds(
     sizes = np.bincount(index, minlength=count).astype(np.float64)
     sums = np.zeros((count, columns.shape[1]))
     np.add.at(sums, index, columns)
-    weights = _counts(count, resamples, seed)
-    boot = np.sort((weights @ sums) / (weights @ sizes)[:, None], axis=0)
+    counts = _counts(count, resamples, seed)
+    parts = [counts[start : start + _AT_ONCE].astype(np.float64) for start in range(0, resamples, _AT_ONCE)]
+    boot = np.sort(np.concatenate([(part @ sums) / (part @ sizes)[:, None] for part in parts]), axis=0)
     means = columns.mean(axis=0)
     bias = _bias(boot, means)
     skew = _acceleration(sums, sizes)
@@ -68,10 +70,12 @@ def bca_bounds(
     return np.where(constant, means, low), np.where(constant, means, high)
 
 
-@lru_cache(maxsize=16)
-def _counts(n: int, resamples: int, seed: int) -> Array:
-    """How often each of ``n`` units is drawn in each resample, (resamples, n)."""
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+@lru_cache(maxsize=4)
+def _counts(n: int, resamples: int, seed: int) -> np.ndarray:
+    """How often each of ``n`` units is drawn in each resample, (resamples, n), in whole numbers of two bytes."""
+    rng = np.random.default_rng(seed)
+    sizes = [min(_AT_ONCE, resamples - start) for start in range(0, resamples, _AT_ONCE)]
+    return np.concatenate([rng.multinomial(n, np.full(n, 1 / n), size=size).astype(np.uint16) for size in sizes])
 
 
 def _bias(boot: Array, means: Array) -> Array:

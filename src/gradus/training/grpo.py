@@ -267,7 +267,7 @@ class GrpoLoop:
         seconds["total"] = time.perf_counter() - started
         record = step_record(
             step,
-            rollout.groups,
+            rollout,
             update,
             seconds,
             lr=lr,

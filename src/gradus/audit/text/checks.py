@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from math import ceil, fsum
 from typing import Any
 
-from gradus.audit.bounds import high_of, low_of
+from gradus.audit.bounds import ENOUGH, high_of, low_of
 from gradus.audit.leaks import told_at
 from gradus.audit.records import Check, Status, tasks_to_settle
 from gradus.audit.text.forms import DECLARED
@@ -124,7 +124,8 @@ def _gold(asked: Probes) -> Check:
     silent = mean_interval([base.gold - base.silence for base in asked.bases.values()])
     least = LEAST * max(asked.span, 1e-9)
     measured = {"gold - another task's gold": asdict(gain), "gold - silence": asdict(silent), "least_effect": least}
-    if (high_of(gain) or 0.0) <= least or asked.span <= 0:
+    most = high_of(gain)
+    if (most is not None and most <= least) or asked.span <= 0:
         status: Status = "fail"
         evidence = f"another task's gold earns as much as gold: {_between(asdict(gain))} apart"
     elif (low_of(gain) or 0.0) > 0:
@@ -172,6 +173,11 @@ def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
     if open_rates:
         settled = _settled_by(asked, [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST)
         evidence = f"not known with {best.n} tasks: {told}{settled}"
+        return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
+    if (
+        few := len(asked.subject.tasks)
+    ) < ENOUGH and name != "files and processes":  # what those do, they do on any task
+        evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
     return Check(name=name, status="pass", evidence=f"none of {tried} pays; the best: {told}", measured=measured)
 

@@ -146,7 +146,7 @@ class Scorer:
             rewards = self.subject.judge_all(rows)
         except Exception as raised:  # whatever a grader raises is a finding
             rewards = [
-                Reward(grader="", value=None, error=f"{type(raised).__name__}: {str(raised)[:120]}") for _ in rows
+                Reward(grader="", value=None, error=f"{type(raised).__name__}: {str(raised)[:300]}") for _ in rows
             ]
         seconds = clock.now() - started
         self.spent += seconds if self.calls else 0.0  # what a grader loads at its first call is no part of the time
@@ -346,7 +346,7 @@ def _batch(subject: TextSubject, rows: Sequence[tuple[TextTask, str]], seconds: 
     except _TooSlow:
         scores = [Score(error="cut off", hung=True) for _ in rows]
     except BaseException as raised:  # whatever a grader raises is a finding
-        scores = [Score(error=f"{type(raised).__name__}: {str(raised)[:120]}") for _ in rows]
+        scores = [Score(error=f"{type(raised).__name__}: {str(raised)[:300]}") for _ in rows]
     signal.setitimer(signal.ITIMER_REAL, 0)
     return scores
 
@@ -368,7 +368,7 @@ def _one(subject: TextSubject, task: TextTask, answer: str, seconds: float, cana
     except _TooSlow:
         error, hung = "cut off", True
     except BaseException as raised:  # whatever a grader raises is a finding
-        error = f"{type(raised).__name__}: {str(raised)[:120]}"
+        error = f"{type(raised).__name__}: {str(raised)[:300]}"
     signal.setitimer(signal.ITIMER_REAL, 0)
     executed = canary.exists()
     if executed:

@@ -106,7 +106,7 @@ class RhythmWorld:
         if self._profile is None or self._step >= STEPS:
             raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
         name, belief = action.get("action_type"), action.get("belief")
-        if name is not None and name not in ACTION_INDEX:
+        if name is not None and not (isinstance(name, str) and name in ACTION_INDEX):
             raise ConfigError(f"action_type must be one of {', '.join(ACTIONS)}, or None for nothing, got {name!r}")
         index = NOTHING if name is None else ACTION_INDEX[name]
         self._belief = self._belief if belief is None else _checked(belief)
@@ -159,8 +159,11 @@ class RhythmWorld:
         }
 
 
-def _checked(belief: Sequence[float]) -> list[float]:
-    values = [float(value) for value in belief]
+def _checked(belief: Any) -> list[float]:
+    try:
+        values = [] if isinstance(belief, str | Mapping) else [float(value) for value in belief]
+    except (TypeError, ValueError):
+        values = []
     if len(values) != len(BELIEFS) or not all(0.0 <= value <= 1.0 for value in values):
         raise ConfigError(f"belief must be {len(BELIEFS)} numbers in [0, 1] ({', '.join(BELIEFS)}), got {belief!r}")
     return values

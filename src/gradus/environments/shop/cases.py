@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -26,21 +26,11 @@ WISHES: Mapping[str, str] = {
     "replace": "I want a new one .",
     "cancel": "I want to cancel it .",
 }
-RULES: Mapping[str, Sequence[tuple[str, str]]] = {  # what may be due for a recent order, and for an old one
-    "broken": (
-        ("replace", "half"),
-        ("replace", "full"),
-        ("replace", "refuse"),
-        ("full", "half"),
-        ("full", "refuse"),
-    ),
-    "unwanted": (("full", "half"), ("full", "refuse"), ("half", "refuse")),
-    "missing": (("refuse", "cancel"), ("refuse", "replace"), ("refuse", "full")),
-}
-_RESERVED = {
-    ("broken", "replace", "refuse"),
-    ("unwanted", "full", "refuse"),
-    ("missing", "refuse", "replace"),
+# What training never shows as due for a recent order, nor for an old one. One of the two is seen in a case, so each is new by itself.
+NEW_RULES: Mapping[str, tuple[str, str]] = {
+    "broken": ("half", "refuse"),
+    "unwanted": ("replace", "full"),
+    "missing": ("full", "cancel"),
 }
 
 
@@ -87,7 +77,7 @@ class Case:
 
 
 def draw_case(seed: int, rules: str = "known") -> Case:
-    """The case of a seed. ``rules``: ``known``, or ``new`` for rules that training never draws."""
+    """The case of a seed. ``rules``: ``known``, or ``new`` for those that training never shows."""
     if rules not in ("known", "new"):
         raise ConfigError(f"rules are known or new, got {rules!r}")
     rng = child_rng(seed, "shop", rules)
@@ -115,10 +105,10 @@ def draw_case(seed: int, rules: str = "known") -> Case:
 
 
 def _rule(reason: str, rng: Random, rules: str) -> Rule:
-    wanted = rules == "new"
-    pairs = [pair for pair in RULES[reason] if ((reason, *pair) in _RESERVED) == wanted]
-    recent, old = rng.choice(pairs)
-    return Rule(reason=reason, recent=recent, old=old)
+    due = NEW_RULES[reason]
+    if rules == "known":
+        due = tuple(rng.choice([remedy for remedy in REMEDIES if remedy != new]) for new in due)
+    return Rule(reason=reason, recent=due[0], old=due[1])
 
 
 def _order(rng: Random, id: int, customer: str, item: str) -> Order:

@@ -27,12 +27,12 @@ _MAX_TURNS = 10
 
 _CONDITIONS = {
     "in-distribution": Condition(
-        name="in-distribution", seeds=range(400), summary="customers that training never met, rules of the known kinds"
+        name="in-distribution", seeds=range(400), summary="cases that training never drew, rules of the known kinds"
     ),
     "new-rules": Condition(
         name="new-rules",
         seeds=range(10_000, 10_400),
-        summary="rules that training never draws",
+        summary="rules that training never shows",
         options={"rules": "new"},
     ),
 }

@@ -141,16 +141,17 @@ def _overlong(
 
 
 def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
-    counts = Counter(question_key(item.question) for item in items)
-    answers: dict[str, list[str]] = {}
-    for item in items:
-        told, gold = answers.setdefault(question_key(item.question), []), gold_answer(item.answer)
+    keys = [(item.system, " ".join(item.question.split())) for item in items]  # "c" may be asked for beside "C"
+    counts = Counter(keys)
+    answers: dict[tuple[str | None, str], list[str]] = {}
+    for key, item in zip(keys, items, strict=True):
+        told, gold = answers.setdefault(key, []), gold_answer(item.answer)
         # Two tell that they differ: thousands of rows may ask the same. 1,680 minutes and 1680 are one answer.
         if len(told) < 2 and not any(gold == other or same_answer(gold, other) for other in told):
             told.append(gold)
-    first = {question_key(item.question): item for item in reversed(items)}
-    twice = [first[key] for key, count in counts.items() if count > 1 and key]
-    torn = [item for item in twice if len(answers[question_key(item.question)]) > 1]
+    first = dict(zip(reversed(keys), reversed(items), strict=True))
+    twice = [first[key] for key, count in counts.items() if count > 1 and key[1]]
+    torn = [first[key] for key, count in counts.items() if count > 1 and key[1] and len(answers[key]) > 1]
     return [
         _problem("duplicates", "warning", twice, "questions that more than one row asks"),
         _problem("contradictions", "error", torn, "questions that have different answers in different rows"),

@@ -128,6 +128,7 @@ def split_items(
     name: str, items: Sequence[Item], held_out: Sequence[Item] | None = None, *, system_prompt: str
 ) -> TableTasks:
     """Items in splits: a tenth is held out unless ``held_out`` is given, a tenth of the rest is only seen in evaluation."""
+    items, held_out = _with_all_columns(items, held_out)
     if held_out is None:
         held_out, items = _tenth(items, "")
     seen, kept = _tenth(items, "seen ")
@@ -143,6 +144,21 @@ def split_items(
         )
     splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out, "harder": _longest(held_out)}
     return TableTasks(name, splits, system_prompt=system_prompt)
+
+
+def _with_all_columns(
+    items: Sequence[Item], held_out: Sequence[Item] | None
+) -> tuple[Sequence[Item], Sequence[Item] | None]:
+    """The items with None where a row leaves out a column that another has: reward functions get every column by name."""
+    several = [*items, *(held_out or ())]
+    names = dict.fromkeys(name for item in several for name in item.columns)
+    if all(len(item.columns) == len(names) for item in several):
+        return items, held_out
+
+    def filled(rows: Sequence[Item]) -> list[Item]:
+        return [replace(item, columns={**dict.fromkeys(names), **item.columns}) for item in rows]
+
+    return filled(items), None if held_out is None else filled(held_out)
 
 
 def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:
@@ -162,8 +178,8 @@ def _system_prompt(source: DataSource) -> str:
     if source.system is None:
         return SYSTEM_PROMPT
     try:
-        return Path(source.system).expanduser().read_text(encoding="utf-8").strip()
-    except OSError as error:
+        return Path(source.system).expanduser().read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"system={source.system} cannot be read: {error}") from error
 
 
@@ -248,10 +264,25 @@ def _delimiter(text: str) -> str:
     return max(_DELIMITERS, key=shape)
 
 
-def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
+def _csv_rows(path: Path) -> list[Mapping[str, Any]]:
+    """The rows; those of a file with tabs as they stand, if its quotes are letters like any others."""
     text = read_text(path).removeprefix("\ufeff")
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+    between = _delimiter(text)
+    before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
+    try:
+        try:
+            return list(_cells(path, text, delimiter=between, quoting=csv.QUOTE_MINIMAL))
+        except StorageError as error:
+            if between != "\t" or not isinstance(error.__cause__, csv.Error):
+                raise
+            return list(_cells(path, text, delimiter=between, quoting=csv.QUOTE_NONE))
+    finally:
+        csv.field_size_limit(before)
+
+
+def _cells(path: Path, text: str, **form: Any) -> Iterator[Mapping[str, Any]]:
+    """Rows of cells. ``strict``: else a quote that is not closed takes in all rows behind it."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, **form)
     try:
         names = reader.fieldnames or ()
         if len(names) == 1:
@@ -266,6 +297,6 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 raise StorageError(f"{path} line {reader.line_num} has more cells than the header has columns")
             yield {key: value for key, value in row.items() if value is not None}
     except csv.Error as error:
-        raise StorageError(f"{path} line {reader.line_num} cannot be read: {error}") from error
-    finally:
-        csv.field_size_limit(before)
+        raise StorageError(
+            f"{path} line {reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
+        ) from error

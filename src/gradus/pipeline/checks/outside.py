@@ -17,6 +17,8 @@ def remote(subject: Subject) -> list[Finding]:
     if "remote:" in recipe.environment:
         asked.append(recipe.environment)
     if not asked:
+        if subject.grader.remote:
+            return [passed(f"the grader {subject.grader.name} asks a server; the check of gold does so with --online")]
         return [passed("no remote model is asked")]
     address = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1")
     if "OPENAI_API_KEY" not in os.environ and "api.openai.com" in address:

@@ -79,6 +79,13 @@ class Subject:
         return self.spec.grader(self.recipe.grader_name)
 
     @property
+    def offline_grader(self) -> Grader:
+        """The grader; one that gives no rewards in place of a judge that asks a server."""
+        if not self.grader.remote:
+            return self.grader
+        return Grader(name=self.grader.name, summary="not asked", compute=lambda episodes: [None] * len(episodes))
+
+    @property
     def trained(self) -> bool:
         """Whether the model is a pretrained one, and no nano model."""
         path = self.recipe.model.path
@@ -123,7 +130,7 @@ class Subject:
         scripted = (made for name in names if name and (made := self._scripted(name)) is not None)
         policy = next(scripted, constant_policy("0"))  # where nobody knows anything, the prompts are there all the same
         limit = self.recipe.grpo.max_turns or self.spec.max_turns
-        return roll_out(self.spec, policy, tasks, grader=self.grader, max_turns=limit).episodes
+        return roll_out(self.spec, policy, tasks, grader=self.offline_grader, max_turns=limit).episodes
 
     @cached_property
     def longest(self) -> Longest:

@@ -59,7 +59,7 @@ def _teachers_fault(subject: Subject, task: Task) -> Failure | None:
     spec = subject.spec
     if spec.teacher is None or spec.teacher not in spec.policies:
         return None
-    return roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.grader).episodes[0].failure
+    return roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.offline_grader).episodes[0].failure
 
 
 def data(subject: Subject) -> list[Finding]:
@@ -113,6 +113,8 @@ def gold(subject: Subject) -> list[Finding]:
     spec, grader = subject.spec, subject.grader
     if spec.audit.gold is None:
         return [passed("no policy knows all answers here, so there is nothing to hold the grader to")]
+    if grader.remote and not subject.online:
+        return [skipped(f"the grader {grader.name} asks a server and was not asked", "give --online")]
     tasks = [spec.train_task(subject.recipe.grpo.first_task + index) for index in range(_FEW)]
     for name, condition in spec.conditions.items():
         tasks += spec.tasks(name, min(_FEW, len(condition.seeds)))

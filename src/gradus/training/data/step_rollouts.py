@@ -42,13 +42,23 @@ EPISODES, SUMMARY = (
 class StepRollout:
     """The groups of a step, the first place in the order of tasks that is still unused, and this process's seconds by phase.
 
-    ``weights_step``: the step whose weights sampled them, 0 for those that the run began with.
+    ``weights_step``: the step whose weights sampled them, 0 for those that the run began with. ``dropped``: groups that dynamic sampling
+    replaced. They are not trained on, but count in what the step's metrics say of the policy.
     """
 
     groups: Sequence[Group]
     next_task: int
     seconds: Mapping[str, float]
     weights_step: int
+    dropped: Sequence[Group] = ()
+
+    def regraded(self, spec: EnvironmentSpec, grader: Grader) -> StepRollout:
+        """The same under another grader."""
+
+        def again(groups: Sequence[Group]) -> list[Group]:
+            return [replace(each, episodes=tuple(regrade(spec, each.episodes, grader))) for each in groups]
+
+        return replace(self, groups=again(self.groups), dropped=again(self.dropped))
 
     def timed(self, **seconds: float) -> StepRollout:
         """The same with further seconds."""
@@ -95,11 +105,7 @@ class StepRollouts:
                 rollout = rollout.timed(waited=sum(rollout.seconds.values()), overlapped=0.0)
         else:
             rollout, self._next = self._next.result(), None
-            if scheduled:
-                groups = [
-                    replace(each, episodes=tuple(regrade(self._spec, each.episodes, grader))) for each in rollout.groups
-                ]
-                rollout = replace(rollout, groups=groups)
+            rollout = rollout.regraded(self._spec, grader) if scheduled else rollout
         if self._config.async_level and step < self._config.max_steps:
             self._next = self._thread.submit(self._roll_out, step + 1, rollout.next_task, grader)
         return rollout
@@ -136,13 +142,15 @@ class StepRollouts:
         if self._next is None or self._next.exception() is not None:
             return
         rollout = self._next.result()
-        episodes = [episode for group in rollout.groups for episode in group.episodes]
+        groups = [*rollout.groups, *rollout.dropped]
+        episodes = [episode for group in groups for episode in group.episodes]
         write_episodes(folder / EPISODES, episodes, environment=self._spec.name)
         summary = {
             "next_task": rollout.next_task,
             "weights_step": rollout.weights_step,
             "seconds": dict(rollout.seconds),
-            "group_sizes": [len(group.episodes) for group in rollout.groups],
+            "group_sizes": [len(group.episodes) for group in groups],
+            "dropped": len(rollout.dropped),
         }
         write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
@@ -158,9 +166,12 @@ class StepRollouts:
             )
         episodes = iter(stored.episodes)
         members = [tuple(next(episodes) for _ in range(size)) for size in summary["group_sizes"]]
+        groups = [Group(task=each[0].task, episodes=each) for each in members]
+        kept = len(groups) - summary.get("dropped", 0)
         self._put(
             StepRollout(
-                groups=[Group(task=each[0].task, episodes=each) for each in members],
+                groups=groups[:kept],
+                dropped=groups[kept:],
                 next_task=summary["next_task"],
                 seconds=summary["seconds"],
                 weights_step=summary["weights_step"],
@@ -202,6 +213,7 @@ def roll_out_step(
     Raises TrainingError if not one episode could be graded.
     """
     groups: list[Group] = []
+    dropped: list[Group] = []
     seconds = {"policy": 0.0, "environment": 0.0, "reward": 0.0}
     for attempt in range(config.dynamic_sampling + 1):
         tasks, next_task = training_tasks(spec, config, next_task, config.groups - len(groups), reserved)
@@ -223,11 +235,12 @@ def roll_out_step(
         for name in seconds:
             seconds[name] += result.seconds[name]
         last = attempt == config.dynamic_sampling
-        groups.extend(group for group in gather(result.groups) if last or not has_zero_variance(group))
+        for group in gather(result.groups):
+            (groups if last or not has_zero_variance(group) else dropped).append(group)
         if len(groups) == config.groups:
             break
     _check_graded(groups)
-    return StepRollout(groups=groups, next_task=next_task, seconds=seconds, weights_step=weights_step)
+    return StepRollout(groups=groups, next_task=next_task, seconds=seconds, weights_step=weights_step, dropped=dropped)
 
 
 def _check_graded(groups: Sequence[Group]) -> None:

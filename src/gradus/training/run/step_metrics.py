@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -48,9 +48,19 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
+class RolledOut(Protocol):
+    """The groups of a step, and those that dynamic sampling replaced."""
+
+    @property
+    def groups(self) -> Sequence[Group]: ...
+
+    @property
+    def dropped(self) -> Sequence[Group]: ...
+
+
 def step_record(
     step: int,
-    groups: Sequence[Group],
+    rollout: RolledOut,
     update: UpdateResult,
     seconds: Mapping[str, float],
     *,
@@ -59,7 +69,8 @@ def step_record(
     autocast: bool,
     weights_age: int,
 ) -> StepRecord:
-    """One line of docs/metrics.md."""
+    """One line of docs/metrics.md. What it says of episodes is said of all that were rolled out."""
+    groups = [*rollout.groups, *rollout.dropped]
     turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
     sampled = sum(len(tokens.action_ids) for tokens in turns)
     read = sum(len(tokens.context_ids) for tokens in turns)
@@ -69,6 +80,7 @@ def step_record(
         "kind": "step",
         "step": step,
         **episode_metrics(groups),
+        "dropped_groups": len(rollout.dropped),
         **update.figures,
         "grad_norm": update.grad_norm,
         "skipped_updates": update.skipped_updates,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradus.core.thoughts import without_thoughts
 from gradus.environments.memory.readers.claims import claim_of
 from gradus.environments.memory.store.memory import Memory
 from gradus.environments.memory.text import (
@@ -98,7 +99,7 @@ def _same(prediction: str, gold: str, wanted: str) -> bool:
 
 
 def read_strict(memory: Memory, question: Question) -> Reading:
-    """At most 4 entries and 48 words in all, core included; an answer counts only from an entry that names entity and
+    """At most 4 entries and 48 words in all, with the core if it fits beside them; an answer counts only from an entry that names entity and
     attribute; two different values make it wrong; nothing makes it "unknown"."""
     if not question.hops:
         return _read_text(memory, question)
@@ -160,7 +161,7 @@ class RemoteReader:
             {"role": "system", "content": REMOTE_PROMPT},
             {"role": "user", "content": f"Memory:\n{listed}\n\nQuestion: {question.text}"},
         ]
-        prediction = self.chat(messages).strip()
+        prediction = without_thoughts(self.chat(messages)).strip()
         return judge(question, prediction, f"the model answered from {len(notes)} entries", notes, substring=True)
 
 
@@ -222,16 +223,19 @@ def _search(memory: Memory, query: str, *, banks: int = BANKS, entries: int = EN
 
 
 def _within_budget(notes: Sequence[Note], entries: int, words: int) -> list[Note]:
-    """The first notes that fit together; reading stops at the first that does not."""
+    """The first entries that fit together; reading stops at the first that does not. The core is read if it fits beside them.
+
+    A core may be longer than all that is read, so it takes no entry's place.
+    """
     kept: list[Note] = []
     left = words
-    for note in notes:
+    for note in [note for note in notes if note.id is not None][:entries]:
         size = count_words(note.text)
-        if size > left or sum(item.id is not None for item in kept) + (note.id is not None) > entries:
+        if size > left:
             break
         kept.append(note)
         left -= size
-    return kept
+    return [note for note in notes if note.id is None and count_words(note.text) <= left] + kept
 
 
 def _says(note: Note, answer: str) -> bool:

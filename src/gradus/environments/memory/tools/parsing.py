@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradus.core.thoughts import blank_thoughts
+
 MAX_CALLS = 64
 
 
@@ -66,7 +68,11 @@ _DECODER = _Strict()
 
 
 def parse_calls(text: str) -> list[ParsedCall | BrokenCall]:
-    """All calls of an answer in order, broken ones in their place. No call at all is one broken call that says so."""
+    """All calls of an answer in order, broken ones in their place. No call at all is one broken call that says so.
+
+    A call inside a thought does not count.
+    """
+    text = blank_thoughts(text)
     calls: list[ParsedCall | BrokenCall] = []
     place, opened = 0, text.find(_TAG_OPEN)
     while place < len(text) and len(calls) <= MAX_CALLS:  # the rest is refused unread

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gradus.core import Condition, ConfigError, Task, Vocabulary
-from gradus.environments.memory.text import substring_match
-from gradus.environments.memory.worlds.records import Chunk, Evidence, Fact, Source, World
+from gradus.environments.memory.text import normalize, substring_match
+from gradus.environments.memory.worlds.records import UNKNOWN, Chunk, Evidence, Fact, Source, World
 from gradus.environments.memory.worlds.source_synthetic import synthetic_source
 
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 VOCABULARY_LIMIT = 6000
+
+
+def known_answers(answers: Iterable[str]) -> tuple[str, ...]:
+    """The answers that are some. The word that readers say where nothing is known is none: it would pay for silence.
+
+    >>> known_answers(["Rome", "Unknown.", " "])
+    ('Rome',)
+    """
+    return tuple(answer for answer in answers if answer.strip() and normalize(answer) != UNKNOWN)
 
 
 def with_facts(world: World) -> World:

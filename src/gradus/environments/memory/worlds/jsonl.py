@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gradus.core import ConfigError
-from gradus.environments.memory.worlds.files import file_source, locate_evidence, with_facts
+from gradus.environments.memory.worlds.files import file_source, known_answers, locate_evidence, with_facts
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
 
@@ -23,7 +23,7 @@ class _ChunkLine(_Strict):
 
 
 class _QuestionLine(_Strict):
-    """``answers``: any is right, none means unknown. ``evidence``: indices of chunks, or words that stand in one."""
+    """``answers``: any is right; none, or the word unknown, means unknown. ``evidence``: indices of chunks, or words that stand in one."""
 
     question: str = Field(min_length=1)
     answers: tuple[str, ...]
@@ -73,7 +73,7 @@ def _world(line: str, number: int, path: str) -> World:
 def _question(line: _QuestionLine, chunks: tuple[Chunk, ...], where: str) -> Question:
     return Question(
         text=line.question,
-        answers=tuple(answer for answer in line.answers if answer.strip()),
+        answers=known_answers(line.answers),
         kind=line.kind,
         evidence=tuple(_evidence(item, chunks, where) for item in line.evidence),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus.environments.memory.worlds.files import file_source, with_facts
+from gradus.environments.memory.worlds.files import file_source, known_answers, with_facts
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
 CATEGORIES: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
@@ -96,12 +96,10 @@ def _question(line: Mapping[str, Any], where: Mapping[str, int], said: Mapping[s
         return None
     category = line.get("category")
     answer = line.get("answer")
-    unknown = answer is None or not str(answer).strip() or category == 5
+    known = () if answer is None or category == 5 else known_answers([str(answer)])
     named = CATEGORIES.get(category) if isinstance(category, int) else None
     kind = f"{category} {named}" if named else "uncategorised"
-    return Question(
-        text=text, answers=() if unknown else (str(answer),), kind=kind, evidence=_evidence(line, where, said)
-    )
+    return Question(text=text, answers=known, kind=kind, evidence=_evidence(line, where, said))
 
 
 def _evidence(line: Mapping[str, Any], where: Mapping[str, int], said: Mapping[str, str]) -> tuple[Evidence, ...]:

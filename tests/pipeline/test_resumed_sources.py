@@ -1,0 +1,41 @@
+"""A stage that is trained by itself goes on with the data and code that it was begun with."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradus import api
+from gradus.core import ConfigError
+
+SMALL = [
+    "model.nano.hidden_size=16", "model.nano.layers=1", "model.nano.heads=2", "model.nano.intermediate_size=32", "sft.max_steps=1",
+    "sft.batch_size=2", "sft.threads=1", "grpo.max_steps=1", "grpo.groups=2", "grpo.group_size=2", "grpo.validation_every=0",
+    "grpo.threads=1", "stage=",
+]  # fmt: skip
+
+
+def test_other_rows_rewards_or_episodes_are_refused_when_a_stage_goes_on(tmp_path: Path) -> None:
+    """Training went on with them, and said nothing."""
+    rows, reward = tmp_path / "rows.jsonl", tmp_path / "mine.py"
+
+    def write(last: int, value: float) -> None:
+        asked = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(last)]
+        rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
+        reward.write_text(f"def score(completions, **_):\n    return [{value}] * len(completions)\n")
+
+    write(60, 0.5)
+    lessons = tmp_path / "lessons.jsonl"
+    api.teach(str(rows), episodes=8, out=lessons)
+    student = api.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL)
+    lessons.unlink()
+    api.teach(str(rows), episodes=6, out=lessons)
+    with pytest.raises(ConfigError, match=r"begun with other episodes of lessons.jsonl; put back"):
+        api.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL, resume=True)
+
+    options = {"rewards": [f"{reward}:score"], "settings": SMALL, "out": tmp_path / "grpo"}
+    api.grpo(str(rows), student, **options)
+    api.grpo(str(rows), student, resume=True, **options)
+    write(59, 0.25)
+    with pytest.raises(ConfigError, match=r"begun with other rows of .* and other code of .*mine.py; put back"):
+        api.grpo(str(rows), student, resume=True, **options)
