@@ -82,8 +82,11 @@ def test_the_folder_that_is_worked_in_is_not_replaced(tmp_path: Path, monkeypatc
             write_package("arithmetic", folder)
     (inside / "other").mkdir()
     assert replaceable(Path("model")) == Path("model")
-    write_folder(Path("other/.."), lambda path: write_text(path / "a", "new"))
-    assert (tmp_path / "outer" / "inner" / "a").read_text() == "new"
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    for folder in (Path("other/.."), Path("../inner"), tmp_path / "repository"):
+        with pytest.raises(StorageError, match="does not take its place"):
+            write_folder(folder, lambda path: write_text(path / "a", "new"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".git", "inner", "other", "outer", "repository"]
 
 
 def test_a_folder_is_still_there_if_ctrl_c_comes_while_it_is_replaced(

@@ -65,8 +65,13 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
     The files get the mode that the umask gives, whoever wrote them; in a folder that was private they are private. Raises
     StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is cleared first.
+    The folder that is worked in and a git repository are never replaced (StorageError).
     """
     path = _named(path)
+    if Path.cwd().is_relative_to(path.resolve()) or (path / ".git").exists():
+        raise StorageError(
+            f"{path} is the folder that you work in, or a git repository; a new folder does not take its place"
+        )
     aside, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
     try:
         shutil.rmtree(aside, ignore_errors=True)
