@@ -103,6 +103,46 @@ def test_a_stop_string_does_not_stop_in_the_tag_that_the_prompt_wrote() -> None:
     assert reply.text == "<think>\nab"
 
 
+@pytest.mark.parametrize("options", [{}, {"stops": ["never said"]}, {"plain": True}])
+def test_the_work_of_a_token_does_not_grow_with_the_answer(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every token decoded the whole answer: 8,000 tokens held the server up for 14 seconds."""
+    loaded = loaded_with(CHATML)
+    decoded: list[int] = []
+    decode = loaded.tokenizer.decode
+
+    def count(ids: Sequence[int], **named: Any) -> str:
+        decoded.append(len(ids))
+        return decode(ids, **named)
+
+    monkeypatch.setattr(loaded.tokenizer, "decode", count)
+    counts: list[int] = []
+    for size in (100, 200):
+        decoded.clear()
+        said(loaded, [67] * size, "length", **options)
+        counts.append(sum(decoded))
+    assert counts[1] < 2.1 * counts[0]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("finish", ["length", "stop"])
+def test_pieces_of_halves_of_characters_add_up_to_the_text(plain: bool, finish: str) -> None:
+    loaded = loaded_with(CHATML)
+    ids = loaded.tokenizer.encode("a 你好 🙂🙂 é\n", add_special_tokens=False)
+    broken = [*ids[:3], *ids, *ids[:-4], *ids[3:5]]
+    reply, pieces = said(loaded, [*broken, loaded.renderer.stop_id][: None if finish == "stop" else -1], finish, plain=plain)
+    assert "".join(pieces) == reply.text == loaded.tokenizer.decode(broken)
+    assert len(pieces) > 10
+
+
+@pytest.mark.parametrize("stop", ["cd", "ab你", "🙂", "bc", "x"])
+def test_a_stop_string_ends_the_text_wherever_tokens_cut_it(stop: str) -> None:
+    loaded = loaded_with(CHATML)
+    text = "ababcab你🙂cdx"
+    reply, pieces = said(loaded, loaded.tokenizer.encode(text, add_special_tokens=False), "length", stops=[stop, "zzz"])
+    assert "".join(pieces) == reply.text == text.split(stop)[0]
+    assert reply.finish_reason == "stop"
+
+
 def test_a_call_in_a_thought_without_an_end_is_none() -> None:
     """The server carried it out, and hid that the answer was cut."""
     loaded = loaded_with(OPENED, tool_calls="json")

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 from gradus.core import Message, child_seed
@@ -14,6 +13,7 @@ from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import RequestBody
 from gradus.interop.serving.token_texts import added_texts, token_bytes
 from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.running_text import RunningText, text_behind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,47 +41,57 @@ class Reply:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Pieces until the reply is finished. Raises what the model's thread raised."""
+        running = self.renderer.running_text() if self.renderer else RunningText(self._decode)
+        opened = self.renderer.opened if self.renderer else ""  # what the prompt says does not stop the answer
         pending: list[Sampled] = []
+        held = ""  # could still become a stop string
         while self.finish_reason is None:
-            token = await self.arrived.get()
-            if isinstance(token, Exception):
-                raise token
-            self.tokens.append(token)
+            token = await self._next()
             pending.append(token)
-            done = self._stable(token)
-            if done is None:
-                continue
-            piece, self.text = text_behind(self.text, done), done
-            if piece or self.finish_reason is not None:
-                yield Piece(text=piece, tokens=pending, finish=self.finish_reason)
+            if token.finish is None:
+                held += running.add(token.id)
+            if token.finish is not None or any(stop in held for stop in self.stops):
+                told, self.text = self.text, self._ended(token)
+                if self.finish_reason is not None:
+                    yield Piece(text=text_behind(told, self.text), tokens=pending, finish=self.finish_reason)
+                    return
+                self.text = told
+            ready = len(held) - max((_overlap(held, stop) for stop in self.stops), default=0)
+            if piece := opened + held[:ready]:
+                opened, held = "", held[ready:]
+                self.text += piece
+                yield Piece(text=piece, tokens=pending)
                 pending = []
 
     async def finish(self) -> None:
-        """Wait for the end."""
-        async for _ in self.pieces():
-            pass
+        """Wait for the end. The text is needed before it only where it may hold a stop string."""
+        if self.stops:
+            async for _ in self.pieces():
+                pass
+            return
+        while self.finish_reason is None:
+            token = await self._next()
+            if token.finish is not None:
+                self.text = self._ended(token)
 
-    def _stable(self, last: Sampled) -> str | None:
-        """The text that can no longer change, None if it has not grown; sets ``finish_reason`` at the end."""
-        stopped = last.finish == "stop"
-        ids = [token.id for token in (self.tokens[:-1] if stopped else self.tokens)]
+    async def _next(self) -> Sampled:
+        token = await self.arrived.get()
+        if isinstance(token, Exception):
+            raise token
+        self.tokens.append(token)
+        return token
+
+    def _ended(self, last: Sampled) -> str:
+        """The text as all tokens together spell it, up to a stop string; sets ``finish_reason`` if this is its end."""
+        ids = self.token_ids[:-1] if last.finish == "stop" else self.token_ids
         whole = self._decode(ids, last.finish is not None)
-        begin = len(self.renderer.opened) if self.renderer else 0  # what the prompt says does not stop the answer
+        begin = len(self.renderer.opened) if self.renderer else 0
         places = [place for stop in self.stops if (place := whole.find(stop, begin)) >= 0]
-        if places:
-            self.finish_reason = "stop"
-            self.generation.cancelled = True
-            return whole[: min(places)]
-        if last.finish is not None:
-            self.finish_reason = last.finish
-            return whole
-        if whole.endswith("\ufffd"):
-            return None
-        kept = max((_overlap(whole[begin:], stop) for stop in self.stops), default=0)
-        stable = whole[: len(whole) - kept]
-        return stable if len(stable) > len(self.text) else None
+        self.finish_reason = "stop" if places else last.finish
+        self.generation.cancelled |= bool(places)
+        return whole[: min(places, default=len(whole))]
 
-    def _decode(self, ids: Sequence[int], ended: bool) -> str:
+    def _decode(self, ids: Sequence[int], ended: bool = False) -> str:
         if self.renderer is not None:
             return self.renderer.decode(ids) if ended else self.renderer.decode_settled(ids)
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -89,18 +99,13 @@ class Reply:
     def added_texts(self, newest: Sequence[Sampled]) -> list[str]:
         """What each of the newest tokens adds to the text."""
         before = len(self.tokens) - len(newest)
-        return added_texts(self.tokenizer, self.token_ids, before)
+        start = max(before - 1, 0)
+        return added_texts(self.tokenizer, [token.id for token in self.tokens[start:]], before - start)
 
     @property
     def token_ids(self) -> list[int]:
         """All sampled ids, the stop token included."""
         return [token.id for token in self.tokens]
-
-
-def text_behind(told: str, text: str) -> str:
-    """What of ``text`` has not been told. A model that goes on thinking behind its answer may change what was told before."""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(told, text, strict=False)))
-    return text[same:]
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradus.core import child_seed
-from gradus.interop.serving.answers import text_behind
 from gradus.interop.serving.conversation import conversation_ids, following_ids, renderer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.running_text import text_behind
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
@@ -92,15 +92,16 @@ def _answer(
     settings = sampling.model_copy(update={"max_new_tokens": budget})
     batch.submit(Generation(prompt=list(prompt), sampling=settings, seed=seed, tell=arrived.put))
     ids: list[int] = []
-    shown = ""
+    running, shown = renderer.running_text(), renderer.opened
+    show(shown)
     while True:
         token = arrived.get()
         if isinstance(token, Exception):
             raise token
         ids.append(token.id)
-        text = renderer.decode_settled(ids) if token.finish is None else renderer.decode(ids)
-        if token.finish is not None or (len(text) > len(shown) and not text.endswith("\ufffd")):
-            show(text_behind(shown, text))
-            shown = text
         if token.finish is not None:
+            show(text_behind(shown, renderer.decode(ids)))
             return ids
+        if added := running.add(token.id):
+            show(added)
+            shown += added

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message
+from gradus.policies.local.running_text import RunningText, SettledText
 from gradus.policies.local.text_ids import TextIds
 from gradus.policies.local.thinking import (
     channels_from_text,
@@ -177,6 +178,10 @@ class ChatRenderer:
         if self._channels:
             return self.ids.plain(settled_from_channels(self.ids.decode(self._spoken(action_ids), apart=True)))
         return self.decode(action_ids)
+
+    def running_text(self) -> RunningText | SettledText:
+        """What tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says."""
+        return SettledText(self.decode_settled) if self._channels else RunningText(self.ids.decode)
 
     def _spoken(self, action_ids: Sequence[int]) -> list[int]:
         ids = list(action_ids)
