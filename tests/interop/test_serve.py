@@ -372,6 +372,28 @@ def test_a_chat_in_the_terminal_remembers(loaded: LoadedModel) -> None:
     assert messages[-1]["content"] in "".join(shown)
 
 
+@pytest.mark.parametrize(("system", "read"), [(None, True), ("", False)])
+def test_an_empty_system_prompt_of_a_chat_is_none(
+    loaded: LoadedModel, system: str | None, read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for a missing one, so the model read the prompt that it was trained with."""
+    trained = loaded.with_settings(system_prompt="as trained")
+    prompts: list[list[int]] = []
+    submit = ContinuousBatch.submit
+    monkeypatch.setattr(
+        ContinuousBatch, "submit", lambda batch, asked: (prompts.append(asked.prompt), submit(batch, asked))
+    )
+    said = iter(["hi", None])
+    chat_loop(
+        trained,
+        ask=lambda: next(said),
+        show=lambda piece: None,
+        system_prompt=system,
+        sampling=SamplingConfig(max_new_tokens=1),
+    )
+    assert prompts == [list(loaded.renderer.first("as trained" if read else "", "hi"))]
+
+
 def test_the_wire_is_plain_json(url: str) -> None:
     with httpx.stream(
         "POST", f"{url}/v1/completions", json={"model": "tiny", "prompt": "7", "max_tokens": 3, "stream": True}

@@ -129,7 +129,9 @@ def test_pieces_of_halves_of_characters_add_up_to_the_text(plain: bool, finish: 
     loaded = loaded_with(CHATML)
     ids = loaded.tokenizer.encode("a 你好 🙂🙂 é\n", add_special_tokens=False)
     broken = [*ids[:3], *ids, *ids[:-4], *ids[3:5]]
-    reply, pieces = said(loaded, [*broken, loaded.renderer.stop_id][: None if finish == "stop" else -1], finish, plain=plain)
+    reply, pieces = said(
+        loaded, [*broken, loaded.renderer.stop_id][: None if finish == "stop" else -1], finish, plain=plain
+    )
     assert "".join(pieces) == reply.text == loaded.tokenizer.decode(broken)
     assert len(pieces) > 10
 

@@ -19,11 +19,15 @@ import pytest
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import ConfigError
+from gradus.interop.guard import Guard, hosts_for
 from gradus.interop.serving.app import Access, make_app
 from gradus.interop.serving.generation import ContinuousBatch
+from gradus.interop.serving.listening import listen
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, parse_body
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig
@@ -201,3 +205,18 @@ def test_sigterm_ends_a_server_with_requests_under_way_cleanly(folder: Path) -> 
         client.close()
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "LOCALHOST"])
+def test_a_server_of_this_machine_answers_at_its_own_address_and_at_no_other_name(host: str) -> None:
+    """The spelling of the host decided: 127.0.0.2 was refused everything, LOCALHOST was open to every page's name."""
+    with listen(host, 0) as listener:
+        hosts = hosts_for(host, listener.getsockname()[0])
+    client = TestClient(Guard(PlainTextResponse("ok"), hosts=hosts))
+    assert client.get("/", headers={"Host": f"{host}:8000"}).status_code == 200
+    assert client.get("/", headers={"Host": "localhost:8000"}).status_code == 200
+    assert client.get("/", headers={"Host": "evil.example.org"}).status_code == 403
+
+
+def test_a_server_of_all_addresses_answers_at_any_name() -> None:
+    assert hosts_for("0.0.0.0", "0.0.0.0") is None

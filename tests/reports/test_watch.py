@@ -72,7 +72,7 @@ def test_it_reads_only_and_answers_no_foreign_name(run: Path) -> None:
 
 
 def test_a_page_for_the_network_answers_every_name(run: Path) -> None:
-    client = TestClient(watch_app({"run": run}, host="0.0.0.0"))
+    client = TestClient(watch_app({"run": run}, hosts=None))
     assert client.get("/", headers={"Host": "mybox:8765"}).status_code == 200
 
 

@@ -87,7 +87,7 @@ def chat(
         loaded,
         ask=ask,
         show=show,
-        system_prompt=loaded.settings.system_prompt if system is None else system,
+        system_prompt=(loaded.settings.system_prompt or None) if system is None else system,
         sampling=free_sampling(loaded.settings).changed(temperature=temperature, max_new_tokens=max_new_tokens),
         seed=seed,
     )
@@ -137,8 +137,8 @@ def serve(
         raise ConfigError(f"expected the engine gradus or vllm, got {engine!r}")
     if more:
         raise ConfigError(f"{' '.join(more)} is for --engine vllm; the engine gradus takes no further options")
-    access = Access(hosts=hosts_for(host), token=token, weights=weights)
     with listen(host, port) as listener:
+        access = Access(hosts=hosts_for(host, listener.getsockname()[0]), token=token, weights=weights)
         loaded = _loaded(model, keep_history)
         listener.listen()  # from here on clients wait instead of being refused
         tell(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")

@@ -30,7 +30,8 @@ def serve_environment(
 
     spec = load_environment(environment)
     with listen(host, port) as listener:
-        app = create_app(spec, sessions=sessions, threads=threads, hosts=hosts_for(host))
+        hosts = hosts_for(host, listener.getsockname()[0])
+        app = create_app(spec, sessions=sessions, threads=threads, hosts=hosts)
         listener.listen()  # from here on clients wait instead of being refused
         tell(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
         serve_until_stopped(server_config(app, host=host, port=port), listener)
@@ -49,13 +50,14 @@ def watch(
     """Follow run folders (``PATH`` or ``NAME=PATH``) on a local page until Ctrl-C. ``tell`` gets its address and what is not there yet."""
     import uvicorn
 
+    from gradus.interop.guard import hosts_for
     from gradus.interop.serving.listening import listen, serve_until_stopped, url
     from gradus.pipeline.compare import by_name
     from gradus.pipeline.watch import watch_app
 
     named = by_name(map(str, as_list("runs", [runs] if isinstance(runs, Path) else runs, example="['runs/a']")))
     with listen(host, port) as listener:
-        app = watch_app(named, host=host)
+        app = watch_app(named, hosts=hosts_for(host, listener.getsockname()[0]))
         listener.listen()  # from here on clients wait instead of being refused
         tell(f"watching {', '.join(named)} on {url(listener, host)}")
         for path in named.values():

@@ -9,7 +9,9 @@ from gradus.cli.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
 
 def command(
     model: str = typer.Argument(..., help="A run folder, a model folder or a hub name."),
-    system: str | None = typer.Option(None, "--system", help="System prompt. Without it: as the model was trained."),
+    system: str | None = typer.Option(
+        None, "--system", help="System prompt. Without it: as the model was trained; an empty one is none."
+    ),
     temperature: float | None = TEMPERATURE,
     max_new_tokens: int | None = MAX_NEW_TOKENS,
     keep_history: bool | None = KEEP_HISTORY,

@@ -7,6 +7,7 @@ import hmac
 import json
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,12 +18,13 @@ from gradus.core.addresses import LOOPBACK
 _OPEN = frozenset({"/health"})  # what answers without a token
 
 
-def hosts_for(host: str) -> Collection[str] | None:
+def hosts_for(host: str, bound: str) -> Collection[str] | None:
     """The names under which a server at ``host`` may be called; None for any, if it listens to more than this machine.
+    ``bound``: the address that ``host`` came to, which decides.
 
     A web page may point its own name at 127.0.0.1 (DNS rebinding). Its requests then carry that name.
     """
-    return LOOPBACK if host in LOOPBACK or host.startswith("127.") else None
+    return LOOPBACK | {host.lower(), bound} if ip_address(bound).is_loopback else None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.core import ConfigError, GradusError, Group
+from gradus.core.addresses import LOOPBACK
 from gradus.core.documents import read_document
 from gradus.health import diagnose, report
-from gradus.interop.guard import hosts_for
 from gradus.pipeline.stored_episodes import episodes_with, newest_file
 from gradus.reports import page_context, render_report, shown_episodes
 from gradus.reports.episode_data import Pieces
@@ -30,11 +30,13 @@ SECONDS = 2.0  # between two looks at the files
 Stamp = tuple[tuple[str, int, int], ...]
 
 
-def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: float = SECONDS) -> Starlette:
+def watch_app(
+    runs: Mapping[str, Path], *, hosts: Collection[str] | None = LOOPBACK, seconds: float = SECONDS
+) -> Starlette:
     """The page at /, its data at /data, one evaluated episode at /episode?number=0, the numbers of those that hold a text at
     /search?text=WORDS, and /events, which tells when the runs wrote something.
 
-    Requests for other hosts are refused. Raises ConfigError if a run is a file: nothing would ever come.
+    Requests for other hosts than ``hosts`` are refused; None takes any. Raises ConfigError if a run is a file: nothing would ever come.
     """
     for folder in runs.values():
         if folder.is_file():
@@ -86,8 +88,7 @@ def watch_app(runs: Mapping[str, Path], *, host: str = "127.0.0.1", seconds: flo
         return StreamingResponse(changes(request), media_type="text/event-stream")
 
     routes = {"": page, "data": data, "episode": episode, "search": search, "events": events}
-    hosts = hosts_for(host)
-    allowed = ["*"] if hosts is None else ["127.0.0.1", "localhost", "[::1]", "testserver", host]
+    allowed = ["*"] if hosts is None else [*hosts, "[::1]", "testserver"]
     return Starlette(
         routes=[Route(f"/{part}", each) for part, each in routes.items()],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)],

@@ -20,16 +20,19 @@ def chat_loop(
     *,
     ask: Callable[[], str | None],
     show: Callable[[str], None],
-    system_prompt: str = "",
+    system_prompt: str | None = None,
     sampling: SamplingConfig | None = None,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Ask, answer, and remember, until ``ask`` gives None. Returns the conversation. Results of tools are asked for as well.
 
+    ``system_prompt``: None for the one that the model was trained with, empty for none.
     ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets what was said.
     Raises ContextLengthError when the conversation no longer fits.
     """
-    opening: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    opening: list[dict[str, Any]] = []
+    if system_prompt is not None:
+        opening.append({"role": "system", "content": system_prompt})
     messages = list(opening)
     read: list[int] = []  # ids of the conversation so far, its answers as they were sampled
     batch = ContinuousBatch(loaded, rows=1)
