@@ -199,6 +199,34 @@ def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
     assert len(texts) == 1
 
 
+def test_logprobs_at_temperature_0_are_the_models_own(client: openai.OpenAI, loaded: LoadedModel) -> None:
+    """Each was 0, and the alternatives were any tokens at -9999."""
+    reply = client.chat.completions.create(
+        model="tiny", messages=HELLO, temperature=0, max_tokens=1, logprobs=True, top_logprobs=3
+    )
+    (entry,) = reply.choices[0].logprobs.content  # type: ignore[union-attr]
+    prompt = loaded.renderer.first("", HELLO[0]["content"])
+    with torch.inference_mode():
+        expected = loaded.model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1).topk(3).values.tolist()
+    assert entry.logprob == pytest.approx(expected[0], abs=1e-4)
+    assert [top.logprob for top in entry.top_logprobs] == pytest.approx(expected, abs=1e-4)
+
+
+def test_greedy_tokens_for_training_have_the_logprob_of_training(client: openai.OpenAI) -> None:
+    reply = client.completions.create(
+        model="tiny", prompt="7", temperature=0, max_tokens=2, logprobs=0, extra_body={"return_token_ids": True}
+    )
+    assert set(reply.choices[0].logprobs.token_logprobs) == {0.0}  # type: ignore[union-attr,arg-type]
+
+
+def test_top_logprobs_have_only_tokens_that_may_be_drawn(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=2, logprobs=True, top_logprobs=5, extra_body={"top_k": 2}
+    )
+    for entry in reply.choices[0].logprobs.content:  # type: ignore[union-attr]
+        assert [top.logprob > -100 for top in entry.top_logprobs] == [True, True]
+
+
 def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
     whole = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20).choices[0].text
     stop = whole[4:7]

@@ -230,6 +230,7 @@ class _Server:
             tell=tell,
             top_logprobs=asked.top_logprobs_wanted or 0,
             stops=frozenset(asked.stop_token_ids or ()),
+            for_training=bool(asked.return_token_ids),
         )
         tools = asked.offered if isinstance(asked, ChatRequest) else []
         return Reply(
