@@ -64,6 +64,7 @@ def test_a_conversation_is_made_of_the_pieces_that_a_policy_reads(loaded: Loaded
         (history(tool_call_id="other"), TOOLS, "no call has the id 'other'"),
         (history()[:3], TOOLS, "the last message"),
         (history(), [{"type": "function"}], "expected"),
+        (history(), [{"type": "function", "function": {"name": 5}}], "expected"),
     ],
 )
 def test_what_cannot_be_is_named(loaded: LoadedModel, messages: Any, tools: Any, said: str) -> None:

@@ -13,6 +13,7 @@ from test_renderers import CHATML, GEMMA, SPECIAL, byte_tokenizer
 
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.calls import write_calls
+from gradus.policies.local import renderers
 from gradus.policies.local.renderers import ChatRenderer, _dated
 from gradus.policies.local.tool_renderer import ToolRenderer
 
@@ -334,3 +335,20 @@ def test_messages_without_tools_are_rendered_by_the_template():
         + "<|im_start|>assistant\n"
     )
     assert renderer.following(said[:1]) == renderer.following("one")
+
+
+@pytest.mark.parametrize(("most", "text", "kept"), [(3, 10**6, 3), (100, 1000, 2), (100, 10, 1)])
+def test_tools_that_clients_send_do_not_pile_up(
+    most: int, text: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each list of tools stayed for ever: some hundred requests of 8 MB filled a machine."""
+    monkeypatch.setattr(renderers, "_MOST_TOOLS", most)
+    monkeypatch.setattr(renderers, "_TOOLS_TEXT", text)
+    renderer = ChatRenderer(byte_tokenizer(CHATML), tool_calls="json")
+    tools = [
+        [{"type": "function", "function": {"name": f"look{number}", "description": "x" * 300}}] for number in range(6)
+    ]
+    made = [renderer.for_tools(each) for each in tools]
+    assert list(renderer._by_tools.values()) == made[-kept:]
+    assert renderer.for_tools(tools[-1]) is made[-1]
+    assert renderer.for_tools(tools[0]).first("s", "q") == made[0].first("s", "q")

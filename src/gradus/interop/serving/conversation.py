@@ -66,7 +66,8 @@ def renderer_of(loaded: LoadedModel, tools: Sequence[Mapping[str, Any]]) -> Tool
     """What renders and reads calls of these tools. Raises ApiError for what cannot be a tool, or not with this chat template."""
     for tool in tools:
         function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, Mapping) or not function.get("name"):
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if tool.get("type") != "function" or not isinstance(name, str) or not name:
             raise ApiError('tools: expected {"type": "function", "function": {"name": ...}}', param="tools")
     try:
         renderer = loaded.renderer.for_tools(tools)

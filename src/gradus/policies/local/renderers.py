@@ -46,6 +46,8 @@ PLAIN_TEMPLATE = (
 
 # Words that no template writes of its own accord. Answers start with a letter and end with one: nothing to trim.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
+_MOST_TOOLS = 256  # lists of tools whose renderers are kept
+_TOOLS_TEXT = 2**22  # characters of their schemas
 _THOUGHT = "<think>\nzqthoughtqz\n</think>\n\n"
 
 
@@ -126,11 +128,14 @@ class ChatRenderer:
 
     def _with_tools(self, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
         key = json.dumps([dict(tool) for tool in tools], sort_keys=True)
-        if key not in self._by_tools:
+        renderer = self._by_tools.get(key)
+        if renderer is None:
             nano = self.plain or self.tokenizer.chat_template == NANO_TEMPLATE
             plain = self._tool_calls == "json" or (self._tool_calls == "auto" and nano)
-            self._by_tools[key] = ToolRenderer(self, tools, plain=plain, listed=self._tool_calls == "json")
-        return self._by_tools[key]
+            renderer = ToolRenderer(self, tools, plain=plain, listed=self._tool_calls == "json")
+            self._by_tools[key] = renderer
+            _drop_oldest(self._by_tools)
+        return renderer
 
     def first(self, system_prompt: str, observation: Said, *, cached: bool = True) -> tuple[int, ...]:
         """Ids of the whole prompt of a training sequence, up to where the model speaks. A server keeps none: ``cached`` false."""
@@ -362,6 +367,16 @@ class ChatRenderer:
         if self.ids.special is None or not any(map(self.ids.special.search, contents)):
             return contents
         return [self.ids.mark_all(part) for part in contents]
+
+
+def _drop_oldest(by_tools: dict[str, ToolRenderer]) -> None:
+    """Keep the newest tools, within bounds: a server's clients may send others with every request."""
+    kept = list(by_tools)
+    size = sum(map(len, kept))
+    while len(kept) > 1 and (len(kept) > _MOST_TOOLS or size > _TOOLS_TEXT):
+        oldest = kept.pop(0)
+        size -= len(oldest)
+        by_tools.pop(oldest, None)
 
 
 def answer_message(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], text: str) -> Message | None:
