@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus import api
 from gradus.core import ConfigError, PolicyError
+from gradus.interop.serving import generation
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
@@ -420,6 +422,27 @@ def test_an_empty_system_prompt_of_a_chat_is_none(
         sampling=SamplingConfig(max_new_tokens=1),
     )
     assert prompts == [list(loaded.renderer.first("as trained" if read else "", "hi"))]
+
+
+def test_an_idle_model_gives_the_room_of_a_long_request_back(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row kept room for the longest request that there had ever been."""
+    monkeypatch.setattr(generation, "_IDLE", 0.0)
+    batch = ContinuousBatch(loaded, rows=2)
+    batch.start()
+    try:
+        for _ in range(2):  # it answers again behind the pause
+            told: queue.Queue[Sampled | Exception] = queue.Queue()
+            settings = SamplingConfig(max_new_tokens=1)
+            batch.submit(Generation(prompt=[5] * 1000, sampling=settings, seed=0, tell=told.put))
+            assert isinstance(told.get(timeout=60), Sampled)
+            deadline = time.monotonic() + 20
+            while len(batch._cache) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert not len(batch._cache)
+    finally:
+        batch.close()
 
 
 def test_the_wire_is_plain_json(url: str) -> None:

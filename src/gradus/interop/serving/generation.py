@@ -28,6 +28,7 @@ from gradus.policies.local.sampling import NEVER, SamplingConfig, draw, sampling
 
 _FIRST_CAPACITY = 256  # positions a row in the cache, doubled when they are used up
 _SMALLEST_TEMPERATURE = 1e-5  # below it rows are greedy: logits that are divided by less may become infinite
+_IDLE = 10.0  # seconds without a request after which the cache is made anew
 _PREFILL_TOKENS = 2048  # prompt tokens that are read between two tokens of the others
 
 
@@ -146,7 +147,7 @@ class ContinuousBatch:
         rows = self.rows if self._plan else 1
         while len(self._active) < rows and read < _PREFILL_TOKENS:
             try:
-                generation = self._waiting.get(block=not self._active)
+                generation = self._waiting.get_nowait() if self._active else self._wait()
             except queue.Empty:
                 break
             if generation is None:
@@ -159,6 +160,14 @@ class ContinuousBatch:
             except Exception as error:
                 generation.tell(error)
         return True
+
+    def _wait(self) -> Generation | None:
+        """The next request. Every row has room for the longest request so far; a model that stays idle gives it back."""
+        try:
+            return self._waiting.get(timeout=_IDLE)
+        except queue.Empty:
+            self._cache = self._fresh_cache()
+            return self._waiting.get()
 
     def _prefill(self, generation: Generation) -> None:
         """Read a whole prompt into the next free slot."""
