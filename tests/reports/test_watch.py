@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from gradus.core import ConfigError
 from gradus.core.members import pack
-from gradus.pipeline.watch import progress_of, watch_app
+from gradus.pipeline.watch import live_record, progress_of, watch_app
 from gradus.rollouts import write_episodes
 
 
@@ -90,6 +90,22 @@ def test_it_gives_any_episode_of_the_evaluation(run: Path, played: Any) -> None:
         refused = client.get("/episode", params={"number": number})
         assert refused.status_code == 404
         assert "has no episode" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("environment", ["mine.py:spec", "jsonl:elsewhere.jsonl", "unheard"])
+def test_episodes_of_an_environment_that_is_not_here_are_shown_without_a_view(
+    run: Path, played: Any, environment: str
+) -> None:
+    """They were left out of the page, and asking for one was an error."""
+    episodes = played.groups[0].episodes
+    for file in ("grpo/episodes/step-1.jsonl.gz", "eval/episodes.jsonl.gz"):
+        write_episodes(run / file, episodes, environment=environment)
+    (entry,) = TestClient(watch_app({"run": run})).get("/episode", params={"number": 0}).json()["entries"]
+    assert len(entry["members"][0]["turns"]) == len(episodes[0].turns)
+    shown = live_record({"run": run}).episodes
+    assert shown is not None
+    assert shown["environment"] == environment
+    assert entry in shown["entries"]
 
 
 def test_it_searches_the_texts_of_all_evaluated_episodes(run: Path, played: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus import environments
-from gradus.core import ConfigError, GradusError, Group
+from gradus.core import ConfigError, EnvironmentSpec, GradusError, Group
 from gradus.core.addresses import LOOPBACK
 from gradus.core.documents import read_document
 from gradus.health import diagnose, report
@@ -105,9 +105,15 @@ def one_episode(runs: Mapping[str, Path], number: int) -> dict[str, Any]:
 
         tokenizer = Tokenizer.from_file(str(named))
         pieces[stored.policy] = lambda ids: [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
-    return shown_episodes(
-        environments.load_registered(environment), [Group(task=stored.task, episodes=(stored,))], pieces=pieces
-    )
+    return shown_episodes(_specification(environment), [Group(task=stored.task, episodes=(stored,))], pieces=pieces)
+
+
+def _specification(environment: str) -> EnvironmentSpec | str:
+    """An environment, for its view of episodes; its name if it is a file of one's own, whose code a page does not run, or not here."""
+    try:
+        return environments.load_registered(environment)
+    except GradusError:
+        return environment
 
 
 def _evaluated(runs: Mapping[str, Path]) -> Path:
@@ -183,10 +189,10 @@ def _place(folder: Path) -> str:
 
 
 def _newest_episodes(folder: Path) -> dict[str, Any] | None:
-    """Episodes of the newest stored step; None if there are none, or their environment is not here."""
+    """Episodes of the newest stored step; None if there are none."""
     try:
         stored = read_episodes(newest_file(folder))
-        spec = environments.load_registered(stored.environment)
+        spec = _specification(stored.environment)
         return shown_episodes(spec, [Group(task=each.task, episodes=(each,)) for each in stored.episodes[-NEWEST:]])
     except (GradusError, OSError):
         return None

@@ -41,8 +41,11 @@ def environment_words(spec: EnvironmentSpec) -> dict[str, Any]:
     }
 
 
+View = Callable[[Episode], EpisodeView]
+
+
 def shown_episodes(
-    spec: EnvironmentSpec,
+    spec: EnvironmentSpec | str,
     groups: Sequence[Group],
     *,
     advantages: Advantages | None = None,
@@ -50,14 +53,15 @@ def shown_episodes(
 ) -> dict[str, Any]:
     """The episodes that a report lets one browse, JSON values only.
 
-    One entry per group: ``policy``, ``condition``, ``seed`` and ``members``, each of them an episode with its view, reward, turns
+    ``spec``: of an environment that is not here the name; its episodes have no view. One entry per group: ``policy``, ``condition``, ``seed`` and ``members``, each of them an episode with its view, reward, turns
     and, where ``advantages`` is given and the group has at least two members, its advantage per turn. ``pieces`` maps a
     policy's name to a function from token ids to their texts; without it token probabilities are shown by place alone.
     """
+    name, view = (spec, None) if isinstance(spec, str) else (spec.name, spec.presentation.view)
     entries = [
-        _entry(spec, group, advantages, (pieces or {}).get(_policy(group))) for group in groups if group.episodes
+        _entry(view, group, advantages, (pieces or {}).get(_policy(group))) for group in groups if group.episodes
     ]
-    return {"schema": SCHEMA, "environment": spec.name, "entries": entries}
+    return {"schema": SCHEMA, "environment": name, "entries": entries}
 
 
 def shown_view(view: EpisodeView) -> dict[str, Any]:
@@ -137,10 +141,10 @@ def _policy(group: Group) -> str:
     return next(iter(group.episodes)).policy
 
 
-def _entry(spec: EnvironmentSpec, group: Group, advantages: Advantages | None, pieces: Pieces | None) -> dict[str, Any]:
+def _entry(view: View | None, group: Group, advantages: Advantages | None, pieces: Pieces | None) -> dict[str, Any]:
     by_turn = advantages(group) if advantages is not None and len(group.episodes) > 1 else None
     members = [
-        _member(spec, episode, [round(value, 9) for value in by_turn[index]] if by_turn is not None else None, pieces)
+        _member(view, episode, [round(value, 9) for value in by_turn[index]] if by_turn is not None else None, pieces)
         for index, episode in enumerate(group.episodes)
     ]
     first = next(iter(group.episodes))
@@ -154,13 +158,9 @@ def _entry(spec: EnvironmentSpec, group: Group, advantages: Advantages | None, p
 
 
 def _member(
-    spec: EnvironmentSpec, episode: Episode, advantages: list[float] | None, pieces: Pieces | None
+    draw: View | None, episode: Episode, advantages: list[float] | None, pieces: Pieces | None
 ) -> dict[str, Any]:
-    view = (
-        shown_view(spec.presentation.view(episode))
-        if spec.presentation.view is not None and episode.turns and episode.failure is None
-        else None
-    )
+    view = shown_view(draw(episode)) if draw is not None and episode.turns and episode.failure is None else None
     reward = episode.reward
     graded = None
     if reward is not None:
