@@ -52,6 +52,13 @@ def test_the_page_is_the_report_and_follows(run: Path) -> None:
     assert progress_of({"run": run})["said"] == "GRPO, all 10 steps are done"
 
 
+@pytest.mark.parametrize("config", ['{"max_st', "[1]", '{"max_steps": "many"}'])
+def test_a_damaged_configuration_does_not_end_the_news(run: Path, config: str) -> None:
+    """The page said that it had lost its server."""
+    (run / "grpo" / "config.json").write_text(config)
+    assert progress_of({"run": run})["said"] == "GRPO, step 4"
+
+
 def test_curves_after_a_step_wait_for_no_diagnosis(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr("gradus.pipeline.watch.diagnose", lambda records: asked.append(len(records)) or [])

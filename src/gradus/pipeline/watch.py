@@ -173,11 +173,7 @@ def _place(folder: Path) -> str:
     if not steps:
         return f"SFT, step {sft[-1].get('step')}" if sft else "nothing was trained yet; the page waits for it"
     last = steps[-1].get("step") or 0
-    total = (
-        read_document(folder / "grpo" / "config.json", dict[str, Any]).get("max_steps")
-        if (folder / "grpo" / "config.json").is_file()
-        else None
-    )
+    total = _planned(folder / "grpo" / "config.json")
     if not total:
         return f"GRPO, step {last}"
     if last >= total:  # an evaluation may follow, and nobody knows how long it takes
@@ -186,6 +182,15 @@ def _place(folder: Path) -> str:
     minutes = (total - last) * sum(times) / len(times) / 60
     left = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
     return f"GRPO, step {last} of {total}, {left} left"
+
+
+def _planned(config: Path) -> int | None:
+    """The steps that a run is to have; None if its file is not there, or not whole: the page goes on without."""
+    try:
+        steps = read_document(config, dict[str, Any]).get("max_steps") if config.is_file() else None
+    except GradusError:
+        return None
+    return steps if isinstance(steps, int) else None
 
 
 def _newest_episodes(folder: Path) -> dict[str, Any] | None:
