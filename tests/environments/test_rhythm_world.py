@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.core import ConfigError, EnvironmentFault
+from gradus.environments.rhythm.environment import RhythmEnvironment
 from gradus.environments.rhythm.persons import (
     DISCRETE,
     NEUTRAL,
@@ -224,3 +225,12 @@ def test_wrong_calls_say_what_was_expected() -> None:
         world.step({"action_type": None})
     with pytest.raises(EnvironmentFault, match="over"):
         world.step({"action_type": "sleep"})
+
+
+@pytest.mark.parametrize("belief", [0.5, [0.5, 0.5, None], "555"])
+def test_a_typed_belief_that_does_not_fit_is_said_and_the_week_goes_on(belief: object) -> None:
+    environment = RhythmEnvironment()
+    environment.reset(seed=1)
+    with pytest.raises(ConfigError, match="3 numbers"):
+        environment.step_typed({"action_type": "sleep", "belief": belief})
+    assert environment.step_typed({"action_type": "sleep", "belief": [0.5, 0.5, 0.5]}).data["step"] == 1

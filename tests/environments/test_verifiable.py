@@ -524,3 +524,54 @@ def test_a_row_is_measured_with_its_own_system_prompt() -> None:
     long = [{"role": "system", "content": "word " * 50}, {"role": "user", "content": "5"}]
     tasks = gradus.load_environment([*rows[:5], {"prompt": long, "answer": "a"}, *rows[6:]]).data_set
     assert [each.check for each in check_tasks(tasks, prompt_limit=20)] == ["prompt length"]
+
+
+def test_a_quote_that_is_not_closed_takes_in_no_rows(tmp_path: Path) -> None:
+    """Of a hundred rows 31 were left, and nothing was said."""
+    asked = [f"Who wrote work {n}?" for n in range(40)]
+    for name, between, answer in (("rows.tsv", "\t", "Author"), ("rows.csv", ",", "Author")):
+        lines = [f"question{between}answer", *(f"{each}{between}{answer}" for each in asked)]
+        lines[11] = f'"Hamlet" was written by whom?{between}Shakespeare'
+        lines[31] = f'Who said it?{between}"To be or not'
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    rows = read_rows(tmp_path / "rows.tsv", "csv")  # quotes are letters there
+    assert (len(rows), rows[10]["question"], rows[30]["answer"]) == (
+        40,
+        '"Hamlet" was written by whom?',
+        '"To be or not',
+    )
+    with pytest.raises(StorageError, match=r"rows.csv line 12 cannot be read: .*; a cell that begins with a quote"):
+        read_rows(tmp_path / "rows.csv", "csv")
+
+
+def test_a_column_that_a_row_leaves_out_is_none_for_every_reward(tmp_path: Path) -> None:
+    """Whether a reward function worked depended on who else was in the batch."""
+    rows = [
+        {"question": f"What is {n} plus {n}?", "answer": str(2 * n), **({"hint": "h"} if n % 10 == 0 else {})}
+        for n in range(80)
+    ]
+
+    def hinted(prompts: list[Any], completions: list[Any], hint: list[str | None]) -> list[float]:
+        return [0.5 if each else 1.0 for each in hint]
+
+    spec = gradus.load_environment(rows, rewards=[hinted])
+    rewards = [
+        each.reward for each in roll_out(spec, spec.policy("gold"), [spec.train_task(n) for n in range(12)]).episodes
+    ]
+    assert {each.error for each in rewards if each} == {None}
+    assert {each.value for each in rewards if each} <= {0.5, 1.0}
+
+
+def test_rows_of_another_system_message_or_case_contradict_nothing(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = []
+    for n in range(40):
+        for language, answer in (("French", f"fr{n}"), ("German", f"de{n}")):
+            chat = [
+                {"role": "system", "content": f"Answer in {language}."},
+                {"role": "user", "content": f"Translate {n}"},
+            ]
+            rows.append({"question": chat, "answer": answer})
+    rows += [{"question": f"ASCII code of {each}?", "answer": str(ord(each))} for each in "CcDd"]
+    spec = environments.load(f"jsonl:{write(tmp_path / 'rows.jsonl', rows)}")
+    assert isinstance(spec.data_set, TableTasks)
+    assert not {each.check for each in check_tasks(spec.data_set)} & {"contradictions"}

@@ -66,10 +66,7 @@ class RhythmEnvironment:
         extra = action.keys() - {"action_type", "belief"}
         if extra or action.get("action_type") is None:
             raise ConfigError(f"expected action_type, with or without belief, got the fields {sorted(action)}")
-        belief = action.get("belief")
-        return self._observe(
-            {"action_type": action["action_type"], "belief": belief if belief is None else list(belief)}
-        )
+        return self._observe({"action_type": action["action_type"], "belief": action.get("belief")})
 
     def _observe(self, action: Mapping[str, Any], **understood: Any) -> Observation:
         data = self.world.step(action)

@@ -298,5 +298,5 @@ def _cells(path: Path, text: str, **form: Any) -> Iterator[Mapping[str, Any]]:
             yield {key: value for key, value in row.items() if value is not None}
     except csv.Error as error:
         raise StorageError(
-            f"{path} line {reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
+            f"{path} line {reader.reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
         ) from error
