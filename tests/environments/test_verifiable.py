@@ -314,7 +314,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     rows = questions(60)
     rows += [
         {"prompt": "What is 3 plus one?", "target": "4"},
-        {"prompt": "What is 4 plus  ONE?", "target": "6"},
+        {"prompt": "What is 4 plus  one?", "target": "6"},
         {"prompt": "Empty?", "target": " "},
         {"prompt": "", "target": "1"},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
