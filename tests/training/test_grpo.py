@@ -211,7 +211,7 @@ def test_a_run_goes_on_with_other_resources(
     with pytest.raises(RuntimeError, match="stopped"):
         train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=stop, live=False)
     others = settings(
-        token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3
+        token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3, processes=1
     )
     train_grpo(lamps_model, lamps(), others, tmp_path / "run", resume=True, live=False)
     assert (

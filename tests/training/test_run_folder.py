@@ -131,6 +131,15 @@ def test_a_folder_that_was_private_stays_so(tmp_path: Path) -> None:
     assert [oct(path.stat().st_mode & 0o777) for path in (target, target / "a")] == ["0o700", "0o600"]
 
 
+def test_a_checkpoint_that_a_run_went_on_below_keeps_no_good_one_out(tmp_path: Path) -> None:
+    """With one to keep, a damaged newest one stayed, and both the one that the run went on from and the one just written were removed."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step, keep in ((4, 2), (8, 2), (6, 1)):  # 8 was damaged, so the run went on from 4
+        save_checkpoint(tmp_path, Checkpoint(step=step, offset=0), model, optimizer, keep=keep)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000006"]
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ class TrainerConfig(OptimizerConfig):
     """
 
     resources: ClassVar[frozenset[str]] = frozenset(
-        ["token_budget", "gradient_checkpointing", "out_of_memory", "threads", "keep_checkpoints"]
+        ["token_budget", "gradient_checkpointing", "out_of_memory", "threads", "processes", "keep_checkpoints"]
     )
 
     seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")

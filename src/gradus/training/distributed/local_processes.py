@@ -131,7 +131,7 @@ class _Meeting:
                 last = next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
                 return GradusError(
                     f"process {rank + 1} of {self.place.size} that train together ended with code {process.returncode} ({last}); "
-                    "run the same command again to go on from the last checkpoint, or set processes = 1"
+                    "go on from the last checkpoint (gradus run does, gradus sft and grpo with --resume), or with processes = 1"
                 )
         return None
 

@@ -51,7 +51,9 @@ def save_checkpoint(
     keep: int = 2,
     more: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest.
+    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest up to this one.
+
+    Those of later steps are removed too: the run went on from below them, so they were damaged or abandoned.
 
     ``more`` writes further files into it.
     """
@@ -74,7 +76,9 @@ def save_checkpoint(
 
     if world().main:
         write_folder(path, fill)
-        for old in _checkpoints(folder)[:-keep]:
+        known = _checkpoints(folder)
+        own = known.index(path)
+        for old in (*known[own + 1 :], *known[: own + 1][:-keep]):
             shutil.rmtree(old, ignore_errors=True)
     barrier()
     return path
