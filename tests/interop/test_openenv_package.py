@@ -81,6 +81,16 @@ def test_a_package_of_an_extra_is_declared(tmp_path: Path) -> None:
     assert (tmp_path / "package/gradus/interop/suites/workers/reasoning_gym_worker.py").is_file()
 
 
+def test_a_suite_whose_name_is_none_in_python_is_packaged(tmp_path: Path) -> None:
+    """The client had a class called Reasoning-gymEnv, so nothing could be imported or installed."""
+    pytest.importorskip("reasoning_gym")
+    write_package("reasoning-gym:chain_sum", tmp_path / "package")
+    for path in (tmp_path / "package").glob("*.py"):
+        compile(path.read_text(), path.name, "exec")
+    assert "class ReasoningGymEnv" in (tmp_path / "package" / "client.py").read_text()
+    assert "reasoning_gym_env" in (tmp_path / "package" / "pyproject.toml").read_text()
+
+
 @pytest.mark.parametrize("kind", ["options", "folder"])
 def test_what_options_and_folders_name_travels_along(kind: str, tmp_path: Path) -> None:
     rows = [{"question": f"what is {number} + 1?", "target": str(number + 1)} for number in range(60)]

@@ -103,6 +103,13 @@ def test_an_id_of_another_package_is_made_as_gymnasium_makes_it(
     assert environment.reset(seed=0).text.splitlines()[-1] == "HFFG"
     with pytest.raises(ConfigError, match="No module named 'nowhere'"):
         environments.load("gymnasium:nowhere:Pond-v0")
+    (tmp_path / "classes_of_others.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv\n"
+        "gymnasium.register('Puddle-v0', FrozenLakeEnv, kwargs={'is_slippery': False})"
+    )
+    puddle = environments.load("gymnasium:classes_of_others:Puddle-v0").make()  # a class in place of its name
+    assert puddle.reset(seed=0).text.splitlines()[-1] == "HFFG"
 
 
 def test_a_wrapper_is_a_class_like_any(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def package_files(
     """Path in the package -> text. ``described``: the schemas of action and observation; ``shown``: oracle and canaries;
     ``rewards``: their range."""
     choices = described["action"].get("anyOf", [described["action"]])
+    word = re.sub(r"\W+", "_", name).strip("_")  # reasoning-gym is no name in Python
     values = {
         "action": {key: schema for choice in choices for key, schema in choice["properties"].items()},
         "observation": {
@@ -48,16 +50,16 @@ def package_files(
         },
         "annotation": _annotation,
         "loaded": _loaded(name, argument),
-        "module": f"{name}_env",
+        "module": f"{word}_env",
         "packages": list(packages),
-        "project": f"openenv-{name.replace('_', '-')}",
+        "project": f"openenv-{word.replace('_', '-')}",
         "python": ">=3.11",
         "requirements": requirements,
         "rewards": rewards,
         "sessions": sessions,
         "shown": shown,
         "spec": spec,
-        "title": "".join(part.capitalize() for part in name.split("_")),
+        "title": "".join(part.capitalize() for part in word.split("_")),
         "version": __version__,
     }
     templates = Environment(

@@ -208,7 +208,8 @@ def _made(name: str, options: Mapping[str, Any]) -> Any:
     try:
         if module:
             importlib.import_module(module)
-        kind = gymnasium.envs.registration.load_env_creator(gymnasium.spec(registered).entry_point)
+        entry = gymnasium.spec(registered).entry_point
+        kind = entry if callable(entry) else gymnasium.envs.registration.load_env_creator(entry)
         return gymnasium.make(registered, **_drawn_as_text(kind), **options)
     except Exception as error:  # an unknown id, a missing package, an option that is refused: all say so
         hint = ""
