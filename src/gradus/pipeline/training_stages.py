@@ -28,12 +28,12 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.sft_sequences import text_only
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.run.folder import SOURCES
 from gradus.training.sft import SftResult, train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import TrainerConfig
 
 C = TypeVar("C", SftConfig, GrpoConfig)
-_SOURCES = "made_from.json"  # of a stage that is trained by itself; a whole run has them in state.json
 
 
 def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
@@ -109,7 +109,7 @@ def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
 @contextmanager
 def _same_sources(folder: Path, sources: Mapping[str, str]) -> Iterator[None]:
     """Raise ConfigError if a run that goes on was begun with other data or code than ``sources`` (what it is -> digest)."""
-    path = folder / _SOURCES
+    path = folder / SOURCES
     if begun(folder):
         before: Mapping[str, str] = read_json(path) if path.exists() else {}
         other = [name for name, now in sources.items() if before.get(name, now) != now]
@@ -124,6 +124,8 @@ def _same_sources(folder: Path, sources: Mapping[str, str]) -> Iterator[None]:
     finally:
         if world().main and not begun(folder):  # it failed before it began
             path.unlink(missing_ok=True)
+            with suppress(OSError):  # something else is in it
+                folder.rmdir()
 
 
 def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, *, resume: bool) -> GrpoResult:

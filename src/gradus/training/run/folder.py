@@ -30,6 +30,7 @@ from gradus.core.locks import FolderLock
 from gradus.core.metrics import whole_records
 
 CONFIG = "config.json"
+SOURCES = "made_from.json"  # of a stage that is trained by itself; a whole run has them in state.json
 METRICS = "metrics.jsonl"
 RESOLVED = "resolved.json"
 
@@ -127,7 +128,7 @@ class RunFolder:
             return
         self.metrics.unlink(missing_ok=True)
         shutil.rmtree(checkpoints, ignore_errors=True)  # the best weights before the first step
-        for name in (CONFIG, RESOLVED, "splits.json"):
+        for name in (CONFIG, RESOLVED, SOURCES, "splits.json"):
             (self.path / name).unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.release()
