@@ -131,6 +131,15 @@ def test_a_folder_that_was_private_stays_so(tmp_path: Path) -> None:
     assert [oct(path.stat().st_mode & 0o777) for path in (target, target / "a")] == ["0o700", "0o600"]
 
 
+def test_a_run_whose_working_folder_is_gone_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking for the folder raised, and a checkpoint was lost."""
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    write_folder(tmp_path / "model", lambda path: write_text(path / "a", "new"))
+    assert (tmp_path / "model" / "a").read_text() == "new"
+
+
 @pytest.mark.parametrize("place", [".", "memory"])
 def test_no_new_folder_takes_the_place_of_a_memory(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`gradus export RUN MODEL --overwrite` removed what an agent had learned there."""

@@ -68,7 +68,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     The folder that is worked in and a git repository are never replaced (StorageError).
     """
     path = _named(path)
-    if Path.cwd().is_relative_to(path.resolve()) or (path / ".git").exists():
+    if _is_worked_in(path) or (path / ".git").exists():
         raise StorageError(
             f"{path} is the folder that you work in, or a git repository; a new folder does not take its place"
         )
@@ -105,7 +105,7 @@ def replaceable(folder: Path) -> Path:
     whoever stands in it would stand in a folder that is no longer there. So it does if an agent keeps its memory in it.
     """
     path = _named(folder)
-    if Path.cwd().is_relative_to(path.resolve()):
+    if _is_worked_in(path):
         raise ConfigError(
             f"{folder} is the folder that you work in, or above it, and a new one would take its place; "
             "name a new folder, as in ./model"
@@ -116,6 +116,14 @@ def replaceable(folder: Path) -> Path:
             f"{memory} is a memory, and a new folder would take the place of {folder}; move the memory elsewhere, or name a new folder"
         )
     return path
+
+
+def _is_worked_in(path: Path) -> bool:
+    """Whether a folder is the one that is worked in, or above it. That one may be gone: a run goes on without it."""
+    try:
+        return Path.cwd().is_relative_to(path.resolve())
+    except FileNotFoundError:
+        return False
 
 
 def _named(path: Path) -> Path:

@@ -149,7 +149,7 @@ def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
 
 def _graded_by(run: Path) -> Mapping[str, str]:
     """Digests of the code of one's own that graded a run's evaluation, by what it is."""
-    path = next(iter([each for each in (run, *seed_folders(run).values()) if (each / "state.json").is_file()]), None)
+    path = next((each for each in (run, *seed_folders(run).values()) if (each / "state.json").is_file()), None)
     stages = read_document(path / "state.json", Stages)["stages"] if path else {}
     sources: Mapping[str, str] = stages["eval"].get("sources", {}) if "eval" in stages else {}
     return {label: digest for label, digest in sources.items() if label.startswith("code of ")}

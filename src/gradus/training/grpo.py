@@ -267,13 +267,14 @@ class GrpoLoop:
         seconds["total"] = time.perf_counter() - started
         record = step_record(
             step,
-            rollout,
+            [*rollout.groups, *rollout.dropped],
             update,
             seconds,
             lr=lr,
             loaded=self.loaded,
             autocast=autocasts(config.autocast, self.loaded.device),
             weights_age=step - 1 - rollout.weights_step,
+            dropped=len(rollout.dropped),
         )
         record = self.observe(step, record)
         if config.overlong_buffer is not None:  # beside the rewards, which it is not part of

@@ -174,9 +174,8 @@ def _blind(asked: Probes, name: str, rates: Sequence[Rate]) -> Check:
         settled = _settled_by(asked, [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST)
         evidence = f"not known with {best.n} tasks: {told}{settled}"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
-    if (
-        few := len(asked.subject.tasks)
-    ) < ENOUGH and name != "files and processes":  # what those do, they do on any task
+    few = len(asked.subject.tasks)
+    if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
         evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
     return Check(name=name, status="pass", evidence=f"none of {tried} pays; the best: {told}", measured=measured)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -48,19 +48,9 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-class RolledOut(Protocol):
-    """The groups of a step, and those that dynamic sampling replaced."""
-
-    @property
-    def groups(self) -> Sequence[Group]: ...
-
-    @property
-    def dropped(self) -> Sequence[Group]: ...
-
-
 def step_record(
     step: int,
-    rollout: RolledOut,
+    groups: Sequence[Group],
     update: UpdateResult,
     seconds: Mapping[str, float],
     *,
@@ -68,9 +58,9 @@ def step_record(
     loaded: LoadedModel,
     autocast: bool,
     weights_age: int,
+    dropped: int,
 ) -> StepRecord:
-    """One line of docs/metrics.md. What it says of episodes is said of all that were rolled out."""
-    groups = [*rollout.groups, *rollout.dropped]
+    """One line of docs/metrics.md. ``groups``: all that were rolled out; ``dropped``: how many of them dynamic sampling replaced."""
     turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
     sampled = sum(len(tokens.action_ids) for tokens in turns)
     read = sum(len(tokens.context_ids) for tokens in turns)
@@ -80,7 +70,7 @@ def step_record(
         "kind": "step",
         "step": step,
         **episode_metrics(groups),
-        "dropped_groups": len(rollout.dropped),
+        "dropped_groups": dropped,
         **update.figures,
         "grad_norm": update.grad_norm,
         "skipped_updates": update.skipped_updates,
