@@ -25,7 +25,7 @@ from gradus.environments.verifiable import (
     parse_source,
     read_tasks,
 )
-from gradus.environments.verifiable.arithmetic import solve, work
+from gradus.environments.verifiable.arithmetic import solve, sum_item, work
 from gradus.environments.verifiable.datasets import read_rows
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks
 from gradus.rollouts import roll_out
@@ -163,6 +163,23 @@ def test_held_out_pairs_are_never_trained_on(one: int, other: int) -> None:
         pairs = [(row["left"], row["right"]) for row in (trained, held)]
         assert pairs[0] != pairs[1]
         assert trained["operation"] == "-" or pairs[0] != pairs[1][::-1]
+
+
+@pytest.mark.parametrize("name", ["arithmetic:digits=1", "arithmetic", "rows"])
+def test_a_condition_asks_nothing_twice(name: str) -> None:
+    """Of 1,000 tasks of one digit 26 were different sums, and intervals counted them all."""
+    rows = [{"question": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in range(60) for _ in range(5)]
+    spec = gradus.load_environment(rows if name == "rows" else name)
+    for condition in spec.conditions:
+        tasks = spec.tasks(condition)
+        asked = [spec.make().reset(seed=task.seed, **task.options).text for task in tasks]
+        assert len(asked) == len(set(asked))
+        assert spec.content is None or len({*map(spec.content, tasks)}) == len(tasks)
+
+
+def test_a_sum_with_its_operands_swapped_is_the_same_task() -> None:
+    contents = [sum_item(left, sign, right).content for left, sign, right in ((3, "+", 47), (47, "+", 3), (47, "-", 3))]
+    assert contents[0] == contents[1] != contents[2]
 
 
 def test_harder_is_harder() -> None:

@@ -6,7 +6,7 @@ when all it depends on has been written (arXiv 2307.03381).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 from gradus.core import ConfigError, child_rng, child_seed
@@ -68,6 +68,7 @@ def sum_item(left: int, operation: str, right: int) -> Item:
         answer=answer,
         worked=work(left, operation, right)[0],
         columns={"answer": answer, "left": left, "operation": operation, "right": right},
+        content=f"{operation} {_pair(left, operation, right)}",
     )
 
 
@@ -136,6 +137,10 @@ def one_short(rng: Random, chance: float) -> Callable[[int, str], int]:
 
 
 def _split_of(left: int, operation: str, right: int) -> str:
-    """Where this pair of operands belongs; the order of a commutative pair does not matter."""
-    pair: Sequence[int] = (left, right) if operation == "-" else sorted((left, right))
-    return _RESERVED.get(child_seed(0, "held-out", operation, *pair) % _SHARES, "train")
+    """Where this pair of operands belongs."""
+    return _RESERVED.get(child_seed(0, "held-out", operation, *_pair(left, operation, right)) % _SHARES, "train")
+
+
+def _pair(left: int, operation: str, right: int) -> list[int]:
+    """The operands; the order of a commutative pair does not matter."""
+    return [left, right] if operation == "-" else sorted((left, right))

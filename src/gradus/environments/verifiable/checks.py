@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradus.environments.verifiable.items import Item, TableTasks, plain, question_key
+from gradus.environments.verifiable.items import Item, TableTasks, plain, prompt_of, question_key
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 
@@ -141,7 +141,7 @@ def _overlong(
 
 
 def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
-    keys = [(item.system, " ".join(item.question.split())) for item in items]  # "c" may be asked for beside "C"
+    keys = [prompt_of(item) for item in items]
     counts = Counter(keys)
     answers: dict[tuple[str | None, str], list[str]] = {}
     for key, item in zip(keys, items, strict=True):

@@ -25,7 +25,7 @@ class Item:
     """One task. ``answer`` is the gold answer as the data set has it; ``worked`` a solution in words, if there is one.
 
     ``columns`` reach the reward functions by name, as the row has them, ``answer`` among them. ``system``: the row's own system prompt; None for that of
-    the data set.
+    the data set. ``content``: what tells the task apart, if that is not its question.
     """
 
     question: str
@@ -33,6 +33,7 @@ class Item:
     worked: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
+    content: str | None = None
 
 
 class TaskSource(Protocol):
@@ -196,7 +197,25 @@ def question_key(question: str) -> str:
 
 def content_of(source: TaskSource) -> Callable[[Task], str]:
     """What tells the tasks of a source apart, see :class:`~gradus.core.EnvironmentSpec`."""
-    return lambda task: question_key(source.item(task.options["split"], task.seed).question)
+
+    def content(task: Task) -> str:
+        item = source.item(task.options["split"], task.seed)
+        return question_key(item.question) if item.content is None else item.content
+
+    return content
+
+
+def prompt_of(item: Item) -> tuple[str | None, str]:
+    """What the model is asked, white space aside: its case may matter ("the code of c"), and a system prompt may say in which language."""
+    return item.system, " ".join(item.question.split()) if item.content is None else item.content
+
+
+def seeds_asked_once(source: TaskSource, split: str, seeds: Sequence[int]) -> list[int]:
+    """The first of the seeds for each prompt: what is asked twice is one task for an interval over tasks."""
+    first: dict[tuple[str | None, str], int] = {}
+    for seed in seeds:
+        first.setdefault(prompt_of(source.item(split, seed)), seed)
+    return list(first.values())
 
 
 def share_of(text: str) -> float:

@@ -31,7 +31,7 @@ from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.datasets import parse_source, read_tasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
 from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
-from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource, content_of
+from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource, content_of, seeds_asked_once
 from gradus.environments.verifiable.policies import Writer, in_format, make_policies
 from gradus.rewards import gold_answer
 from gradus.stats import format_number
@@ -71,7 +71,11 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
         sample=sample,
         recipe="arithmetic.toml",
     )
-    return replace(spec, content=content_of(source))  # there is no end of seeds, but of sums there is
+    # There is no end of seeds, but of sums there is: of 400 seeds of held-out 325 ask something new.
+    conditions = {
+        name: replace(each, seeds=seeds_asked_once(source, name, each.seeds)) for name, each in spec.conditions.items()
+    }
+    return replace(spec, content=content_of(source), conditions=conditions)
 
 
 def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
@@ -148,7 +152,7 @@ def one_turn_spec(
         conditions={
             name: Condition(
                 name=name,
-                seeds=range(source.size(name) or _ENDLESS),
+                seeds=_seeds(source, name),
                 summary=_CONDITIONS[name],
                 options={"split": name},
             )
@@ -177,6 +181,12 @@ def one_turn_spec(
         ),
         recipe=recipe,
     )
+
+
+def _seeds(source: TaskSource, split: str) -> Sequence[int]:
+    """The seeds of a condition. Those of an endless source stay as they are: its items may take long to make."""
+    size = source.size(split)
+    return range(_ENDLESS) if size is None else seeds_asked_once(source, split, range(size))
 
 
 def _metrics(episode: Episode) -> dict[str, float | None]:
