@@ -9,6 +9,7 @@ import pytest
 from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answer
 from rich.console import Console
 
+from gradus.api import load_environment
 from gradus.audit import NoisyPolicy, run_audit
 from gradus.audit.answers import answer_space
 from gradus.audit.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
@@ -16,7 +17,7 @@ from gradus.audit.exploit import PlanSearch, check_search
 from gradus.audit.features import find_features
 from gradus.audit.honest import honest_curve
 from gradus.audit.judged import Reference
-from gradus.audit.panel import regraded_panel, roll_out_panel
+from gradus.audit.panel import main_tasks, regraded_panel, roll_out_panel
 from gradus.audit.plans import Plan, PlanPolicy, Shape
 from gradus.audit.records import PanelEpisodes
 from gradus.audit.search import Field, Search
@@ -113,6 +114,18 @@ def test_an_audit_that_is_not_settled_names_what_would_settle_it(honest):
     undeclared = replace(honest, checks=[*others, replace(separation, status="unresolved", measured={})])
     assert (undeclared.more_episodes, honest.more_episodes) == (None, None)
     assert "the evidence says what would tell" in undeclared.summary
+    rows = replace(open_, most=open_.episodes)
+    assert (rows.more_episodes, "more rows would tell more" in rows.summary) == (None, True)
+
+
+def test_few_rows_are_audited_on_all_that_are_kept_from_training():
+    """Of 80 rows 9 were looked at, and the audit asked for more episodes than there were, again and again."""
+    rows = [{"prompt": f"Write {n % 5 + 1} words about {n}.", "words": n % 5 + 1} for n in range(80)]
+    spec = load_environment(rows, rewards=[lambda prompts, completions, **_: [float(len(c)) for c in completions]])
+    tasks = main_tasks(spec, 40)
+    asked = [spec.data_set.item(task.options["split"], task.seed).question for task in tasks]
+    assert len(spec.tasks("in-distribution")) < len(asked) == len(set(asked)) < 40
+    assert not {*asked} & {item.question for item in spec.data_set.splits["train"]}
 
 
 def test_an_environment_that_declares_nothing_at_all_is_still_audited():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -306,8 +307,8 @@ def test_rows_for_trl_need_no_options(tmp_path: Path) -> None:
         (None, "needs a path"),
         ("nowhere.jsonl", "no file"),
         ("{}?color=x", "unknown option 'color'"),
-        ("{}", "no column 'answer'; it has prompt, target, tag; map it as in"),
-        ("{}?question=ask", "no column 'ask'; it has prompt, target, tag; map it as in"),
+        ("{}?answer=gold", "no column 'gold'; it has prompt, target, tag; map it as in"),
+        ("{}?question=ask&answer=target", "no column 'ask'; it has prompt, target, tag; map it as in"),
         ("{}?question=prompt&answer=target&system=nowhere.txt", "cannot be read"),
     ],
 )
@@ -315,6 +316,35 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, argument: str | None, said:
     file = write(tmp_path / "a.jsonl", questions(40))
     with pytest.raises(ConfigError, match=said):
         environments.load("jsonl" + (":" + argument.format(file) if argument else ""))
+
+
+@pytest.mark.parametrize("cell", ["", " ", None])
+def test_a_row_without_a_question_or_an_answer_is_named(tmp_path: Path, cell: object) -> None:
+    """Such rows of a file went into a run: the teacher taught an empty answer, and the figures counted it as wrong."""
+    good = [{"question": f"What is {n}?", "answer": str(n)} for n in range(40)]
+    for column, said in (
+        ("question", "row 41: the question is empty"),
+        ("answer", "row 41 has no answer, as 2 of its 42 rows"),
+    ):
+        rows = [*good, *2 * [{"question": "Why?", "answer": "so", column: cell}]]
+        with pytest.raises(ConfigError, match=said):
+            environments.load(f"jsonl:{write(tmp_path / 'rows.jsonl', rows)}")
+
+
+def test_questions_alone_are_data_for_rewards_that_need_no_answer(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"prompt": f"Write {n} words.", "words": n} for n in range(40)])
+
+    def counted(prompts: list[Any], completions: list[Any], words: list[int]) -> list[float]:
+        return [float(len(text.split()) == n) for text, n in zip(completions, words, strict=True)]
+
+    result = gradus.roll_out(gradus.load_environment(file, rewards=[counted]), "constant:a b", episodes=4)
+    assert [each.reward.error for each in result.episodes if each.reward] == [None] * 4
+    assert result.episodes[0].system_prompt == ""
+    with pytest.raises(
+        ConfigError,
+        match=r"no answers in a column 'answer'; it has prompt, words; map it as in .*answer=COLUMN, or give",
+    ):
+        gradus.roll_out(file, "constant:a b", episodes=4)
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
@@ -332,8 +362,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     rows += [
         {"prompt": "What is 3 plus one?", "target": "4"},
         {"prompt": "What is 4 plus  one?", "target": "6"},
-        {"prompt": "Empty?", "target": " "},
-        {"prompt": "", "target": "1"},
+        {"prompt": "Empty?", "target": "#### "},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
         {"prompt": "Torn?", "target": "</answer> 3"},
         {"prompt": "Which two?", "target": ["a", "b"]},
@@ -346,7 +375,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     problems = {problem.check: problem for problem in check_tasks(tasks, prompt_limit=100)}
     assert set(problems) == {
         "empty answers",
-        "empty questions",
         "gold answers",
         "structured answers",
         "prompt length",
@@ -357,7 +385,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     assert problems["contradictions"].message == "questions that have different answers in different rows: 1"
     assert problems["duplicates"].severity == "warning"
     assert problems["structured answers"].rows == ["Which two?"]
-    assert [problem.severity for problem in problems.values()].count("error") == 6
+    assert [problem.severity for problem in problems.values()].count("error") == 5
     by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
 
@@ -592,3 +620,59 @@ def test_rows_of_another_system_message_or_case_contradict_nothing(tmp_path: Pat
     spec = environments.load(f"jsonl:{write(tmp_path / 'rows.jsonl', rows)}")
     assert isinstance(spec.data_set, TableTasks)
     assert not {each.check for each in check_tasks(spec.data_set)} & {"contradictions"}
+
+
+def test_rows_in_memory_are_asked_for_the_tags_that_their_rewards_read(tmp_path: Path) -> None:
+    """A list with rewards=["correctness"] trained on a reward that gold could not earn; the file of the same rows did not."""
+    rows = [{"question": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in range(60)]
+    for data in (rows, write(tmp_path / "rows.jsonl", rows)):
+        result = gradus.roll_out(gradus.load_environment(data, rewards=["correctness"]), "gold", episodes=2)
+        assert [each.reward.value for each in result.episodes if each.reward] == [1.0, 1.0]
+    own = gradus.load_environment(rows, rewards=[lambda prompts, completions, **_: [1.0] * len(completions)])
+    boxed = gradus.load_environment(
+        [{**row, "question": f"{row['question']} Write \\boxed{{N}}."} for row in rows], rewards=["correctness"]
+    )
+    assert [spec.make().system_prompt for spec in (own, boxed)] == ["", ""]  # their prompts are their own
+
+
+def test_a_chat_that_a_csv_file_holds_as_text_is_a_chat(tmp_path: Path) -> None:
+    chats = [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f'Say "{n}", please'}]
+        for n in range(40)
+    ]
+    for write_chat in (json.dumps, str):  # as json and as pandas write it
+        with (tmp_path / "rows.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerows([("prompt", "answer"), *((write_chat(chat), n) for n, chat in enumerate(chats))])
+        item = read_tasks(parse_source("csv", str(tmp_path / "rows.csv"))).item("train", 0)
+        assert (item.system, item.question) == ("Be brief.", f'Say "{item.answer}", please')
+
+
+def test_text_that_questions_do_not_show_is_told(tmp_path: Path) -> None:
+    rows = [{"instruction": f"Count the letters ({n}).", "input": "abc" * n, "output": str(3 * n)} for n in range(60)]
+    problems = check_tasks(
+        read_tasks(parse_source("jsonl", f"{write(tmp_path / 'a.jsonl', rows)}?question=instruction&answer=output"))
+    )
+    assert [(each.check, "'input' is not shown" in each.message) for each in problems] == [("context", True)]
+    shown = [{"question": f"{row['instruction']} {row['input']}", "answer": row["output"], **row} for row in rows]
+    assert check_tasks(read_tasks(parse_source("jsonl", str(write(tmp_path / "b.jsonl", shown))))) == []
+
+
+@pytest.mark.parametrize("name", ["rows.JSONL", "rows.jsonl.GZ", "rows.ndjson", "a:b.jsonl"])
+def test_a_file_is_known_by_its_ending(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "".join(json.dumps({"question": f"{n}?", "answer": "a"}) + "\n" for n in range(40)).encode()
+    Path(name).write_bytes(gzip.compress(text) if name.endswith(".GZ") else text)
+    assert gradus.load_environment(name).data_set.size("train") > 20
+
+
+def test_a_file_with_a_question_mark_in_its_name_is_told_apart_from_options(tmp_path: Path) -> None:
+    write(tmp_path / "what?.jsonl", questions(40))
+    with pytest.raises(ConfigError, match="give it a name without one"):
+        gradus.load_environment(tmp_path / "what?.jsonl")
+
+
+def test_blanks_behind_commas_belong_to_no_cell(tmp_path: Path) -> None:
+    lines = ["question, answer", *(f'"What is {n}, plus 1?", "{n}, ok"' for n in range(40))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    assert read_rows(tmp_path / "rows.csv", "csv")[3] == {"question": "What is 3, plus 1?", "answer": "3, ok"}

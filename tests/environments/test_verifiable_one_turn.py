@@ -109,7 +109,7 @@ def test_rows_without_rewards_are_what_a_file_of_them_is(tmp_path) -> None:
         assert (episode.reward.value, episode.metrics["true_reward"]) == (3.0, 1.0)
     assert file.make().system_prompt == memory.make().system_prompt != ""
     assert (list(file.graders), file.default_grader) == (list(memory.graders), memory.default_grader)
-    with pytest.raises(ConfigError, match="row 2 has no answer; leave the row out"):
+    with pytest.raises(ConfigError, match=r"row 2 has no answer; its columns are question. Leave the row out"):
         gradus.load_environment([ROWS[0], {"question": "And now?"}, *ROWS])
 
 

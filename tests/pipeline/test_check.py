@@ -109,7 +109,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("environment", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
         ("names", "fail", ['eval.policies=["golden"]', "eval.pairs=[]"], "'golden'", "correct the name"),
         ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "there are"),
-        ("names", "fail", ["eval.episodes=100000"], "1000 seeds", ""),
+        ("names", "fail", ["eval.episodes=100000"], "997 seeds", ""),
         ("names", "fail", ['eval.conditions=["harder"]'], "about 'held-out', which is not evaluated", ""),
         ("schedule", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),
         ("model", "fail", ["model.path=./nowhere"], "there is no model folder ./nowhere", "check the path"),
@@ -158,7 +158,7 @@ def test_policies_and_pairs_that_are_evaluated_by_default_may_be_named(changes: 
 def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
     bad = rows(
         tmp_path / "bad.jsonl",
-        {"question": "What is the color ?", "answer": ""},
+        {"question": "What is the color ?", "answer": "#### "},
         {"question": "What is 3 + 9 ?", "answer": "13"},
         {"question": "word " * 900, "answer": "1"},
     )
@@ -500,7 +500,7 @@ def test_rows_from_python_are_looked_at(qwen: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "rewards", "warned"),
     [
-        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["correctness"], True),
+        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["correctness"], False),
         (
             [{"question": f"What is {n} + {n} ? End with #### N.", "answer": 2 * n} for n in range(40)],
             ["correctness"],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
-_KINDS = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "csv"}
+_KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
 _OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".xls", ".xlsx", ".zst", ".bz2", ".xz", ".zip")
 
 
@@ -138,7 +138,7 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
 def file_name(name: str) -> str:
     """``rows.jsonl`` and ``rows.csv``, which may be gzipped, as environments; every other name as it is."""
     path = name.partition("?")[0]
-    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    suffix = Path(path.lower().removesuffix(".gz")).suffix
     if any((Path(path) / mark).is_file() for mark in ("dataset_info.json", "dataset_dict.json")):
         raise ConfigError(
             f"{path} is a folder of the library datasets; write the rows of a split into a file by datasets.load_from_disk(...)"
@@ -150,8 +150,12 @@ def file_name(name: str) -> str:
             "'rows.jsonl', orient='records', lines=True), or give the rows themselves"
             + (f", as in gradus.audit(datasets.Dataset.from_parquet({path!r}))" if suffix == ".parquet" else "")
         )
+    if "?" in name and Path(name).is_file():
+        raise ConfigError(
+            f"{name} is a file, and options of a file stand behind a question mark; give it a name without one"
+        )
     kind = _KINDS.get(suffix)
-    return f"{kind}:{name}" if kind and ":" not in path else name
+    return f"{kind}:{name}" if kind and (":" not in path or Path(path).is_file()) else name
 
 
 def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:
@@ -171,10 +175,15 @@ def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:
 
 
 def _of_rows(data: Any, rewards: Sequence[Any]) -> EnvironmentSpec:
-    """The environment that rows are, or a table of pandas; without rewards gold answers judge, as those of a file do."""
-    from gradus.environments.verifiable import answered_rows, list_rows, one_turn
-    from gradus.rewards import find_reward
+    """The environment that rows are, or a table of pandas.
+
+    They are as those of a file, whose prompts ask for tags, if answers alone judge them or a reward reads tags.
+    """
+    from gradus.environments.verifiable import answered_rows, list_rows, one_turn, rows_to_mark
+    from gradus.rewards import reads_marks
 
     rows, functions = list_rows(data), _functions(rewards)
-    answered = None if functions else answered_rows(rows)
-    return answered or one_turn(rows, functions or [find_reward("correctness")])
+    if not functions:
+        return answered_rows(rows)
+    marked = rows_to_mark(rows) if any(reads_marks(function) for function, _ in functions) else None
+    return marked or one_turn(rows, functions)

@@ -63,10 +63,18 @@ def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Callable[[int], str]:
     return lambda drawn: space.text([drawn // (7 * place + 1) % size for place, size in enumerate(space.sizes)])
 
 
-def main_tasks(spec: EnvironmentSpec, episodes: int) -> list[Task]:
-    """The first ``episodes`` tasks of the main condition, or all of them if it has fewer."""
-    name = next(iter(spec.conditions))
-    return spec.tasks(name, min(episodes, len(spec.conditions[name].seeds)))
+def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]:
+    """The first ``episodes`` tasks of the main condition, or all of them if it has fewer. If rows are few, those of the others follow."""
+    main, *others = spec.conditions
+    tasks = spec.tasks(main)[:episodes]
+    if spec.data_set is None or len(tasks) == episodes:
+        return tasks
+    known = {spec.identify(task).id for task in tasks}
+    for task in (each for name in others for each in spec.tasks(name)):
+        if (found := spec.identify(task).id) not in known:
+            known.add(found)
+            tasks.append(task)
+    return tasks[:episodes]
 
 
 def roll_out_panel(

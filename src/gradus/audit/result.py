@@ -19,7 +19,7 @@ _ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it 
 class AuditResult:
     """``verdict`` is pass, fail or unresolved; a check that was skipped does not count.
 
-    ``points``: every policy in the plane of reward against true reward, for the figure. ``hack``: what the search found, with
+    ``most``: episodes that there are tasks for. ``points``: every policy in the plane of reward against true reward, for the figure. ``hack``: what the search found, with
     an episode to look at, or None. ``exploit``: the shortest answer that pays without the task. ``review``: answers for a person to
     mark. ``panel`` may be handed to the next audit, which then need not roll it out again.
     """
@@ -36,6 +36,7 @@ class AuditResult:
     panel: PanelEpisodes | None = None
     exploit: Mapping[str, Any] | None = None
     review: Sequence[Mapping[str, Any]] = ()
+    most: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -48,7 +49,8 @@ class AuditResult:
         counted = all(
             each.name in _BY_EPISODES and each.measured for each in unsure
         )  # without figures something is to be declared
-        return 4 * self.episodes if unsure and counted else None  # intervals are half as wide then
+        possible = self.most is None or self.episodes < self.most
+        return 4 * self.episodes if unsure and counted and possible else None  # intervals are half as wide then
 
     @property
     def summary(self) -> str:
@@ -60,6 +62,8 @@ class AuditResult:
             told = "the evidence says what would tell"
             if (more := self.more_episodes) is not None:
                 told = f"the same audit with --episodes {more} would tell more (in a recipe: audit.episodes)"
+            elif self.episodes == self.most:
+                told = f"these {self.most} are all tasks there are, more rows would tell more"
             return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; {told}."
         return f"{self.grader} passes: nothing here says that training on it would go wrong."
 

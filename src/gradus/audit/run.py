@@ -83,6 +83,7 @@ def run_audit(
         points=_points(rolled_out, plan_search, attacks),
         hack=_dearest([hack, *(attack.hack for attack in attacks)]),
         panel=rolled_out,
+        most=len(main_tasks(spec)),
     )
 
 

@@ -155,7 +155,7 @@ def _sync(path: Path) -> None:
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines, which bring their own line ends, as :func:`replacing` does; a name that ends in .gz is compressed."""
     with replacing(path) as aside:
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz":
             with aside.open("wb") as packed:
                 packed.writelines(pack_lines(lines))
         else:
@@ -201,7 +201,7 @@ def read_text(path: Path) -> str:
     """The text of a file, which may be gzipped (.gz). Raises StorageError if it is not there or not UTF-8."""
     try:
         raw = path.read_bytes()
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+        return (gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise unreadable(path, error) from error
 

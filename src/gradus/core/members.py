@@ -47,7 +47,7 @@ def whole_end(path: Path) -> int:
 def stored_file(path: Path | str) -> Path:
     """``path``, or the same name with or without .gz if only that is there."""
     path = Path(path)
-    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    other = path.with_suffix("") if path.suffix.lower() == ".gz" else path.with_name(f"{path.name}.gz")
     return other if other.exists() and not path.exists() else path
 
 
@@ -57,7 +57,7 @@ def lines_of(path: Path, problems: list[str]) -> Iterator[str]:
     What is damaged is left out, with a sentence in ``problems``. Raises StorageError if the file cannot be read or is not UTF-8.
     """
     try:
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz":
             yield from _packed_lines(path, problems)
         else:
             with path.open(encoding="utf-8", newline="\n") as file:

@@ -13,9 +13,9 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
 from gradus.environments.verifiable import TableTasks
-from gradus.environments.verifiable.checks import hides_choices
+from gradus.environments.verifiable.checks import hides_choices, unshown_columns
 from gradus.environments.verifiable.datasets import DataSource, quoted, read_rows
-from gradus.environments.verifiable.items import is_chat
+from gradus.environments.verifiable.items import is_chat, plain
 from gradus.pipeline.starter import starter, with_paths
 from gradus.policies.local.folders import find_model
 
@@ -60,15 +60,21 @@ def find_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
                 if tests and role == "answer"
                 else ""
             )
+            own = (
+                "; rewards that need no answer do without: gradus run FILE --reward FILE.py:function"
+                if role == "answer"
+                else ""
+            )
             question, answer = columns.get("question", names[0]), lower[program] if program else names[-1]
             raise ConfigError(
                 f"none of the columns {', '.join(names)} is known as the {role}; name it, as in "
-                f"rows.jsonl?question={quoted(question)}&answer={quoted(answer)}{way_out}"
+                f"rows.jsonl?question={quoted(question)}&answer={quoted(answer)}{way_out}{own}"
             )
     return columns
 
 
 def _is_answered_chat(cell: Any) -> bool:
+    cell = plain(cell)
     return is_chat(cell) and cell[-1].get("role") == "assistant"
 
 
@@ -99,7 +105,7 @@ def _data(source: str, kind: str) -> tuple[str, list[str]]:
     said = [f"{len(rows)} rows; " + ", ".join(f"{role}: column {name!r}" for role, name in columns.items())]
     if columns["question"] == columns["answer"]:
         said.append("the rows are chats; the last message of each is the answer, those before it are asked")
-    elif isinstance(rows[0][columns["question"]], list):
+    elif is_chat(plain(rows[0][columns["question"]])):
         said.append("the questions are chat messages; the last message of each is asked")
     labels = {str(row.get(columns["answer"])) for row in rows}
     if len(labels) <= _FEW_LABELS and len(rows) > 2 * len(labels):
@@ -134,6 +140,10 @@ def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
     if isinstance(spec.data_set, TableTasks) and any(map(hides_choices, spec.data_set.splits["train"])):
         said.append(
             "missing: the choices. Answers name one of the row's choices, and the questions do not show them: write them in"
+        )
+    if isinstance(spec.data_set, TableTasks) and (unshown := unshown_columns(spec.data_set.splits["train"])):
+        said.append(
+            f"missing in the questions: {', '.join(unshown)}. The model does not see these columns; write in what it needs"
         )
     if spec.presentation.view is None:
         said.append("missing: a view (presentation=Presentation(view=...)). The report shows transcripts only")

@@ -78,6 +78,11 @@ def _incremental(text: str) -> float:
     return earned - min(0.01 * after, 0.5)
 
 
+def reads_marks(function: RewardFunction) -> bool:
+    """Whether a built-in pays for tags alone, or for what stands in them, so that prompts have to ask for them."""
+    return function in (correctness, strict_format, incremental_format)
+
+
 def length(*, limit: int, margin: int | None = None) -> RewardFunction:
     """0 up to ``limit - margin`` tokens, falling to -1 at ``limit`` and beyond (words, if no token ids are known).
 

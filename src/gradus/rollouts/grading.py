@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import fsum, isclose
 from typing import Any
 
-from gradus.core import EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
 from gradus.core.documents import check_metrics
 from gradus.core.files import storable, whole_characters
 from gradus.core.records import LARGEST_REWARD
@@ -43,6 +43,8 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
         return []
     try:
         given = grader.ask(episodes)
+    except ConfigError:
+        raise  # not of one episode, but of what was set up
     except (Exception, SystemExit) as error:
         if len(episodes) == 1:
             return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]

@@ -195,7 +195,7 @@ class EpisodeWriter:
 
     def _append(self, text: str) -> None:
         before = self._file.seek(0, os.SEEK_END)
-        rest = memoryview(pack(text) if self.path.suffix == ".gz" else text.encode("utf-8"))
+        rest = memoryview(pack(text) if self.path.suffix.lower() == ".gz" else text.encode("utf-8"))
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -223,7 +223,7 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
 
 def _cut_torn_line(path: Path) -> None:
     """Drop what a killed writer left after the last whole line or member, so that appending does not glue two lines together."""
-    end = whole_end(path) if path.suffix == ".gz" else path.read_bytes().rfind(b"\n") + 1
+    end = whole_end(path) if path.suffix.lower() == ".gz" else path.read_bytes().rfind(b"\n") + 1
     if end < path.stat().st_size:
         with path.open("r+b") as file:
             file.truncate(end)

@@ -12,6 +12,8 @@ from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 
 _CHOICES = ("choices", "options", "endings")
+_CONTEXT = ("input", "context", "passage", "paragraph", "document", "article", "story", "text", "instruction", "system", "system_prompt",
+            "premise", "hypothesis")  # fmt: skip
 _MARKS = ("<answer>", "boxed", "####")
 _LETTERS = ("A", "B", "C", "D", "E")
 
@@ -49,7 +51,6 @@ def check_tasks(
             [item for item in items if answered and not gold_answer(item.answer)],
             "rows without an answer",
         ),
-        _problem("empty questions", "error", [item for item in items if not item.question], "rows without a question"),
         _problem(
             "gold answers",
             "error",
@@ -77,9 +78,10 @@ def check_tasks(
         _problem(
             "marks",
             "warning",
-            [item for item in items if marked and not _asks_for_marks(tasks, item)],
+            [item for item in items if marked and not asks_for_marks(item, tasks.system_prompt)],
             "rows whose prompt does not ask to mark the answer (<answer> tags, \\boxed or ####), and only marked answers are right",
         ),
+        *_unshown(items),
         *_repeats(items),
         _problem("overlap", "error", _overlap(tasks), "questions that are held out and trained on as well"),
     ]
@@ -103,8 +105,9 @@ def _gold_scores(item: Item) -> bool:
     return not gold or (read is not None and same_answer(read, gold))
 
 
-def _asks_for_marks(tasks: TableTasks, item: Item) -> bool:
-    prompt = (tasks.system_prompt if item.system is None else item.system) + item.question
+def asks_for_marks(item: Item, system_prompt: str = "") -> bool:
+    """Whether the prompt asks to mark the answer. ``system_prompt``: the one of rows without their own."""
+    prompt = (system_prompt if item.system is None else item.system) + item.question
     return any(mark in prompt for mark in _MARKS)
 
 
@@ -120,6 +123,30 @@ def hides_choices(item: Item) -> bool:
     if not texts and gold in _LETTERS:
         texts = [str(columns[each]) for each in _LETTERS if each in columns]
     return len(texts) > 1 and gold not in texts and not all(text.strip() in item.question for text in texts)
+
+
+def unshown_columns(items: Sequence[Item]) -> dict[str, Item]:
+    """Columns of a usual name for what a question is about that the questions do not show -> a row that has text there."""
+    return {
+        name: item
+        for item in reversed(items)
+        for name in item.columns
+        if name.lower() in _CONTEXT
+        and isinstance(text := item.columns[name], str)
+        and text.strip() not in f"{item.system}{item.question}{item.worked}{item.answer}"
+    }
+
+
+def _unshown(items: Sequence[Item]) -> list[DataProblem | None]:
+    return [
+        _problem(
+            "context",
+            "warning",
+            [item],
+            f"the column {name!r} is not shown to the model; rows such as this have text there",
+        )
+        for name, item in unshown_columns(items).items()
+    ]
 
 
 def _is_python(item: Item) -> bool:

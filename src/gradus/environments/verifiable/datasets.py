@@ -5,7 +5,7 @@ An argument is a path with options behind a question mark, as in a web address:
     jsonl:train.jsonl?question=prompt&answer=target&worked=solution&test=test.jsonl&system=prompt.txt
 
 ``question`` (otherwise the column question, or prompt), ``answer`` and ``worked`` name columns; ``test`` a second file that is held out; ``system`` a file with the
-system prompt. Without ``test`` a tenth of the rows is held out, chosen by their text, so that added rows move no other.
+system prompt. Rows without a column ``answer`` need rewards of one's own. Without ``test`` a tenth of the rows is held out, chosen by their text, so that added rows move no other.
 """
 
 from __future__ import annotations
@@ -119,9 +119,14 @@ def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> Table
     name = source.name
     if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":
         source = replace(source, question="prompt")  # as TRL calls it
+    if source.answer == "answer" and not any("answer" in row for row in (*train, *(test or ()))):
+        source = replace(source, answer="")  # reward functions may need none
     items = [_item(source, row, number) for number, row in enumerate(told(train, f"rows of {source.place} read"), 1)]
     held_out = None if test is None else [_item(source, row, number) for number, row in enumerate(test, 1)]
-    return split_items(name, items, held_out, system_prompt=_system_prompt(source))
+    if answered := any(item.answer for item in (*items, *(held_out or ()))):
+        _check_answers(source.place, items)
+        _check_answers(source.test or f"the held-out file of {source.place}", held_out or ())
+    return split_items(name, items, held_out, system_prompt=_system_prompt(source, answered))
 
 
 def split_items(
@@ -174,9 +179,10 @@ def _longest(items: Sequence[Item]) -> list[Item]:
     return ordered[: max(len(items) // 4, 1)]
 
 
-def _system_prompt(source: DataSource) -> str:
+def _system_prompt(source: DataSource, answered: bool) -> str:
+    """The one that is given, else one that asks for tags, if there is an answer to mark."""
     if source.system is None:
-        return SYSTEM_PROMPT
+        return SYSTEM_PROMPT if answered else ""
     try:
         return Path(source.system).expanduser().read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -184,19 +190,19 @@ def _system_prompt(source: DataSource) -> str:
 
 
 def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
-    for column in (source.question, source.answer, *([source.worked] if source.worked else [])):
-        if column not in row:
+    for column in (source.question, source.answer, source.worked):
+        if column and column not in row:
             have = ", ".join(map(str, row)) or "none"
             raise ConfigError(
                 f"{source.place} row {number} has no column {column!r}; it has {have}; map it as in "
                 f"{source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
             )
-    answer, own = read_gold(row[source.answer])
+    answer, own = read_gold(row[source.answer]) if source.answer else ("", None)
     worked = cell_text(plain(row[source.worked])) if source.worked else None
     if source.kind == "gsm8k" and source.worked is None:
         solution, mark, _ = answer.rpartition("####")
         worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
-    asked = row[source.question]
+    asked = plain(row[source.question])
     if source.question == source.answer and is_chat(asked):
         asked = asked[:-1]  # the last message is the answer
     return row_item(
@@ -204,8 +210,17 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
         asked,
         answer=answer,
         worked=worked or None,
-        columns={**row, "answer": own},
+        columns={**row, **({"answer": own} if source.answer else {})},
     )
+
+
+def _check_answers(place: str, items: Sequence[Item]) -> None:
+    """Raises ConfigError if some rows have no answer: they would be taught, and count as wrong."""
+    if missing := [number for number, item in enumerate(items, 1) if not item.answer]:
+        raise ConfigError(
+            f"{place} row {missing[0]} has no answer, as {len(missing)} of its {len(items)} rows; leave these rows out, or give all "
+            "an answer"
+        )
 
 
 def _rows(source: DataSource) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]] | None]:
@@ -268,10 +283,11 @@ def _csv_rows(path: Path) -> list[Mapping[str, Any]]:
     """The rows; those of a file with tabs as they stand, if its quotes are letters like any others."""
     text = read_text(path).removeprefix("\ufeff")
     between = _delimiter(text)
+    blanks = f"{between} " in text.partition("\n")[0]  # as in: question, answer
     before = csv.field_size_limit(_LONGEST_CELL)  # it is the whole process's
     try:
         try:
-            return list(_cells(path, text, delimiter=between, quoting=csv.QUOTE_MINIMAL))
+            return list(_cells(path, text, delimiter=between, quoting=csv.QUOTE_MINIMAL, skipinitialspace=blanks))
         except StorageError as error:
             if between != "\t" or not isinstance(error.__cause__, csv.Error):
                 raise

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
+from gradus.environments.verifiable.checks import asks_for_marks
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, named_rows, plain, read_gold, row_item
@@ -75,11 +76,11 @@ def one_turn(
     return one_turn_of(
         tasks,
         items=tasks.splits["train"],
-        judge=judge_of(judge, time_limit) if judge else _judge_value,
+        judge=judge_of(judge, time_limit) if judge else judge_value,
         graders=graders,
         summary=f"{len(items)} rows of one turn",
         write=lambda _, answer: answer_format.replace("{answer}", answer),
-        true_reward=None if judge or answered else _graded,
+        true_reward=None if judge or answered else graded,
     )
 
 
@@ -116,7 +117,7 @@ def one_turn_of(
         teacher="gold" if answered else None,
         vocabulary=lambda: text_vocabulary(texts() if texts else items, [source.system_prompt, write("known", "")]),
         sample=sample,
-        recipe="one-turn.toml",
+        recipe="one-turn.toml" if answered else None,  # whose nano model learns from gold answers
         judge=judge,
         graders=graders,
         write=write,
@@ -159,7 +160,7 @@ def _score(episode: Episode) -> Reward:
     return Reward(grader="score", value=value, components={"score": value}, terms=tuple(terms))
 
 
-def _judge_value(item: Item, text: str) -> Verdict:
+def judge_value(item: Item, text: str) -> Verdict:
     """The marked answer, or the whole text, against the gold answer; no score if the row has none."""
     given = read_answer(text).text or text.strip() or None
     problem = None if given else "the answer is empty"
@@ -169,21 +170,30 @@ def _judge_value(item: Item, text: str) -> Verdict:
     return Verdict(score=float(right), given=given, problem=problem)
 
 
-def _graded(episode: Episode) -> float | None:
+def graded(episode: Episode) -> float | None:
+    """The reward as the true reward, where nothing else tells what is right."""
     return episode.reward.value if episode.reward else None
 
 
-def answered_rows(rows: Any) -> EnvironmentSpec | None:
-    """Rows with gold answers and nothing else to judge by, as those of a file: with tags, and graders of marked answers.
-
-    None if no row has an answer.
-    """
+def answered_rows(rows: Any) -> EnvironmentSpec:
+    """Rows with gold answers and nothing else to judge by, as those of a file: with tags, and graders of marked answers."""
     items = _items(rows)
-    if not any(item.answer for item in items):
-        return None
     for number, item in enumerate(items, 1):
         if not item.answer:
-            raise ConfigError(f"row {number} has no answer; leave the row out, or give rewards that need none")
+            have = ", ".join(item.columns)
+            raise ConfigError(
+                f"row {number} has no answer; its columns are {have}. Leave the row out, or give rewards that need no answer"
+            )
+    return _tagged(items)
+
+
+def rows_to_mark(rows: Any) -> EnvironmentSpec | None:
+    """The same for rewards that read marked answers; None if a row has no answer, or if its prompt asks for marks itself."""
+    items = _items(rows)
+    return None if any(not item.answer or asks_for_marks(item) for item in items) else _tagged(items)
+
+
+def _tagged(items: Sequence[Item]) -> EnvironmentSpec:
     return table_spec(split_items("rows", items, system_prompt=SYSTEM_PROMPT), f"{len(items)} rows of one turn")
 
 

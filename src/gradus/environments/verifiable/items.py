@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,20 @@ def is_chat(cell: Any) -> bool:
     return isinstance(cell, list) and bool(cell) and all(isinstance(each, Mapping) for each in cell)
 
 
+def _chat_in(text: str) -> list[Any] | None:
+    """The messages that a text holds, as JSON or as Python writes them, which pandas does; None if it holds none."""
+    if not text.lstrip().startswith("[") or "role" not in text:
+        return None
+    try:
+        read = json.loads(text)
+    except ValueError:
+        try:
+            read = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    return read if is_chat(read) and all("role" in each and "content" in each for each in read) else None
+
+
 def cell_text(cell: Any) -> str:
     """A cell as text; the last of chat messages."""
     if is_chat(cell):
@@ -96,7 +111,9 @@ def cell_text(cell: Any) -> str:
 
 
 def plain(cell: Any) -> Any:
-    """A cell as JSON has it: tables hold lists as arrays and what is missing as NaN. None if it is missing."""
+    """A cell as JSON has it: tables hold lists as arrays, CSV files chats as text, and what is missing is NaN. None if it is missing."""
+    if isinstance(cell, str):
+        return _chat_in(cell) or cell
     if hasattr(cell, "tolist"):  # arrays and numbers of numpy
         cell = cell.tolist()
     if isinstance(cell, Mapping):
@@ -150,6 +167,8 @@ def row_item(where: str, cell: Any, *, answer: str, columns: Mapping[str, Any], 
         if other := [key for key in columns if not isinstance(key, str)]:
             raise ConfigError(f"column names are texts, got {other[0]!r}; rename the column")
         question, system = read_messages(plain(cell))
+        if not question:
+            raise ConfigError("the question is empty; leave the row out")
         json.dumps([question, system, answer, worked, columns], ensure_ascii=False, default=str, skipkeys=True).encode()
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error

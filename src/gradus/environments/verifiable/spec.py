@@ -28,7 +28,6 @@ from gradus.core import (
     child_rng,
 )
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
-from gradus.environments.verifiable.datasets import parse_source, read_tasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
 from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource, content_of, seeds_asked_once
@@ -76,25 +75,6 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
         name: replace(each, seeds=seeds_asked_once(source, name, each.seeds)) for name, each in spec.conditions.items()
     }
     return replace(spec, content=content_of(source), conditions=conditions)
-
-
-def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
-    """``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``."""
-    return _table_spec("gsm8k", argument, "grade-school problems in words", recipe="gsm8k.toml")
-
-
-def load_jsonl(argument: str | None = None) -> EnvironmentSpec:
-    """``jsonl:PATH`` with options, see the module ``datasets``."""
-    return _table_spec("jsonl", argument, "questions and answers out of a JSONL file")
-
-
-def load_csv(argument: str | None = None) -> EnvironmentSpec:
-    """``csv:PATH`` with options, see the module ``datasets``."""
-    return _table_spec("csv", argument, "questions and answers out of a CSV file")
-
-
-def _table_spec(kind: str, argument: str | None, summary: str, recipe: str | None = None) -> EnvironmentSpec:
-    return table_spec(read_tasks(parse_source(kind, argument)), summary, recipe)
 
 
 def table_spec(tasks: TableTasks, summary: str, recipe: str | None = None) -> EnvironmentSpec:
@@ -177,7 +157,7 @@ def one_turn_spec(
             ),
             gold="gold" if "gold" in policies else None,
             random_answers=random_answer,
-            hidden=("answer", "worked", "columns"),
+            hidden=("answer", "worked"),  # a row's other columns may well be said in its question
         ),
         recipe=recipe,
     )

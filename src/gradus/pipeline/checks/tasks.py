@@ -82,11 +82,11 @@ def data(subject: Subject) -> list[Finding]:
 
 _REMEDIES = {
     "empty answers": "remove these rows, or name the right column with answer=",
-    "empty questions": "remove these rows, or name the right column with question=",
     "gold answers": "write the answers as plain values, or grade them with a reward function of your own",
     "structured answers": "write them as texts, or read them in a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
     "choices": "write the choices into the question, with the letters or numbers that the answers use",
+    "context": "write it into the question if the model needs it; reward functions get it by name",
     "marks": "ask for <answer> tags in the system prompt, or reward bare answers by a function of your own",
     "duplicates": "remove the repeats, or they are trained on more often than the others",
     "contradictions": "decide which answer is right and remove the other rows",
