@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import gradus
 from gradus.core import ConfigError, Episode, StopReason, Task, Turn
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
@@ -179,3 +181,35 @@ def test_rewards_of_a_recipe_may_take_chat_messages(tmp_path: Path) -> None:
     assert episode.reward.value == len(episode.turns[0].action)
     with pytest.raises(ConfigError, match="no effect without rewards"):
         load_recipe("arithmetic", changes=["reward_messages=true"])
+
+
+@pytest.mark.parametrize("form", ["messages", "text"])
+def test_functions_get_what_the_rows_are(form: str, tmp_path: Path) -> None:
+    """A function that TRL calls with messages, because the rows are chats, got strings; no command but run could change that."""
+    rows: list[dict[str, object]] = [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(40)]
+    if form == "messages":
+        rows = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows]
+
+    def said(prompts: list, completions: list, **columns: object) -> list[float]:
+        texts = [each[0]["content"] if form == "messages" else each for each in completions]
+        assert [type(each) for each in prompts] == [list if form == "messages" else str] * len(texts)
+        return [float(len(text)) for text in texts]
+
+    for data in (rows, tmp_path / "rows.jsonl"):
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        result = gradus.roll_out(gradus.load_environment(data, rewards=[said]), "constant:abc", episodes=2)
+        assert [each.reward.value for each in result.episodes if each.reward] == [
+            float(len(each.turns[0].action)) for each in result.episodes
+        ]
+    reward = gradus.roll_out(gradus.one_turn(rows, rewards=[said]), "constant:abc", episodes=1).episodes[0].reward
+    assert reward is not None
+    assert reward.value == 3.0
+
+
+def test_a_function_of_the_other_form_is_told_the_way_out() -> None:
+    chat = [Completion(prompt="p", completion="c")]
+    texts = Rewards([lambda prompts, completions, **_: [len(text.split()) for text in completions]], messages=True)
+    assert "set reward_messages = false" in (texts(chat)[0].error or "")
+    empty = [Completion(prompt="p", completion="")]
+    reads = Rewards([lambda prompts, completions, **_: [len(text[0]["content"]) for text in completions]])
+    assert "set reward_messages = true" in (reads(empty)[0].error or "")

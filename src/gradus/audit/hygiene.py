@@ -17,6 +17,7 @@ from gradus.rollouts import roll_out
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
 _LEAK_TASKS = 24
+_REASON = 300  # characters
 _CONTENT = 200
 _QUICK = 0.5  # seconds that a tenth of them may take to make
 _SHARED = 0.1  # of the test questions; a small endless source repeats some by chance
@@ -141,19 +142,16 @@ def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
 
 
 def _ungraded(panel: PanelEpisodes) -> list[str]:
-    problems: list[str] = []
+    """Episodes without a reward, and why; a reason that several policies meet is said once."""
+    reasons: dict[str, list[str]] = {}
     for name, episodes in panel.episodes.items():
-        failed = [e for e in episodes if e.failure]
-        if failed and failed[0].failure:
-            problems.append(
-                f"{len(failed)} of {len(episodes)} episodes of {name} failed ({failed[0].failure.message[:80]})"
-            )
-        errors = [e.reward.error for e in episodes if e.reward and e.reward.value is None]
-        if errors:
-            problems.append(
-                f"{len(errors)} of {len(episodes)} episodes of {name} got no reward ({str(errors[0])[:80]})"
-            )
-    return problems
+        failed = [e.failure.message for e in episodes if e.failure]
+        errors = [str(e.reward.error) for e in episodes if e.reward and e.reward.value is None]
+        for met, what in ((failed, "failed"), (errors, "got no reward")):
+            if met:
+                of_policy = f"{len(met)} of {len(episodes)} of {name}"
+                reasons.setdefault(f"{what} ({met[0][:_REASON]})", []).append(of_policy)
+    return [f"episodes {what}: {', '.join(names)}" for what, names in reasons.items()]
 
 
 def _shared_seeds(spec: EnvironmentSpec) -> list[str]:

@@ -165,8 +165,8 @@ def _grading(table: Mapping[str, Any]) -> dict[str, str]:
         said["rewards"] = " + ".join(f"{each.function}={each.weight:g}{each.settings or ''}" for each in rewards)
     if table.get("weights"):
         said["weights"] = " + ".join(f"{name}={weight:g}" for name, weight in sorted(table["weights"].items()))
-    if table.get("reward_messages"):
-        said["reward_messages"] = "true"
+    if table.get("reward_messages") is not None:
+        said["reward_messages"] = str(table["reward_messages"]).lower()
     stepping = table.get("stepping") or {}
     return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in LIMITS if key in stepping}
 

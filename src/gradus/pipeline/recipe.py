@@ -152,9 +152,9 @@ class Recipe(_Section):
     rewards: tuple[RewardConfig, ...] = Field(
         default=(), description="Reward functions that compose a grader, called `rewards`, in place of `grader`."
     )
-    reward_messages: bool = Field(
-        default=False,
-        description="The functions get prompts and completions as chat messages, as TRL gives them for chat data.",
+    reward_messages: bool | None = Field(
+        default=None,
+        description="Whether the functions get prompts and completions as chat messages. Left out: if the rows are chats, as in TRL.",
     )
     stage: tuple[StageConfig, ...] = Field(default=(), description="The stages of the rewards' schedule.")
     adaptive: AdaptiveConfig | None = Field(default=None, description="Weights that follow success.")
@@ -180,7 +180,7 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        if self.reward_messages and not self.rewards:
+        if self.reward_messages is not None and not self.rewards:
             raise ValueError("reward_messages has no effect without rewards; leave it out")
         if self.rewards and self.grader not in (None, OWN_GRADER):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
@@ -272,8 +272,14 @@ class Recipe(_Section):
         return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive, ranges=ranges_of(grader))
 
 
-def own_grader(spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0, messages: bool = False) -> Grader:
-    """Reward functions as a grader of the environment; with several turns the reward stands at the last one."""
+def own_grader(
+    spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0, messages: bool | None = None
+) -> Grader:
+    """Reward functions as a grader of the environment; with several turns the reward stands at the last one.
+
+    ``messages``: what they get is chat messages; None, as in TRL: if the rows are.
+    """
+    messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
     loaded = load_rewards(rewards, messages=messages)
     loaded.trainer_state.max_steps = steps
     return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)

@@ -276,7 +276,11 @@ def section_of(*names: str) -> Callable[[RunContext], dict[str, Any]]:
             dumped["teach"]["remote"] = answers
         dumped["stepping"] = {name: dumped["stepping"][name] for name in LIMITS if dumped["stepping"][name] is not None}
         # Runs of earlier versions do not have these settings.
-        return {name: dumped[name] for name in ("environment", "seed", *names) if name not in _LATER or dumped[name]}
+        return {
+            name: dumped[name]
+            for name in ("environment", "seed", *names)
+            if name not in _LATER or dumped[name] or dumped[name] is False
+        }
 
     return select
 

@@ -72,6 +72,11 @@ class _Logged:
     metrics: dict[str, list[float]] = field(default_factory=dict)
 
 
+# What a function raises that was written for the other form of prompts and completions.
+_READS_MESSAGES = ("string indices must be", "string index out of range", "'str' object has no attribute 'get'")
+_READS_TEXT = ("'list' object has no attribute", "expected string or bytes-like object, got 'list'")
+
+
 class Rewards:
     """Reward functions and their weights. Calling it scores completions.
 
@@ -208,10 +213,11 @@ class Rewards:
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error))
-        chat = not self.messages and isinstance(error, TypeError) and str(error).startswith("string indices")
-        way_out = (
-            "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true" if chat else ""
-        )
+        way_out = ""
+        if not self.messages and str(error).startswith(_READS_MESSAGES):
+            way_out = "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true"
+        elif self.messages and str(error).startswith(_READS_TEXT):
+            way_out = "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false"
         return _Outcome(error=f"raised {type(error).__name__}: {error}{way_out}")
 
     def _arguments(self, function: RewardFunction, rows: list[Completion], logged: _Logged) -> dict[str, Any]:

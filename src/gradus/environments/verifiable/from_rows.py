@@ -69,7 +69,13 @@ def one_turn(
     items = _items(rows)
     tasks = split_items(name, items, held_out, system_prompt=system_prompt)
     graders = (
-        [grader_of(Rewards(pairs, time_limit=time_limit), name="rewards", summary="the given rewards")] if pairs else []
+        [
+            grader_of(
+                Rewards(pairs, messages=tasks.chats, time_limit=time_limit), name="rewards", summary="the given rewards"
+            )
+        ]
+        if pairs
+        else []
     )
     graders += [] if judge is None else [score_grader()]
     answered = all(item.answer for item in items)

@@ -26,7 +26,7 @@ class Item:
     """One task. ``answer`` is the gold answer as the data set has it; ``worked`` a solution in words, if there is one.
 
     ``columns`` reach the reward functions by name, as the row has them, ``answer`` among them. ``system``: the row's own system prompt; None for that of
-    the data set. ``content``: what tells the task apart, if that is not its question.
+    the data set. ``content``: what tells the task apart, if that is not its question. ``chat``: the row asks in chat messages.
     """
 
     question: str
@@ -35,6 +35,7 @@ class Item:
     columns: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
     content: str | None = None
+    chat: bool = False
 
 
 class TaskSource(Protocol):
@@ -166,7 +167,8 @@ def row_item(where: str, cell: Any, *, answer: str, columns: Mapping[str, Any], 
     try:
         if other := [key for key in columns if not isinstance(key, str)]:
             raise ConfigError(f"column names are texts, got {other[0]!r}; rename the column")
-        question, system = read_messages(plain(cell))
+        asked = plain(cell)
+        question, system = read_messages(asked)
         if not question:
             raise ConfigError("the question is empty; leave the row out")
         json.dumps([question, system, answer, worked, columns], ensure_ascii=False, default=str, skipkeys=True).encode()
@@ -177,7 +179,7 @@ def row_item(where: str, cell: Any, *, answer: str, columns: Mapping[str, Any], 
         raise ConfigError(
             f"{where} holds {half!a}, half of a character, which no file can hold; mend the row"
         ) from error
-    return Item(question=question, answer=answer, worked=worked, columns=columns, system=system)
+    return Item(question=question, answer=answer, worked=worked, columns=columns, system=system, chat=is_chat(asked))
 
 
 class TableTasks:
@@ -187,6 +189,7 @@ class TableTasks:
         self.name = name
         self.system_prompt = system_prompt
         self.splits = {split: tuple(items) for split, items in splits.items()}
+        self.chats = any(item.chat for items in splits.values() for item in items)
         self._orders: dict[int, list[int]] = {}
 
     def size(self, split: str) -> int:
