@@ -27,6 +27,7 @@ from gradus.core import (
     Task,
     child_rng,
 )
+from gradus.environments.tools import by_call, tool_environment
 
 sys.path.insert(0, str(Path(__file__).parent))  # the tests of this folder import openenv_twins
 collect_ignore = [
@@ -134,6 +135,37 @@ def closed() -> list[Adder]:
 @pytest.fixture
 def adder(closed: list[Adder]) -> EnvironmentSpec:
     return _adder(closed)
+
+
+class Pantry:
+    """Says how many figs there are if it is asked."""
+
+    system_prompt = "Look first."
+
+    def reset(self, seed: int) -> str:
+        self.stock = seed % 10
+        return "How many figs?"
+
+    def count(self, item: str) -> int:
+        """Count what is in the pantry.
+
+        Args:
+            item: What to count.
+        """
+        return self.stock
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {"right": str(self.stock)}
+
+
+@pytest.fixture
+def pantry() -> EnvironmentSpec:
+    """An environment with a tool whose reward is a grader's: 1 for the right number, and 0.1 less for each call."""
+
+    def right(episode: Episode) -> Reward:
+        return by_call(episode, float(episode.outcome["answer"] == episode.outcome["right"]), lambda call: -0.1)
+
+    return tool_environment(Pantry, name="pantry", reward=right, max_turns=4)
 
 
 @pytest.fixture(scope="session")

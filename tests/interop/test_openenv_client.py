@@ -9,18 +9,24 @@ from typing import Any
 
 import pytest
 
+from gradus import FunctionPolicy
 from gradus.core import (
     Action,
     ConfigError,
     EnvironmentFault,
     EnvironmentSpec,
     EpisodeStart,
+    Message,
+    Observation,
     Request,
     StopReason,
     Task,
+    ToolCall,
 )
+from gradus.core.calls import write_calls
 from gradus.interop.openenv.client import load
 from gradus.interop.openenv.server import create_app, server_config
+from gradus.policies.scripted import Script
 from gradus.rollouts import roll_out
 
 
@@ -69,6 +75,45 @@ def test_playing_through_a_server_is_playing_in_process(address: str, adder: Env
         assert near.reward is not None
         assert far.reward.value == pytest.approx(near.reward.value, abs=1e-12)
         assert far.outcome == {}  # hidden truth does not come over the wire
+
+
+def test_tools_of_a_server_are_called_as_in_process(pantry: EnvironmentSpec, serve: Callable[..., Any]) -> None:
+    """No tool was told and no reward came, so no episode could be graded."""
+
+    def look(seen: Observation, script: Script) -> str:
+        if seen.messages[-1].role == "tool":
+            return seen.text
+        (tool,) = script.start.tools
+        return write_calls([ToolCall(name=tool["function"]["name"], arguments={"item": "figs"})])
+
+    with serve(server_config(create_app(pantry))) as address:
+        there = load(f"ws://{address}")
+        tasks = [Task(environment="pantry", seed=seed) for seed in range(3)]
+        remote = roll_out(there, FunctionPolicy("look", look), tasks).episodes
+        local = roll_out(pantry, FunctionPolicy("look", look), tasks).episodes
+    for far, near in zip(remote, local, strict=True):
+        assert far.tools == near.tools
+        assert [(turn.shown, turn.calls) for turn in far.turns] == [(turn.shown, turn.calls) for turn in near.turns]
+        assert far.reward is not None
+        assert near.reward is not None
+        assert far.reward.value == near.reward.value == 0.9
+        assert far.metrics["calls"] == near.metrics["calls"] == 1
+
+
+def test_calls_that_a_policy_read_itself_are_sent_and_those_it_could_not_read_are_not(
+    pantry: EnvironmentSpec, serve: Callable[..., Any]
+) -> None:
+    with serve(server_config(create_app(pantry))) as address:
+        environment = load(f"ws://{address}").make()
+        environment.reset(seed=3)
+        call = ToolCall(name="count", arguments={"item": "figs"})
+        assert environment.step(Message(role="assistant", content="let me look", calls=(call,))).text == "3"
+        broken = ToolCall(name="", fault="malformed", error="no JSON")
+        refused = environment.step(Message(role="assistant", calls=(call, broken)))
+        assert (refused.action_valid, refused.action_error) == (False, "no JSON")
+        assert [each.fault for each in refused.action_calls] == ["refused", "malformed"]
+        assert environment.state["step_count"] == 1
+        environment.close()
 
 
 def test_a_constant_policy_plays(address: str) -> None:

@@ -10,13 +10,14 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from gradus.core import ConfigError
 from gradus.environments import load
-from gradus.interop.openenv.package import write_package
+from gradus.interop.openenv.package import _reward_range, write_package
 from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.validation.trajectories import read_trajectories
@@ -145,6 +146,36 @@ def test_an_environment_without_a_panel_ships_its_oracle_alone() -> None:
     shown = trajectories(replace(spec, audit=replace(spec.audit, panel=None)))
     assert shown.oracle
     assert not shown.canaries
+
+
+def test_an_oracle_of_an_environment_with_tools_ends_with_its_graders_reward() -> None:
+    shown = trajectories(load("shop"))
+    assert shown.top == 0.96  # 1, and a little less for each call
+    assert shown.oracle
+    assert _reward_range(load("shop"), shown.top)[1] == shown.top
+
+
+def test_what_gives_no_episode_a_reward_is_not_packaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spec = load("arithmetic")
+    grader = replace(spec.grader(), compute=lambda episodes: [None] * len(episodes))
+    silent = replace(spec, graders={"none": grader}, default_grader="none", make=lambda: _Silent(spec.make()))
+    monkeypatch.setattr("gradus.environments.load", lambda name: silent)
+    with pytest.raises(ConfigError, match="has no reward"):
+        write_package("arithmetic", tmp_path / "package")
+    assert not (tmp_path / "package").exists()
+
+
+class _Silent:
+    """The same environment without rewards of its own."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def step(self, action: str) -> Any:
+        return replace(self._inner.step(action), reward=None)
 
 
 def test_nothing_is_overwritten_and_strangers_are_refused(package: Path, tmp_path: Path) -> None:

@@ -173,12 +173,68 @@ def test_nothing_of_an_episode_is_left_for_the_next(serve: Callable[..., Any]) -
             self.done = True
             return self.count
 
+        def get_reward(self) -> float:
+            return 1.0
+
     spec = tool_environment(Counter, name="counter")
     with serve(server_config(create_app(spec, sessions=1))) as address, dial(address) as socket:
         for _ in range(3):
             ask(socket, "reset", seed=7)
             answer = ask(socket, "step", text='{"name": "add", "arguments": {}}')["data"]
             assert (answer["observation"]["text"], answer["done"]) == ("1", True)
+
+
+def play(socket: ClientConnection, most: int, **action: Any) -> list[dict[str, Any]]:
+    """What the same action brings, step after step, until the episode is done."""
+    answers: list[dict[str, Any]] = []
+    while not answers or (len(answers) < most and not answers[-1]["data"].get("done", True)):
+        answers.append(ask(socket, "step", **action))
+    return answers
+
+
+def test_a_reset_names_the_tools_and_the_last_step_brings_what_the_grader_says(
+    pantry: EnvironmentSpec, serve: Callable[..., Any]
+) -> None:
+    with serve(server_config(create_app(pantry))) as address, dial(address) as socket:
+        first = ask(socket, "reset", seed=3)["data"]["observation"]
+        assert [each["function"]["name"] for each in first["tools"]] == ["count"]
+        looked = ask(socket, "step", text='{"name": "count", "arguments": {"item": "figs"}}')["data"]
+        assert (looked["reward"], looked["done"]) == (None, False)
+        assert [each["role"] for each in looked["observation"]["messages"]] == ["tool"]
+        assert (
+            ask(socket, "step", text=looked["observation"]["text"])["data"]["reward"] == 0.9
+        )  # 1, and 0.1 for the call
+        described = httpx.get(f"http://{address}/schema").json()
+        assert set(first) | set(looked["observation"]) <= set(described["observation"]["properties"])
+
+
+def test_an_episode_has_no_more_turns_than_the_environment_says(
+    pantry: EnvironmentSpec, adder: EnvironmentSpec, serve: Callable[..., Any]
+) -> None:
+    """The limit held in rollouts alone; a client could play on for ever."""
+    with serve(server_config(create_app(pantry))) as address, dial(address) as socket:
+        ask(socket, "reset", seed=3)
+        answers = play(socket, 9, text='{"name": "count", "arguments": {"item": "figs"}}')
+        last = answers[-1]["data"]
+        assert (len(answers), last["observation"]["truncated"], last["reward"]) == (4, True, pytest.approx(-0.4))
+        assert code(ask(socket, "step", text="5")) == "SESSION_ERROR"
+    session = Session(replace(adder, max_turns=2), SessionSlots(1))
+    session.reset({"seed": 1})
+    assert [session.step({"number": 1.0}).truncated for _ in range(2)] == [False, True]
+
+
+def test_an_episode_whose_reward_nobody_knows_ends_with_an_error_that_says_why(
+    pantry: EnvironmentSpec, serve: Callable[..., Any]
+) -> None:
+    for reward, why in ((lambda _: None, "returned None"), (lambda _: 1 / 0, "ZeroDivisionError")):
+        grader = replace(pantry.grader(), compute=lambda episodes, reward=reward: [reward(each) for each in episodes])
+        spec = replace(pantry, graders={"reward": grader})
+        with serve(server_config(create_app(spec))) as address, dial(address) as socket:
+            ask(socket, "reset", seed=3)
+            answer = ask(socket, "step", text="5")
+            assert code(answer) == "EXECUTION_ERROR"
+            assert why in answer["data"]["message"]
+            assert ask(socket, "reset", seed=3)["type"] == "observation"
 
 
 def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> None:
@@ -340,8 +396,9 @@ def test_every_environment_that_comes_along_can_be_played_over_the_wire(name: st
         first = ask(socket, "reset", **start(spec))
         assert first["type"] == "observation", first
         assert first["data"]["observation"]["text"]
-        after = ask(socket, "step", text="hello")
-        assert after["type"] == "observation", after
+        *_, last = play(socket, spec.max_turns, text="hello")
+        assert last["type"] == "observation", last
+        assert (last["data"]["done"], type(last["data"]["reward"])) == (True, float)
 
 
 def start(spec: EnvironmentSpec) -> Mapping[str, Any]:

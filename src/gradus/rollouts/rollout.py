@@ -151,6 +151,21 @@ def roll_out(
     return RolloutResult(groups=groups, seconds=seconds)
 
 
+def stepped_episode(
+    spec: EnvironmentSpec,
+    environment: Environment,
+    task: Task,
+    first: Observation,
+    taken: Sequence[tuple[str, Observation]],
+) -> Episode:
+    """The episode that somebody else's answers made, not graded. ``taken``: each answer with what was observed after it."""
+    row = _Row(task=spec.identify(task), group=0, member=0, environment=environment, observation=first)
+    _opened(row, first, None)
+    for answer, after in taken:
+        _take(row, Action(text=answer), after, None, spec.max_turns)
+    return _close(row, "client")
+
+
 def _open(
     spec: EnvironmentSpec, numbered: Sequence[tuple[int, Task]], group_size: int, clock: _Clock, stepper: Stepper
 ) -> list[_Row]:

@@ -24,6 +24,7 @@ from gradus.core import (
     Reward,
     RewardTerm,
     Stepping,
+    StopReason,
     Task,
 )
 from gradus.core.addresses import is_loopback
@@ -147,7 +148,8 @@ def _grade(episodes: Sequence[Episode]) -> list[Reward]:
 def _grade_one(episode: Episode) -> Reward:
     """The sum of the rewards; missing if the server gave none at all, which is not the same as zero."""
     if episode.env_return is None:
-        return Reward(grader="return", value=None, error="the server gave no reward in this episode")
+        way_out = "; it was cut before its end, raise ?turns=" if episode.stop is StopReason.TURN_LIMIT else ""
+        return Reward(grader="return", value=None, error=f"the server gave no reward in this episode{way_out}")
     terms = tuple((RewardTerm(component="return", value=turn.env_reward or 0.0),) for turn in episode.turns)
     value = fsum(term.value for (term,) in terms)
     return Reward(grader="return", value=value, components={"return": value}, terms=terms)

@@ -22,10 +22,11 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
 from gradus.core.files import replaceable
 from gradus.core.secret_scan import refuse_secrets
-from gradus.core.waiting import blocking
 from gradus.interop.openenv.package_files import package_files
 from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.schema import schemas
+from gradus.interop.openenv.sessions import Session, SessionSlots
+from gradus.interop.openenv.wire import WireError
 
 _EPISODES = 20  # rolled out to see how large rewards get
 _OPENENV = "openenv>=0.2.2"
@@ -100,7 +101,8 @@ create_app(spec)
 session = Session(spec, SessionSlots(1))
 task = spec.train_task(0)
 session.reset({"seed": task.seed, **task.options})
-session.handle(json.dumps({"type": "step", "data": {"text": "hello"}}))
+for _ in range(spec.max_turns):
+    session.handle(json.dumps({"type": "step", "data": {"text": "hello"}}))
 print(json.dumps(sorted(sys.modules)))
 """
 
@@ -193,27 +195,38 @@ def _write(root: Path, texts: Mapping[str, str]) -> None:
 def _rewards(spec: EnvironmentSpec) -> list[float]:
     """Rewards of a few training episodes under legal random answers (or an empty one, where none are declared)."""
     rewards: list[float] = []
+    session = Session(spec, SessionSlots(1))
+    missing: WireError | None = None
     for episode in range(_EPISODES):
-        environment = blocking(spec.make())
-        task = spec.train_task(episode)
-        observation = environment.reset(seed=task.seed, **task.options)
-        for turn in range(spec.max_turns):
-            answer = (
-                spec.audit.random_answers(child_seed(0, "package", episode, turn)) if spec.audit.random_answers else ""
-            )
-            observation = environment.step(answer)
-            rewards += [] if observation.reward is None else [observation.reward]
-            if observation.terminated or observation.truncated:
-                break
-        environment.close()
+        try:
+            rewards += _episode_rewards(spec, session, episode)
+        except WireError as error:
+            missing = error
+    session.close()
+    if missing is not None and not rewards:
+        raise ConfigError(f"{spec.name} cannot be packaged: {missing.message}")
+    return rewards
+
+
+def _episode_rewards(spec: EnvironmentSpec, session: Session, episode: int) -> list[float]:
+    task, answers = spec.train_task(episode), spec.audit.random_answers
+    session.reset({"seed": task.seed, **task.options})
+    rewards: list[float] = []
+    for turn in range(spec.max_turns):
+        answer = answers(child_seed(0, "package", episode, turn)) if answers else ""
+        observation = session.step({"text": answer})
+        rewards += [] if observation.reward is None else [observation.reward]
+        if observation.terminated or observation.truncated:
+            break
     return rewards
 
 
 def _reward_range(spec: EnvironmentSpec, top: float | None) -> tuple[float, float]:
-    """The measured range of rewards, widened by its own width on both sides; at least [0, 1]. It ends at ``top``, the oracle's, if nothing is above."""
-    rewards = [0.0, 1.0, *_rewards(spec)]
+    """The measured range of rewards with 0 and ``top``, the oracle's, or 1; widened by its own width on both sides, but not above ``top`` if
+    nothing is above it."""
+    rewards = [0.0, 1.0 if top is None else top, *_rewards(spec)]
     low, high = min(rewards), max(rewards)
-    if (low, high) == (0.0, 1.0) and top in (None, 1.0):
+    if (low, high) == (0.0, 1.0):
         return low, high
     width = high - low
     return float(floor(low - width)), float(ceil(high + width)) if top is None or high > top else top

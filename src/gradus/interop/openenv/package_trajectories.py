@@ -45,8 +45,9 @@ def _episodes(spec: EnvironmentSpec, policy: str) -> list[Episode]:
 
 
 def _last(episode: Episode) -> float | None:
+    """The reward that a server sends with the last step."""
     rewards = [turn.env_reward for turn in episode.turns if turn.env_reward is not None]
-    return rewards[-1] if rewards else None
+    return rewards[-1] if rewards else episode.reward.value if episode.reward else None
 
 
 def _lines(episodes: Sequence[Episode]) -> str:

@@ -10,9 +10,18 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from gradus.core import EnvironmentFault, Observation
+from gradus.core import EnvironmentFault, Message, Observation
 from gradus.core.addresses import is_loopback
-from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads, read_observation
+from gradus.core.calls import none_carried_out, write_calls
+from gradus.interop.openenv.wire import (
+    FIELDS,
+    TOOL_FIELDS,
+    WireError,
+    dumps,
+    loads,
+    read_messages,
+    read_observation,
+)
 
 TURNS = 64
 TIMEOUT = 60.0  # seconds for one answer
@@ -39,6 +48,12 @@ class OpenEnvClient:
         self._connection: ClientConnection | None = None
         self._stack = ExitStack()  # holds the connection, whose context manager it is
         self._system_prompt = ""
+        self._tools: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """Schemas of the tools that the server told with the reset."""
+        return self._tools
 
     @property
     def system_prompt(self) -> str:
@@ -61,8 +76,13 @@ class OpenEnvClient:
         self._system_prompt = prompt if isinstance(prompt, str) else _described(self._server)
         return observation
 
-    def step(self, action: str) -> Observation:
-        """Send an answer. If the server wants several fields, an answer that is no JSON object is an invalid action."""
+    def step(self, action: str | Message) -> Observation:
+        """Send an answer, calls of tools as lines of JSON. A call that cannot be read is an invalid action, and the server is told nothing.
+        So is an answer that is no JSON object, if the server wants several fields."""
+        if isinstance(action, Message):
+            if any(call.fault == "malformed" for call in action.calls):
+                return _unreadable(action)
+            action = "\n".join(filter(None, (action.content, write_calls(action.calls))))
         data = self._action(action)
         if data is None:
             return Observation(
@@ -113,7 +133,9 @@ class OpenEnvClient:
                 text = f"The action was refused: {error.message}"
                 return Observation(text=text, action_valid=False, action_error=error.message), {}
             raise EnvironmentFault(f"{self._server.socket}: {error}") from error
-        return _observation(fields, reward, done), fields
+        if message["type"] == "reset":
+            self._tools = _schemas(fields.get("tools"))
+        return _observation(fields, reward, done, with_tools=bool(self._tools)), fields
 
     def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
         connection = self._connection or self._connect()
@@ -146,13 +168,17 @@ class OpenEnvClient:
         return connection
 
 
-def _observation(fields: Mapping[str, Any], reward: float | None, done: bool) -> Observation:
+def _observation(fields: Mapping[str, Any], reward: float | None, done: bool, *, with_tools: bool) -> Observation:
     text = fields.get("text")
-    data = {name: value for name, value in fields.items() if name not in FIELDS}
+    messages, calls = read_messages(fields) if with_tools else ((), ())
+    ours = (*FIELDS, *(TOOL_FIELDS if with_tools else ()))
+    data = {name: value for name, value in fields.items() if name not in ours}
     truncated = bool(fields.get("truncated", False))
     return Observation(
         text=text if isinstance(text, str) else dumps(data),
+        messages=messages,
         data=data,
+        action_calls=calls,
         reward=reward,
         terminated=bool(fields.get("terminated", done and not truncated)),
         truncated=truncated,
@@ -160,6 +186,20 @@ def _observation(fields: Mapping[str, Any], reward: float | None, done: bool) ->
         action_valid=bool(fields.get("action_valid", True)),
         action_error=fields.get("action_error"),
     )
+
+
+def _schemas(given: Any) -> tuple[Mapping[str, Any], ...]:
+    """The server's tools, if it sent such as ours does: ``{"type": "function", "function": {...}}``."""
+    listed = given if isinstance(given, list) else []
+    known = [each for each in listed if isinstance(each, Mapping) and isinstance(each.get("function"), Mapping)]
+    return tuple(known) if len(known) == len(listed) else ()
+
+
+def _unreadable(answer: Message) -> Observation:
+    calls, told = none_carried_out(answer.calls)
+    error = next(call.error for call in calls if call.fault == "malformed")
+    said = (Message(role="user", content=told),)
+    return Observation(text=told, messages=said, action_calls=calls, action_valid=False, action_error=error)
 
 
 def _described(server: Server) -> str:

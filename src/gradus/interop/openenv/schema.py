@@ -7,7 +7,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.waiting import blocking
-from gradus.interop.openenv.wire import FIELDS, clashing
+from gradus.interop.openenv.wire import FIELDS, TOOL_FIELDS, clashing
 from gradus.version import __version__
 
 _TYPES: dict[type, dict[str, Any]] = {
@@ -27,13 +27,11 @@ _FIXED: dict[str, dict[str, Any]] = {
     "restart": {"type": "boolean", "description": "Earlier turns must not be shown to the policy again."},
     "action_valid": {"type": "boolean", "description": "Whether the last action was understood."},
     "action_error": {"type": ["string", "null"], "description": "What was wrong with the last action."},
+    "tools": {"type": "array", "description": "Schemas of the tools that may be called; sent with a reset."},
+    "messages": {"type": "array", "description": "What is seen, with the roles of chat messages."},
+    "calls": {"type": "array", "description": "The calls of tools in the last action, and what was wrong with them."},
 }
-_TEXT_ACTION = {
-    "title": "TextAction",
-    "type": "object",
-    "properties": {"text": {"type": "string", "description": "A policy's answer, as a language model writes it."}},
-    "required": ["text"],
-}
+_CALLS = ' A call of a tool is a line of it: {"name": "count", "arguments": {"item": "figs"}}.'
 
 
 def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
@@ -47,6 +45,7 @@ def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
         observation = environment.reset(seed=task.seed, **task.options)
         state = dict(environment.state)
         typed: Mapping[str, Any] | None = getattr(environment, "action_schema", None)
+        has_tools = bool(getattr(environment, "tools", ()))
     finally:
         environment.close()
     if clash := clashing(observation):
@@ -54,8 +53,9 @@ def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
             f"{spec.name} cannot be served: its observations' data use the names {clash}, which every environment has on the "
             "wire; give them other names"
         )
-    action = {**_TEXT_ACTION} if typed is None else {"title": "Action", "anyOf": [dict(typed), _TEXT_ACTION]}
-    fields = {name: _FIXED[name] for name in FIELDS}
+    answer = _text_action(has_tools)
+    action = answer if typed is None else {"title": "Action", "anyOf": [dict(typed), answer]}
+    fields = {name: _FIXED[name] for name in (*FIELDS, *(TOOL_FIELDS if has_tools else ()))}
     fields |= {name: _schema_of(value) for name, value in observation.data.items()}
     fields |= {"reward": {"type": ["number", "null"]}, "done": {"type": "boolean"}}
     return {
@@ -66,6 +66,16 @@ def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
             "type": "object",
             "properties": {name: _schema_of(value) for name, value in {**state, "reset": {}}.items()},
         },
+    }
+
+
+def _text_action(has_tools: bool) -> dict[str, Any]:
+    described = "A policy's answer, as a language model writes it." + (_CALLS if has_tools else "")
+    return {
+        "title": "TextAction",
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": described}},
+        "required": ["text"],
     }
 
 

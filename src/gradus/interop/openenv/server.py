@@ -162,14 +162,14 @@ async def _http_reset(server: _Server, request: Request, body: Mapping[str, Any]
             server.http.popitem(last=False)[1].close()
         session = Session(server.spec, server.places)
     try:
-        observation, system_prompt = await server.run(session.reset, body)
+        begun = await server.run(session.reset, body)
     except Exception:
         if name not in server.http:
             session.close()
         raise
     server.http[name] = session
     server.http.move_to_end(name)
-    return observation_data(observation, system_prompt)
+    return observation_data(*begun)
 
 
 async def _http_step(server: _Server, request: Request, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from random import SystemRandom
 from threading import Lock
@@ -12,12 +13,15 @@ from gradus.core import Environment, EnvironmentSpec, Observation, Task
 from gradus.core.waiting import blocking
 from gradus.interop.openenv.wire import (
     WireError,
+    dumps,
     error_message,
     loads,
     observation_message,
     reset_arguments,
     state_message,
 )
+from gradus.rollouts.grading import grade_episodes
+from gradus.rollouts.rollout import stepped_episode
 
 _STARTS = 2**20  # where a server may begin among the training tasks
 
@@ -63,6 +67,9 @@ class Session:
     Every reset makes an environment, as every episode of a rollout does: nothing of the last episode is left in its tools or in the class
     itself, and a connection that only looks costs nothing. An action that does not fit is
     answered with an error and the episode goes on; an environment that raises ends its episode and nothing else.
+
+    An episode ends after ``spec.max_turns`` steps at the latest. If the environment gave no reward of its own by then, the last step brings
+    what the default grader says of the episode.
     """
 
     def __init__(self, spec: EnvironmentSpec, places: SessionSlots) -> None:
@@ -70,6 +77,8 @@ class Session:
         self._places = places
         self._environment: Environment | None = None
         self._began: Mapping[str, Any] = {}  # the reset that begins this episode again
+        self._task, self._first = Task(environment="", seed=0), Observation(text="")
+        self._taken: list[tuple[str, Observation]] = []  # answers of this episode, and what was seen after each
         self._open = False  # an episode has begun and not ended
 
     def handle(self, raw: str | bytes) -> str | None:
@@ -93,35 +102,40 @@ class Session:
         except Exception as error:
             return error_message(WireError("EXECUTION_ERROR", f"{type(error).__name__}: {error}"))
 
-    def reset(self, data: Mapping[str, Any]) -> tuple[Observation, str]:
-        """Begin an episode: the first observation and the system prompt.
+    def reset(self, data: Mapping[str, Any]) -> tuple[Observation, str, Sequence[Mapping[str, Any]]]:
+        """Begin an episode: the first observation, the system prompt and the schemas of the tools.
 
         ``condition`` names one of the environment's conditions and brings its reset options. Without a seed it is the next training task,
         or the next task of the condition.
         """
         seed, episode_id, options = reset_arguments(data)
-        task = self._task(options.pop("condition", None), seed)
-        began = {**task.options, **options, "seed": task.seed}
+        task = self._asked(options.pop("condition", None), seed)
+        task = replace(task, options={**task.options, **options})
+        began = {**task.options, "seed": task.seed}
         environment = self._renew()
         try:
             observation = environment.reset(episode_id=episode_id, **began)
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
         self._open, self._began = True, began
-        return observation, environment.system_prompt
+        self._task, self._first, self._taken = task, observation, []
+        return observation, environment.system_prompt, tuple(getattr(environment, "tools", ()))
 
-    def _task(self, condition: Any, seed: int | None) -> Task:
+    def _asked(self, condition: Any, seed: int | None) -> Task:
         """What a reset asks for, the client's own options aside."""
+        name = self._spec.name
         if condition is None:
             return (
-                Task(environment="", seed=seed) if seed is not None else self._spec.train_task(self._places.next_task())
+                Task(environment=name, seed=seed)
+                if seed is not None
+                else self._spec.train_task(self._places.next_task())
             )
         if condition not in self._spec.conditions:
             known = ", ".join(self._spec.conditions)
             raise WireError("VALIDATION_ERROR", f"unknown condition {condition!r}; expected one of {known}")
         chosen = self._spec.conditions[condition]
         seed = chosen.seeds[self._places.next_task() % len(chosen.seeds)] if seed is None else seed
-        return Task(environment="", seed=seed, options=chosen.options)
+        return Task(environment=name, seed=seed, condition=condition, options=chosen.options)
 
     def _renew(self) -> Environment:
         """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
@@ -139,7 +153,10 @@ class Session:
         return made
 
     def step(self, action: Mapping[str, Any]) -> Observation:
-        """Take one action, ``{"text": ...}`` or the environment's own fields."""
+        """Take one action, ``{"text": ...}`` or the environment's own fields.
+
+        Raises WireError if the episode ends with it and has no reward.
+        """
         environment = self._environment
         if environment is None or not self._open:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
@@ -150,8 +167,25 @@ class Session:
         except Exception:
             self._open = False
             raise
+        self._taken.append((_as_text(action), observation))
+        if not observation.terminated and len(self._taken) >= self._spec.max_turns:
+            observation = replace(observation, truncated=True)
         self._open = not (observation.terminated or observation.truncated)
-        return observation
+        if self._open or any(after.reward is not None for _, after in self._taken):
+            return observation
+        return replace(observation, reward=self._graded(environment))
+
+    def _graded(self, environment: Environment) -> float:
+        """What the default grader says of the episode that has ended."""
+        episode = stepped_episode(self._spec, environment, self._task, self._first, self._taken)
+        (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
+        if episode.reward is not None and episode.reward.value is not None:
+            return episode.reward.value
+        missing = episode.failure.message if episode.failure else episode.reward.error if episode.reward else None
+        raise WireError(
+            "EXECUTION_ERROR",
+            f"the episode has ended and has no reward: the environment gave none, and neither does grader {self._spec.default_grader!r}: {missing}",
+        )
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -166,6 +200,12 @@ class Session:
         if environment is not None:
             self._places.leave()
             environment.close()
+
+
+def _as_text(action: Mapping[str, Any]) -> str:
+    """An action as a grader reads it."""
+    text = action.get("text")
+    return text if isinstance(text, str) else dumps(dict(action))
 
 
 def _take(environment: Environment, action: Mapping[str, Any]) -> Observation:
@@ -186,8 +226,7 @@ def _take(environment: Environment, action: Mapping[str, Any]) -> Observation:
 
 
 def _reset(session: Session, data: Mapping[str, Any]) -> str:
-    observation, system_prompt = session.reset(data)
-    return observation_message(observation, system_prompt)
+    return observation_message(*session.reset(data))
 
 
 def _step(session: Session, data: Mapping[str, Any]) -> str:

@@ -8,14 +8,16 @@ observation's ``metadata``, so all that matters is an observation field.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from gradus.core import Observation
+from gradus.core import Message, Observation, ToolCall
 
 FIELDS = ("text", "system_prompt", "terminated", "truncated", "restart", "action_valid", "action_error")
 """Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
+TOOL_FIELDS = ("tools", "messages", "calls")
+"""Further fields where there are tools: their schemas with a reset, what is seen as messages, and the calls of the last action."""
 
 # ASCII only: a lone surrogate in a client's text could not be sent back otherwise.
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -46,14 +48,17 @@ def loads(raw: str | bytes) -> dict[str, Any]:
 
 
 def clashing(observation: Observation) -> list[str]:
-    """The names in an observation's ``data`` that :data:`FIELDS` has already."""
-    return sorted(observation.data.keys() & FIELDS)
+    """The names in an observation's ``data`` that stand for something else on the wire."""
+    return sorted(observation.data.keys() & {*FIELDS, *(TOOL_FIELDS if observation.messages else ())})
 
 
-def observation_data(observation: Observation, system_prompt: str | None = None) -> dict[str, Any]:
+def observation_data(
+    observation: Observation, system_prompt: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """What a reset or a step answers: ``{"observation": {...}, "reward": x, "done": b}``.
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
+    Those of :data:`TOOL_FIELDS` that are empty are left out.
     """
     if clash := clashing(observation):
         raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {clash}")
@@ -67,6 +72,12 @@ def observation_data(observation: Observation, system_prompt: str | None = None)
         "action_error": observation.action_error,
         **observation.data,
     }
+    of_tools: dict[str, Any] = {
+        "tools": list(tools),
+        "messages": [asdict(each) for each in observation.messages],
+        "calls": [asdict(each) for each in observation.action_calls],
+    }
+    fields |= {name: value for name, value in of_tools.items() if value}
     return {
         "observation": fields,
         "reward": observation.reward,
@@ -74,9 +85,11 @@ def observation_data(observation: Observation, system_prompt: str | None = None)
     }
 
 
-def observation_message(observation: Observation, system_prompt: str | None = None) -> str:
+def observation_message(
+    observation: Observation, system_prompt: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """The answer to a reset or a step."""
-    return dumps({"type": "observation", "data": observation_data(observation, system_prompt)})
+    return dumps({"type": "observation", "data": observation_data(observation, system_prompt, tools)})
 
 
 def state_message(state: Mapping[str, Any]) -> str:
@@ -98,6 +111,18 @@ def read_observation(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], float 
     if reward is not None and not isinstance(reward, int | float):
         raise WireError("VALIDATION_ERROR", f"expected a number as reward, the server sent {reward!r}")
     return fields, None if reward is None else float(reward), bool(data.get("done", False))
+
+
+def read_messages(fields: Mapping[str, Any]) -> tuple[tuple[Message, ...], tuple[ToolCall, ...]]:
+    """The messages and the calls among an observation's fields, empty where they are not ours."""
+    try:
+        messages = [
+            Message(**{**each, "calls": tuple(ToolCall(**call) for call in each.get("calls", ()))})
+            for each in fields.get("messages", ())
+        ]
+        return tuple(messages), tuple(ToolCall(**each) for each in fields.get("calls", ()))
+    except (TypeError, AttributeError):  # another server's fields of the same name
+        return (), ()
 
 
 def reset_arguments(data: Mapping[str, Any]) -> tuple[int | None, str | None, dict[str, Any]]:
