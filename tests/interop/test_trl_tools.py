@@ -211,6 +211,42 @@ def test_what_is_missing_is_named():
         trl_environment("x", tools=[multiply], reward_funcs=[steps_left], rows=[{"prompt": "a"}])
 
 
+@pytest.mark.parametrize("prompt", [[], "", None, 5, ["hi"], [{"role": "user", "content": None}], ...])
+def test_a_row_that_asks_nothing_is_named(prompt):
+    row = {"question": "hi"} if prompt is ... else {"prompt": prompt}
+    with pytest.raises(ConfigError, match="row 2"):
+        trl_environment("x", reward_funcs=called, rows=[{"prompt": "a"}, row, {"prompt": "b"}])
+
+
+def test_a_class_may_say_itself_what_an_empty_prompt_asks():
+    empty = [{"prompt": [{"role": "user", "content": ""}], "number": number} for number in range(5)]
+    spec = trl_environment("x", environment_factory=IncrementEnv, rows=empty)
+    assert spec.make().reset(seed=3).text.startswith("Increment")
+
+
+def test_rows_that_ask_the_same_are_in_one_part():
+    rows = [{"prompt": f"What is {n % 10}?", "answer": n} for n in range(50)]
+    spec = trl_environment("x", reward_funcs=called, rows=rows)
+    trained = {spec.make().reset(seed=i, **spec.train_task(i).options).text for i in range(50)}
+    kept = [spec.make().reset(seed=task.seed, **task.options).text for task in spec.tasks("main")]
+    assert len(trained) == 8
+    assert sorted(kept) == ["What is 8?", "What is 9?"]
+    assert trained.isdisjoint(kept)
+
+
+def test_rows_that_are_all_the_same_leave_the_question_to_the_seed():
+    spec = trl_environment("x", environment_factory=IncrementEnv, rows=[{"prompt": "Begin."}] * 20)
+    trained = {spec.identify(spec.train_task(index)).id for index in range(40)}
+    assert len(trained) == 40
+    assert trained.isdisjoint(spec.identify(task).id for task in spec.tasks("main"))
+
+
+def test_a_seed_alone_is_a_row_for_training():
+    """A client of a served environment sends no more than a seed; that was a KeyError."""
+    spec = trl_environment("x", reward_funcs=called, rows=[{"prompt": str(n)} for n in range(10)])
+    assert [spec.make().reset(seed=seed).text for seed in (0, 7, 8, 17)] == ["0", "7", "0", "1"]
+
+
 def test_one_reward_function_needs_no_list():
     rows = [{"prompt": str(n)} for n in range(5)]
     spec = trl_environment("x", tools=[multiply], reward_funcs=steps_left, rows=rows)

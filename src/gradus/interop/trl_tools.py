@@ -40,34 +40,34 @@ def trl_environment(
 ) -> EnvironmentSpec:
     """An environment out of what TRL's GRPOTrainer is given. ``rows`` is its ``train_dataset``: a list, or a ``datasets.Dataset``.
 
-    The last fifth of the rows is kept for evaluation. Reward functions that take ``environments`` get copies of the instances, with
-    what of their attributes JSON can hold. A pair is a function and its weight.
+    The last fifth of what the rows ask is kept for evaluation, each question once; rows that ask the same are in one part. If all rows
+    are the same, as where a factory's ``reset`` draws what is asked, tasks differ by their seed alone. Reward functions that take
+    ``environments`` get copies of the instances, with what of their attributes JSON can hold. A pair is a function and its weight.
 
     Raises:
-        ConfigError: nothing gives a reward, there are neither rows nor a factory, or fewer than two rows.
+        ConfigError: nothing gives a reward, there are neither rows nor a factory, a row has no prompt, or without a factory
+            the rows ask fewer than two things.
     """
-    listed = [dict(row) for row in rows]
     functions = _weighted_rewards(reward_funcs, environment_factory)
-    if environment_factory is None and not listed:
+    if environment_factory is None and not len(rows):
         raise ConfigError("nothing says what to ask: give rows with a prompt, or an environment_factory")
-    if len(listed) == 1:
-        raise ConfigError("expected two rows or more, so that one is left for evaluation, got 1")
-    kept = max(1, round(len(listed) * _KEPT)) if listed else 0
+    train, held = _split([dict(row) for row in rows], own_reset=environment_factory is not None)
+    listed = [*train, *held]
 
     def train_task(index: int) -> Task:
-        if not listed:
+        if not held:
             return Task(environment=name, seed=_TRAIN + index)
-        return Task(environment=name, seed=index, options={"row": index % (len(listed) - kept)})
+        return Task(environment=name, seed=index, options={"row": index % len(train)})
 
     def make() -> ToolEnvironment:
-        instance = _Rollout(listed, tools, environment_factory)
+        instance = _Rollout(listed, len(train), tools, environment_factory)
         return ToolEnvironment(
             instance, check=False, show=plain_text, show_error=lambda error: str({"error": str(error)})
         )
 
     condition = Condition(name="main", seeds=range(200))
-    if listed:
-        condition = Condition(name="main", seeds=range(kept), options={"held_out": len(listed) - kept})
+    if held:
+        condition = Condition(name="main", seeds=range(len(held)), options={"held_out": len(train)})
     return EnvironmentSpec(
         name=name,
         summary="tools and rewards as TRL takes them",
@@ -75,11 +75,49 @@ def trl_environment(
         graders={"rewards": grader_of(Rewards(functions, messages=True), name="rewards", per_turn=False)},
         conditions={"main": condition},
         train_task=train_task,
-        content=(lambda task: json.dumps(listed[_row(task.seed, task.options)], default=str)) if listed else None,
+        content=(lambda task: _as_json(listed[_row(task.seed, task.options, len(train))])) if held else None,
         true_reward=lambda episode: episode.reward.value if episode.reward else None,
         true_reward_name="reward",
         max_turns=max_tool_calling_iterations + 1,
     )
+
+
+def _split(rows: Sequence[Row], *, own_reset: bool) -> tuple[list[Row], list[Row]]:
+    """Rows for training and for evaluation. ``own_reset``: a row's other columns go to a ``reset``, and are part of what is asked."""
+    questions: dict[str, list[Row]] = {}
+    for number, row in enumerate(rows, start=1):
+        _check_prompt(row, number, may_be_empty=own_reset)
+        questions.setdefault(_as_json(row if own_reset else row["prompt"]), []).append(row)
+    if len(questions) < 2:
+        if own_reset:
+            return list(rows), []
+        raise ConfigError(f"expected two rows or more that ask different things, one for evaluation, got {len(rows)}")
+    kept = max(1, round(len(questions) * _KEPT))
+    groups = list(questions.values())
+    return [row for group in groups[:-kept] for row in group], [group[0] for group in groups[-kept:]]
+
+
+def _check_prompt(row: Row, number: int, *, may_be_empty: bool) -> None:
+    """Raise ConfigError for a row that does not say what to ask."""
+    if "prompt" not in row:
+        raise ConfigError(
+            f"row {number} has no column 'prompt', it has {', '.join(row) or 'none'}; rename the one that asks"
+        )
+    prompt = row["prompt"]
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not isinstance(messages, list | tuple) or not all(
+        isinstance(each, Mapping) and "role" in each for each in messages
+    ):
+        raise ConfigError(
+            f"the prompt of row {number} is {prompt!r:.60}; expected a text, or a list of messages with role and content"
+        )
+    said = "".join(read_content(each.get("content")) for each in messages)
+    if not messages or not (said or may_be_empty):
+        raise ConfigError(f"the prompt of row {number} asks nothing, got {prompt!r:.60}; leave the row out")
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, default=str)
 
 
 def _weighted_rewards(
@@ -99,8 +137,10 @@ def _weighted_rewards(
 class _Rollout:
     """One instance of the factory's class with its row, as :class:`ToolEnvironment` runs it."""
 
-    def __init__(self, rows: Sequence[Row], tools: Sequence[Any], factory: Callable[[], Any] | None) -> None:
-        self._rows, self._row = rows, dict[str, Any]()
+    def __init__(
+        self, rows: Sequence[Row], trained: int, tools: Sequence[Any], factory: Callable[[], Any] | None
+    ) -> None:
+        self._rows, self._trained, self._row = rows, trained, dict[str, Any]()
         self._environment = factory() if factory else None
         own = public_methods(type(self._environment)) if factory else []
         names = [each for each in own if each not in ("reset", "get_reward")]
@@ -109,7 +149,7 @@ class _Rollout:
 
     def reset(self, seed: int, **options: Any) -> list[Message]:
         """The row's prompt, and behind its last message what the instance's own ``reset`` says."""
-        self._row = dict(self._rows[_row(seed, options)]) if self._rows else {}
+        self._row = dict(self._rows[_row(seed, options, self._trained)]) if self._rows else {}
         prompt = self._row.get("prompt", "")
         given = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         messages = [{**each, "content": read_content(each.get("content"))} for each in given]
@@ -135,9 +175,12 @@ class _Nothing:
     """An instance without attributes."""
 
 
-def _row(seed: int, options: Mapping[str, Any]) -> int:
-    """The number of a task's row: training tasks name it, those of the condition count from where the kept rows begin."""
-    return int(options["row"]) if "row" in options else int(options["held_out"]) + seed
+def _row(seed: int, options: Mapping[str, Any], trained: int) -> int:
+    """The number of a task's row: training tasks name it, those of the condition count from where the kept rows begin. A seed alone is a
+    row for training."""
+    if "held_out" in options:
+        return int(options["held_out"]) + seed
+    return int(options["row"]) if "row" in options else seed % trained
 
 
 @contextmanager
