@@ -1,0 +1,118 @@
+"""The worker that plays TextArena's games, on a game of our own in TextArena's place."""
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import gradus.interop.suites.textarena as suite
+from gradus.core import ConfigError
+from gradus.core.worker import WorkerError
+
+WORKER = Path(suite.__file__).parent / "workers" / "textarena_worker.py"
+
+
+class Take:
+    """Players say in turn one of the moves that are legal. Who says another has lost; after four moves the first one has won."""
+
+    def __init__(self, players: int, legal: tuple[str, ...], theirs: tuple[str, ...]) -> None:
+        self.count, self.legal = players, (legal, theirs)
+
+    def reset(self, num_players: int, seed: int) -> None:
+        if num_players != self.count:
+            raise ValueError(f"{self.count} players, please")
+        self.moves, self.player = 0, 0
+        self.state = SimpleNamespace(error_count=0, game_info={0: {}, 1: {}}, observations={})
+
+    def get_observation(self):
+        return self.player, [(-1, "Say [a].", None)]
+
+    def step(self, action: str):
+        legal = action in self.legal[self.player]
+        self.state.game_info[self.player]["invalid_move"] = not legal
+        self.moves += 1
+        self.player = (self.player + 1) % self.count
+        return not legal or self.moves == 4, {}
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch):
+    """The worker's handlers, on a game with these players and legal moves; ``theirs`` are the opponent's."""
+
+    def begun(players: int, legal: tuple[str, ...], theirs: tuple[str, ...] = ()):
+        registration = ModuleType("registration")
+        registration.ENV_REGISTRY = {"Take-v0": None}  # type: ignore[attr-defined]
+        textarena = ModuleType("textarena")
+        textarena.make = lambda name: Take(players, legal, theirs)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "textarena", textarena)
+        monkeypatch.setitem(sys.modules, "textarena.envs", ModuleType("envs"))
+        monkeypatch.setitem(sys.modules, "textarena.envs.registration", registration)
+        spec = importlib.util.spec_from_file_location("textarena_worker_under_test", WORKER)
+        assert spec is not None
+        assert spec.loader is not None
+        worker = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(worker)
+        return worker.HANDLERS
+
+    return begun
+
+
+def test_an_opponent_without_a_legal_move_fails_the_game_and_does_not_lose_it(play) -> None:
+    """Any legal move won three games, because the opponent then said an illegal one."""
+    handlers = play(2, ("[a]",), ("[zz]",))
+    with pytest.raises(RuntimeError, match="opponent found no legal move"):
+        handlers["play"]("Take-v0", 0, 2, ["[a]"], "key")
+    with pytest.raises(RuntimeError, match="opponent found no legal move"):
+        handlers["trial"]("Take-v0", 2)
+    handlers = play(2, ("[a]",), ("[a]",))
+    assert not handlers["play"]("Take-v0", 0, 2, ["[a]"], "key")["done"]
+    assert handlers["trial"]("Take-v0", 2)
+
+
+@pytest.mark.parametrize("legal", ["[a]", "[zz]"])
+def test_a_trial_says_whether_random_moves_are_legal_and_leaves_the_shared_randomness(legal: str, play) -> None:
+    handlers = play(1, (legal,))
+    before = random.getstate()
+    assert handlers["players"]("Take-v0") == 1
+    assert random.getstate() == before
+    assert handlers["trial"]("Take-v0", 1) is (legal == "[a]")
+
+
+class Answering:
+    """A worker that answers what it is told."""
+
+    def __init__(self, **answers) -> None:
+        self.answers = {"names": {"Take-v0": ""}, **answers}
+
+    def start(self) -> None: ...
+
+    def call(self, method: str, **params):
+        if isinstance(answer := self.answers[method], Exception):
+            raise answer
+        return answer
+
+
+def load(monkeypatch: pytest.MonkeyPatch, **answers):
+    worker = Answering(**answers)
+    monkeypatch.setattr(suite, "_worker", lambda: worker)
+    return suite.load("Take-v0")
+
+
+def test_a_game_in_which_random_moves_are_illegal_has_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first model was taught illegal answers, without a word."""
+    spec = load(monkeypatch, players=1, trial=False)
+    assert (spec.teacher, spec.recipe, spec.language.vocabulary) == (None, None, None)
+    assert "no legal move was found" in spec.summary
+    assert load(monkeypatch, players=1, trial=True).teacher == "random"
+
+
+def test_a_game_whose_opponent_has_no_moves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="its opponent could make none"):
+        load(monkeypatch, players=2, trial=False)
+    with pytest.raises(ConfigError, match="no legal move"):
+        load(monkeypatch, players=2, trial=WorkerError("RuntimeError", "the opponent found no legal move"))
+    with pytest.raises(ConfigError, match="newer Python"):
+        load(monkeypatch, players=WorkerError("SyntaxError", "f-string: unmatched '['"))
