@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Observation
+from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
 from gradus.core.worker import Worker, WorkerError
 from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.naming import SuiteNames, started
@@ -45,14 +46,9 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     turns = query.removeprefix("turns=") if query else str(_TURNS)
     if not turns.isdecimal() or int(turns) < 1:
         raise ConfigError(f"textarena:NAME takes the option turns=NUMBER, got {query!r}")
-    try:
-        players = _worker().call("players", name=name)
-    except WorkerError as error:
-        raise ConfigError(f"textarena's {name} cannot be played here: {error}") from error
-    if not players:
-        raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
+    players, moves_known = _tried(name)
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
-    return game_spec(
+    spec = game_spec(
         f"textarena:{argument}",
         summary=f"TextArena's {name}{opponent}",
         make=lambda: TextArenaGame(name, players),
@@ -61,6 +57,27 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         max_turns=int(turns),
         limits=(-1.0, 1.0),
     )
+    if moves_known:
+        return spec
+    said = f"{spec.summary}; no legal move was found at random, so nothing teaches a first model"
+    return replace(spec, summary=said, teacher=None, language=Language(), recipe=None)
+
+
+def _tried(name: str) -> tuple[int, bool]:
+    """How many players the game has, and whether random moves are legal. Raises ConfigError if it cannot be played."""
+    try:
+        players = _worker().call("players", name=name)
+        legal = bool(players) and _worker().call("trial", name=name, players=players)
+    except WorkerError as error:
+        newer = " (files of this game may need a newer Python)" if error.type == "SyntaxError" else ""
+        raise ConfigError(f"textarena's {name} cannot be played here: {error}{newer}") from error
+    if not players:
+        raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
+    if players == 2 and not legal:
+        raise ConfigError(
+            f"textarena's {name} cannot be played here: no legal move was found at random, so its opponent could make none"
+        )
+    return players, legal
 
 
 class TextArenaGame:

@@ -7,13 +7,17 @@ start if it is not there any more. Each game has its own state of the global ``r
 import copy
 import random
 import re
+import time
 from collections import OrderedDict
 
 import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
 KEPT = 2048  # games in progress
-TRIES = 60  # moves that the opponent tries on a copy of the game
+TRIES = 60  # moves that are tried on a copy of the game
+TRIALS = 3  # games that say whether a game can be played at all
+TRIAL_TURNS = 6
+TRIAL_SECONDS = 2.0  # of CPU time, after which no further move is tried: some games take a second for one
 _SUFFIXES = ("-raw", "-train")
 _games = OrderedDict()
 
@@ -52,32 +56,33 @@ class Game:
         return "\n".join(text.strip() for sender, text, _ in left if sender != 0 and text.strip())
 
     def _opponent(self):
-        """A random move that the game takes, tried out on a copy; the last one tried if it takes none."""
+        """A random move that the game takes. Without one the game fails: an illegal move would win it for us."""
         moves = _moves(self.heard[1], self.own)
-        state = random.getstate()
-        for move in moves:
-            trial = copy.deepcopy(self.env)
-            trial.step(move)
-            random.setstate(state)
-            trial_state = trial.state
-            if not _made_error(trial_state) and not trial_state.game_info[1].get("invalid_move"):
-                return move
-        return moves[-1]
+        move = self._first_legal(moves, 1, random.getstate())
+        if move is None:
+            raise RuntimeError(
+                f"the opponent found no legal move: it tried {len(moves)} of what the rules show in brackets, small numbers and pairs"
+            )
+        return move
 
     def legal(self, rng):
-        """A random move of ours that the game takes."""
-        state = random.getstate()
+        """A random move of ours that the game takes; the last one tried if it takes none."""
         moves = _moves(self.heard[0], rng)
-        chosen = moves[-1]
-        for move in moves:
-            random.setstate(self.random)
-            trial = copy.deepcopy(self.env)
-            trial.step(move)
-            if not _made_error(trial.state) and not trial.state.game_info[0].get("invalid_move"):
-                chosen = move
-                break
-        random.setstate(state)
-        return chosen
+        return self._first_legal(moves, 0, self.random) or moves[-1]
+
+    def _first_legal(self, moves, player, state):
+        """The first of the moves that a copy of the game takes. ``state``: the game's of the global ``random``."""
+        kept = random.getstate()
+        try:
+            for move in moves:
+                random.setstate(state)
+                trial = copy.deepcopy(self.env)
+                trial.step(move)
+                if not _made_error(trial.state) and not trial.state.game_info[player].get("invalid_move"):
+                    return move
+            return None
+        finally:
+            random.setstate(kept)
 
     def _errors(self):
         return getattr(self.env.state, "error_count", 0)
@@ -159,4 +164,16 @@ def legal(name, seed, players, actions, key, draw):
     return game.legal(random.Random(draw))
 
 
-HANDLERS = {"names": names, "players": players, "play": play, "legal": legal}
+def trial(name, players):
+    """Begin a few games with random moves: whether any of ours was legal. Raises what a game raises, also if the opponent finds no move."""
+    taken, begun = 0, time.process_time()
+    for seed in range(TRIALS):
+        game, rng = Game(name, seed, players), random.Random(seed)
+        for _ in range(TRIAL_TURNS):
+            taken += not game.done and game.step(game.legal(rng))
+            if time.process_time() - begun > TRIAL_SECONDS:
+                return taken > 0
+    return taken > 0
+
+
+HANDLERS = {"names": names, "trial": trial, "players": players, "play": play, "legal": legal}
