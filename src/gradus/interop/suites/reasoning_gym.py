@@ -94,13 +94,14 @@ class ReasoningGymTasks:
         return None
 
     def item(self, split: str, seed: int) -> Item:
-        """The first item from the seed's place on that belongs to the split."""
+        """The first item from the seed's place on that belongs to the split. One whose right answer is empty is none: in an answer it could
+        not be told from nothing."""
         start = _FIRST[split] + (seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed)
         low, high = _SHARES[split]
         for attempt in range(_BLOCK):
             number = start - start % _BLOCK + (start + attempt * _STEP) % _BLOCK
             item, _ = self._numbered(number)
-            if low <= share_of(item.question) < high:
+            if item is not None and low <= share_of(item.question) < high:
                 return item
         raise EnvironmentFault(f"{self.name} has too few different questions for a {split} task; give it other options")
 
@@ -123,8 +124,8 @@ class ReasoningGymTasks:
             return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset} returned {score}")
         return Verdict(score=score, given=reading.text, problem=reading.problem)
 
-    def _make(self, number: int) -> tuple[Item, str | None]:
-        """An item, and the entry that the worker scores it by."""
+    def _make(self, number: int) -> tuple[Item | None, str | None]:
+        """An item, None if its right answer is empty, and the entry that the worker scores it by."""
         try:
             entry = _worker().call("item", **self._where(number))
         except WorkerError as error:
@@ -136,6 +137,8 @@ class ReasoningGymTasks:
         answer = entry["answer"]
         self._seconds += entry["seconds"]
         text = "" if answer is None else str(answer)
+        if answer is not None and not text.strip():
+            return None, entry["whole"]
         return Item(question=entry["question"], answer=text, columns={"number": number}), entry["whole"]
 
     def _where(self, number: int) -> dict[str, Any]:
