@@ -6,6 +6,7 @@ The games draw from the global ``random``, so they run in a worker process that 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -46,7 +47,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     turns = query.removeprefix("turns=") if query else str(_TURNS)
     if not turns.isdecimal() or int(turns) < 1:
         raise ConfigError(f"textarena:NAME takes the option turns=NUMBER, got {query!r}")
-    players, moves_known = _tried(name)
+    players, trial = _tried(name, int(turns))
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
     spec = game_spec(
         f"textarena:{argument}",
@@ -57,27 +58,31 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         max_turns=int(turns),
         limits=(-1.0, 1.0),
     )
-    if moves_known:
+    if trial["cut"]:
+        cut = f"no game of random moves ended in {turns} turns, and a game that is cut earns 0"
+        warnings.warn(f"textarena's {name}: {cut}, so giving up may pay more; raise ?turns=", stacklevel=2)
+        spec = replace(spec, summary=f"{spec.summary}; {cut}")
+    if trial["legal"]:
         return spec
     said = f"{spec.summary}; no legal move was found at random, so nothing teaches a first model"
     return replace(spec, summary=said, teacher=None, language=Language(), recipe=None)
 
 
-def _tried(name: str) -> tuple[int, bool]:
-    """How many players the game has, and whether random moves are legal. Raises ConfigError if it cannot be played."""
+def _tried(name: str, turns: int) -> tuple[int, Mapping[str, bool]]:
+    """How many players the game has, and what a few games with random moves showed. Raises ConfigError if it cannot be played."""
     try:
         players = _worker().call("players", name=name)
-        legal = bool(players) and _worker().call("trial", name=name, players=players)
+        trial = _worker().call("trial", name=name, players=players, turns=turns) if players else {}
     except WorkerError as error:
         newer = " (files of this game may need a newer Python)" if error.type == "SyntaxError" else ""
         raise ConfigError(f"textarena's {name} cannot be played here: {error}{newer}") from error
     if not players:
         raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
-    if players == 2 and not legal:
+    if players == 2 and not trial["legal"]:
         raise ConfigError(
             f"textarena's {name} cannot be played here: no legal move was found at random, so its opponent could make none"
         )
-    return players, legal
+    return players, trial
 
 
 class TextArenaGame:

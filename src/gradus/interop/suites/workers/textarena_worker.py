@@ -16,7 +16,6 @@ from textarena.envs.registration import ENV_REGISTRY
 KEPT = 2048  # games in progress
 TRIES = 60  # moves that are tried on a copy of the game
 TRIALS = 3  # games that say whether a game can be played at all
-TRIAL_TURNS = 6
 TRIAL_SECONDS = 2.0  # of CPU time, after which no further move is tried: some games take a second for one
 _SUFFIXES = ("-raw", "-train")
 _games = OrderedDict()
@@ -164,16 +163,18 @@ def legal(name, seed, players, actions, key, draw):
     return game.legal(random.Random(draw))
 
 
-def trial(name, players):
-    """Begin a few games with random moves: whether any of ours was legal. Raises what a game raises, also if the opponent finds no move."""
-    taken, begun = 0, time.process_time()
+def trial(name, players, turns):
+    """A few games with random moves: whether any of ours was legal, and whether all of the games were cut by ``turns``.
+
+    Raises what a game raises, also if the opponent finds no move.
+    """
+    legal, cut, begun = False, 0, time.process_time()
     for seed in range(TRIALS):
         game, rng = Game(name, seed, players), random.Random(seed)
-        for _ in range(TRIAL_TURNS):
-            taken += not game.done and game.step(game.legal(rng))
-            if time.process_time() - begun > TRIAL_SECONDS:
-                return taken > 0
-    return taken > 0
+        while not game.done and len(game.actions) < turns and time.process_time() - begun < TRIAL_SECONDS:
+            legal = game.step(game.legal(rng)) or legal
+        cut += not game.done and len(game.actions) == turns
+    return {"legal": legal, "cut": cut == TRIALS}
 
 
 HANDLERS = {"names": names, "trial": trial, "players": players, "play": play, "legal": legal}
