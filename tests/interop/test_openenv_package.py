@@ -17,7 +17,8 @@ import yaml
 
 from gradus.core import ConfigError
 from gradus.environments import load
-from gradus.interop.openenv.package import _reward_range, write_package
+from gradus.interop.openenv.package import _needs, _reward_range, write_package
+from gradus.interop.openenv.package_files import _name_parts
 from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.validation.trajectories import read_trajectories
@@ -37,6 +38,8 @@ def test_it_has_what_openenv_looks_for(package: Path) -> None:
     assert not any("torch" in each or "math" in each for each in project["project"]["dependencies"])
     manifest = yaml.safe_load((package / "openenv.yaml").read_text())
     assert manifest["app"] == "server.app:app"
+    said = " ".join((package / "README.md").read_text().split())
+    assert "If it gives none in an episode, the last step brings the whole episode's reward, by the grader" in said
     low, high = manifest["validation"]["reward"]["range"]
     assert low < high
     locked = {each["name"] for each in tomllib.loads((package / "uv.lock").read_text())["package"]}
@@ -71,6 +74,7 @@ def test_a_file_that_the_environment_is_made_of_travels_along(tmp_path: Path) ->
     assert 'ROOT / "data/tasks.jsonl"' in (tmp_path / "package" / "server" / "app.py").read_text()
     project = tomllib.loads((tmp_path / "package" / "pyproject.toml").read_text())["project"]
     assert any(each.startswith("math-verify") for each in project["dependencies"])  # it grades in a process of its own
+    assert project["name"] == "openenv-jsonl-tasks"
 
 
 def test_a_package_of_an_extra_is_declared(tmp_path: Path) -> None:
@@ -88,8 +92,23 @@ def test_a_suite_whose_name_is_none_in_python_is_packaged(tmp_path: Path) -> Non
     write_package("reasoning-gym:chain_sum", tmp_path / "package")
     for path in (tmp_path / "package").glob("*.py"):
         compile(path.read_text(), path.name, "exec")
-    assert "class ReasoningGymEnv" in (tmp_path / "package" / "client.py").read_text()
-    assert "reasoning_gym_env" in (tmp_path / "package" / "pyproject.toml").read_text()
+    assert "class ReasoningGymChainSumEnv" in (tmp_path / "package" / "client.py").read_text()
+    assert "reasoning_gym_chain_sum_env" in (tmp_path / "package" / "pyproject.toml").read_text()
+
+
+def test_packages_of_one_suite_have_different_names() -> None:
+    rows = [Path("data/some rows.jsonl"), "?answer=", "target"]
+    assert _name_parts("jsonl", rows) == ["jsonl", "some", "rows"]
+    assert _name_parts("memory", ["babi:", Path("data/qa1.txt")]) == ["memory", "babi", "qa1"]
+    assert _name_parts("reasoning-gym", ["chain_sum"]) == ["reasoning", "gym", "chain", "sum"]
+    assert _name_parts("shop", []) == ["shop"]
+
+
+def test_a_package_with_tools_needs_no_torch() -> None:
+    """The library that describes tools loads it where it is installed, and so it was declared."""
+    modules, requirements = _needs("shop")
+    assert "gradus.environments.tools" in modules
+    assert not any("torch" in each for each in requirements)
 
 
 @pytest.mark.parametrize("kind", ["options", "folder"])

@@ -93,6 +93,7 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
 
 _PROBE = """
 import json, sys
+sys.modules["torch"] = None  # a server needs none; transformers, which describes tools, loads it if it is there
 from gradus import environments
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.sessions import SessionSlots, Session
@@ -103,7 +104,7 @@ task = spec.train_task(0)
 session.reset({"seed": task.seed, **task.options})
 for _ in range(spec.max_turns):
     session.handle(json.dumps({"type": "step", "data": {"text": "hello"}}))
-print(json.dumps(sorted(sys.modules)))
+print(json.dumps(sorted(name for name, module in sys.modules.items() if module is not None)))
 """
 
 

@@ -22,6 +22,7 @@ _ANNOTATIONS = {
     "array": "list",
     "object": "dict",
 }
+_LONGEST_NAME = 60
 _NAMES = {"dockerignore": ".dockerignore"}  # a name that begins with a dot may be lost on the way into a wheel
 
 
@@ -40,7 +41,8 @@ def package_files(
     """Path in the package -> text. ``described``: the schemas of action and observation; ``shown``: oracle and canaries;
     ``rewards``: their range."""
     choices = described["action"].get("anyOf", [described["action"]])
-    word = re.sub(r"\W+", "_", name).strip("_")  # reasoning-gym is no name in Python
+    parts = _name_parts(name, argument)
+    word = "_".join(parts).lower()
     values = {
         "action": {key: schema for choice in choices for key, schema in choice["properties"].items()},
         "observation": {
@@ -59,7 +61,7 @@ def package_files(
         "sessions": sessions,
         "shown": shown,
         "spec": spec,
-        "title": "".join(part.capitalize() for part in word.split("_")),
+        "title": "".join(part[0].upper() + part[1:] for part in parts),
         "version": __version__,
     }
     templates = Environment(
@@ -77,6 +79,16 @@ def package_files(
     texts |= {f"{each}.jsonl": text for each in ("oracle", "canaries") if (text := getattr(shown, each))}
     texts["server/Dockerfile"] = texts["Dockerfile"]  # `openenv push` looks for it there
     return {_NAMES.get(path, path): text for path, text in texts.items()}
+
+
+def _name_parts(name: str, argument: Sequence[str | Path]) -> list[str]:
+    """The words of a package's name: the environment, and which game, set or file of it, without options. reasoning-gym is no name in Python."""
+    said = [name]
+    for piece in argument:
+        if isinstance(piece, str) and piece.startswith("?"):
+            break
+        said.append(piece if isinstance(piece, str) else piece.stem)
+    return re.findall(r"[0-9A-Za-z]+", " ".join(said)[:_LONGEST_NAME])
 
 
 def _annotation(schema: Mapping[str, Any]) -> str:
