@@ -20,6 +20,7 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Observation
 from gradus.core.addresses import LOOPBACK
 from gradus.environments.tools import tool_environment
+from gradus.environments.verifiable import one_turn
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, observation_data
@@ -235,6 +236,15 @@ def test_an_episode_whose_reward_nobody_knows_ends_with_an_error_that_says_why(
             assert code(answer) == "EXECUTION_ERROR"
             assert why in answer["data"]["message"]
             assert ask(socket, "reset", seed=3)["type"] == "observation"
+
+
+@pytest.mark.parametrize("data", [{"seed": 7}, {}, {"condition": "held-out"}])
+def test_rows_without_answers_are_paid_by_their_reward_functions(data: Mapping[str, Any]) -> None:
+    rows = [{"question": f"what is {number}?"} for number in range(40)]
+    spec = one_turn(rows, [lambda completions, **columns: [0.25 for _ in completions]])
+    session = Session(spec, SessionSlots(1))
+    session.reset(data)
+    assert session.step({"text": "a number"}).reward == 0.25
 
 
 def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> None:

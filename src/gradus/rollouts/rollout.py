@@ -159,7 +159,7 @@ def stepped_episode(
     taken: Sequence[tuple[str, Observation]],
 ) -> Episode:
     """The episode that somebody else's answers made, not graded. ``taken``: each answer with what was observed after it."""
-    row = _Row(task=spec.identify(task), group=0, member=0, environment=environment, observation=first)
+    row = _Row(task=task, group=0, member=0, environment=environment, observation=first)
     _opened(row, first, None)
     for answer, after in taken:
         _take(row, Action(text=answer), after, None, spec.max_turns)

@@ -78,7 +78,7 @@ class Session:
         self._environment: Environment | None = None
         self._began: Mapping[str, Any] = {}  # the reset that begins this episode again
         self._task, self._first = Task(environment="", seed=0), Observation(text="")
-        self._taken: list[tuple[str, Observation]] = []  # answers of this episode, and what was seen after each
+        self._taken: list[tuple[Mapping[str, Any], Observation]] = []  # actions, and what was seen after each
         self._open = False  # an episode has begun and not ended
 
     def handle(self, raw: str | bytes) -> str | None:
@@ -167,7 +167,7 @@ class Session:
         except Exception:
             self._open = False
             raise
-        self._taken.append((_as_text(action), observation))
+        self._taken.append((action, observation))
         if not observation.terminated and len(self._taken) >= self._spec.max_turns:
             observation = replace(observation, truncated=True)
         self._open = not (observation.terminated or observation.truncated)
@@ -177,7 +177,8 @@ class Session:
 
     def _graded(self, environment: Environment) -> float:
         """What the default grader says of the episode that has ended."""
-        episode = stepped_episode(self._spec, environment, self._task, self._first, self._taken)
+        taken = [(_as_text(action), after) for action, after in self._taken]
+        episode = stepped_episode(self._spec, environment, self._task, self._first, taken)
         (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
         if episode.reward is not None and episode.reward.value is not None:
             return episode.reward.value

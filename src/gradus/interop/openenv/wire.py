@@ -49,7 +49,7 @@ def loads(raw: str | bytes) -> dict[str, Any]:
 
 def clashing(observation: Observation) -> list[str]:
     """The names in an observation's ``data`` that stand for something else on the wire."""
-    return sorted(observation.data.keys() & {*FIELDS, *(TOOL_FIELDS if observation.messages else ())})
+    return sorted(observation.data.keys() & (FIELDS + TOOL_FIELDS if observation.messages else FIELDS))
 
 
 def observation_data(
@@ -72,12 +72,12 @@ def observation_data(
         "action_error": observation.action_error,
         **observation.data,
     }
-    of_tools: dict[str, Any] = {
-        "tools": list(tools),
-        "messages": [asdict(each) for each in observation.messages],
-        "calls": [asdict(each) for each in observation.action_calls],
-    }
-    fields |= {name: value for name, value in of_tools.items() if value}
+    if tools:
+        fields["tools"] = list(tools)
+    if observation.messages:
+        fields["messages"] = [asdict(each) for each in observation.messages]
+    if observation.action_calls:
+        fields["calls"] = [asdict(each) for each in observation.action_calls]
     return {
         "observation": fields,
         "reward": observation.reward,
