@@ -26,6 +26,7 @@ def test_all_data_sets_are_listed() -> None:
     names = list_suite("reasoning-gym")
     assert len(names) >= 105
     assert "chain_sum" in names
+    assert "composite" not in names  # its data sets cannot be given as options
 
 
 def test_gold_gets_everything_and_silence_nothing(legs: EnvironmentSpec) -> None:

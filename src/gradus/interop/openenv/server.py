@@ -214,7 +214,7 @@ async def _mcp(request: Request) -> Response:
     else:
         answer["error"] = {
             "code": _NO_SUCH_METHOD,
-            "message": f"no method {call.get('method')!r}; this server has no tools",
+            "message": f"no method {call.get('method')!r}; tools are named by a reset and called by a step",
         }
     return _json(answer)
 

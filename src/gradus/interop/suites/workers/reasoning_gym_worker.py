@@ -26,7 +26,9 @@ def _frozen(options):
 
 
 def names():
-    return {name: (cls.__doc__ or "").strip().split("\n")[0] for name, (cls, _) in sorted(DATASETS.items())}
+    """All data sets but ``composite``, which mixes others and takes them as objects."""
+    known = {name: cls for name, (cls, _) in sorted(DATASETS.items()) if name != "composite"}
+    return {name: (cls.__doc__ or "").strip().split("\n")[0] for name, cls in known.items()}
 
 
 def item(name, options, number):
