@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gradus.environments.memory import Memory, RemoteReader
 from gradus.environments.memory.learning import read_chunks
 from gradus.environments.memory.readers.asking import read_plainly
 from gradus.environments.memory.readers.reading import READERS
+from gradus.environments.memory.text import count_words
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
@@ -219,3 +221,41 @@ def test_beta_and_gamma_are_keys_of_a_recipe() -> None:
 def test_the_published_settings_are_a_recipe() -> None:
     grpo = load_recipe(None, path=Path("mem-alpha"), model="somebody/some-model").grpo
     assert (grpo.groups, grpo.group_size, grpo.lr, grpo.max_steps, grpo.clips) == (32, 8, 1e-6, 205, (0.2, 0.2))
+
+
+def test_a_line_longer_than_a_chunk_is_cut_between_sentences_and_each_piece_says_who_speaks(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text(f"Lina: {'My city is Toda. ' * 40}\n{'word ' * 500}\n", encoding="utf-8")
+    texts = [chunk.text for chunk in read_chunks(path)]
+    assert all(count_words(text) <= 80 for text in texts)
+    assert sum(text.count("My city is Toda.") for text in texts) == 40
+    assert [text.startswith("Lina: My city") for text in texts] == [True] * 3 + [False] * 7
+    assert sum(text.count("word") for text in texts) == 500
+
+
+def test_what_a_context_does_not_hold_is_told_with_the_option_that_helps(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = learn("noop", text, memory=tmp_path / "other")
+    stopped = replace(stopped, problem="act: ContextLengthError: the prompt has 9 tokens")
+    monkeypatch.setattr("gradus.api.memory.learn", lambda *_, **__: stopped)
+    said = CliRunner().invoke(app, ["learn", "noop", str(text), "--memory", str(tmp_path / "notes")])
+    assert "--chunk-words below 80" in str(said.exception)
+
+
+@pytest.mark.parametrize("policy", ["append-only", "dump", "spam", "heuristic"])
+def test_a_scripted_policy_keeps_ordinary_sentences_and_addresses(policy: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.txt"
+    addresses = " and ".join(f"https://a.b/c/d/e/{n}?x=1&y=2&z=3" for n in range(8))
+    path.write_text(f"Lina lives in Toda since last week.\n\nSee {addresses} of 3 May.\n", encoding="utf-8")
+    learned = learn(policy, path, memory=tmp_path / "notes")
+    assert learned.refused == 0
+    held = " ".join(entry["content"] for entry in state(tmp_path / "notes")["entries"])
+    assert "Lina lives in Toda" in held
+    assert "https://a.b/c/d/e/7" in held
+
+
+def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path) -> None:
+    path = tmp_path / "OWN.JSONL"
+    path.write_text(json.dumps({"text": "a b"}) + "\n", encoding="utf-8")
+    assert [chunk.text for chunk in read_chunks(path)] == ["a b"]

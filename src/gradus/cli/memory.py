@@ -64,7 +64,10 @@ def learn(
             "letter by letter, and what it writes of them may be wrong. Look with `gradus memory show`"
         )
     if learned.problem:
-        raise EnvironmentFault(f"the agent stopped: {learned.problem}; the same command goes on after what was read")
+        way_out = "the same command goes on after what was read"
+        if "ContextLengthError" in learned.problem:
+            way_out = f"give a --chunk-words below {chunk_words}, or cut that chunk if it is a line of a .jsonl file; {way_out}"
+        raise EnvironmentFault(f"the agent stopped: {learned.problem}; {way_out}")
     next_command("memory", "ask", agent, "...", *(["--memory", memory] if memory else []))
 
 

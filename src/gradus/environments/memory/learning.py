@@ -11,6 +11,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus.core.files import parse_json_lines, read_text
+from gradus.environments.memory.cutting import cut_line
 from gradus.environments.memory.showing import SHOWN, show_chunk
 from gradus.environments.memory.store.durable import DurableMemory
 from gradus.environments.memory.text import count_words
@@ -27,13 +28,14 @@ Tell = Callable[[int, int, Sequence[CallResult]], None]
 
 
 def read_chunks(path: Path, words: int = CHUNK_WORDS) -> list[Chunk]:
-    """A text in chunks of whole lines, at most ``words`` words each unless a line has more; a blank line ends a chunk.
+    """A text in chunks of whole lines, at most ``words`` words each; a blank line ends a chunk, and a longer line is cut between sentences.
 
     A line ``Date: 3 May 2030`` dates what follows. In a .jsonl file each line is a chunk, ``{"text", "timestamp"?}``, or a world
-    with ``chunks``.
+    with ``chunks``; such a chunk is read as it is, however long.
     """
     text = read_text(path)
-    chunks = list(_from_records(text, path) if ".jsonl" in path.suffixes else _from_lines(text, words))
+    records = ".jsonl" in (suffix.lower() for suffix in path.suffixes)
+    chunks = list(_from_records(text, path) if records else _from_lines(text, words))
     if not chunks:
         raise ConfigError(f"expected a text in {path}, it holds none")
     return chunks
@@ -42,15 +44,15 @@ def read_chunks(path: Path, words: int = CHUNK_WORDS) -> list[Chunk]:
 def _from_lines(text: str, words: int) -> Iterator[Chunk]:
     date: str | None = None
     held: list[str] = []
-    for line in [*text.splitlines(), ""]:
+    for line in [piece for whole in [*text.splitlines(), ""] for piece in cut_line(whole.strip(), words)]:
         dated = line.startswith(_DATE)
-        if held and (dated or not line.strip() or count_words(" ".join([*held, line])) > words):
+        if held and (dated or not line or count_words(" ".join([*held, line])) > words):
             yield Chunk(text="\n".join(held), timestamp=date)
             held = []
         if dated:
             date = line.removeprefix(_DATE).strip() or None
-        elif line.strip():
-            held.append(line.strip())
+        elif line:
+            held.append(line)
 
 
 def _from_records(text: str, path: Path) -> Iterator[Chunk]:
