@@ -20,6 +20,7 @@ from gradus.api.given import checked_sampling, path_text
 from gradus.core import ConfigError, Policy, Task
 from gradus.environments.memory import DurableMemory, find_schema, import_file, run_calls
 from gradus.environments.memory.learning import CHUNK_WORDS, FIRST_ID, OwnText, read_chunks
+from gradus.environments.memory.policies import scripted_policies
 from gradus.environments.memory.readers.asking import Answered, read_plainly
 from gradus.environments.memory.tools.running import CallResult
 
@@ -82,6 +83,8 @@ def learn(
     chunks = read_chunks(Path(file), chunk_words)
     folder = memory_of(agent, memory)
     spec = load_environment("memory")
+    # The synthetic worlds' append-only reads their grammar alone; of any other text it would keep nothing.
+    spec = replace(spec, policies={**spec.policies, "append-only": scripted_policies()["append-only"]})
     policy = make_policy(spec, path_text("agent", agent), **checked_sampling({"temperature": temperature}))
     texts: list[OwnText] = []
     counts = [0, 0]

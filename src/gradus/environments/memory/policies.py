@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradus.core import Policy
+from gradus.environments.memory.cutting import cut_words
 from gradus.environments.memory.text import count_words
 from gradus.environments.memory.tools.writing import NOOP, write_insert
-from gradus.environments.memory.worlds.records import Source
 from gradus.policies.scripted import Answer, policy_factory
 
 Respond = Callable[[Mapping[str, Any]], list[str]]
@@ -23,7 +23,7 @@ def _dump(data: Mapping[str, Any]) -> list[str]:
     """The chunk as it came, in as few entries as its length needs."""
     pieces: list[str] = []
     for line in data["chunk"].splitlines():
-        for part in _cut(line, data["entry_words"]):
+        for part in cut_words(line, data["entry_words"]):
             if pieces and count_words(pieces[-1]) + count_words(part) <= data["entry_words"]:
                 pieces[-1] = f"{pieces[-1]} {part}"
             else:
@@ -35,7 +35,7 @@ def _dump(data: Mapping[str, Any]) -> list[str]:
 def _spam(data: Mapping[str, Any]) -> list[str]:
     """Every line as an entry, in two banks."""
     banks = data["banks"]
-    lines = [part for line in data["chunk"].splitlines() for part in _cut(line, data["entry_words"])]
+    lines = [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
     placed = [(banks[i % len(banks)], line) for i, line in enumerate(lines)]
     placed += [(banks[(i + 1) % len(banks)], line) for i, line in enumerate(lines)]
     return [write_insert(bank, line) for bank, line in placed]
@@ -48,7 +48,7 @@ def _heuristic(data: Mapping[str, Any]) -> list[str]:
         speaker, separator, said = line.partition(": ")
         for sentence in re.split(r"(?<=[.!?])\s+", said if separator else line):
             if _tells(sentence, spoken=bool(separator)):
-                kept += _cut(f"{speaker}: {sentence}" if separator else sentence, data["entry_words"])
+                kept += cut_words(f"{speaker}: {sentence}" if separator else sentence, data["entry_words"])
     return [write_insert(banks[(data["index"] + i) % len(banks)], text) for i, text in enumerate(dict.fromkeys(kept))]
 
 
@@ -58,23 +58,19 @@ def _tells(sentence: str, *, spoken: bool) -> bool:
     return bool(re.search(r"\d", sentence) or re.search(name, sentence))
 
 
-def _cut(text: str, words: int) -> list[str]:
-    """A text in stretches of at most ``words`` words."""
-    parts = text.split()
-    return [" ".join(parts[i : i + words]) for i in range(0, len(parts), words)]
-
-
-def scripted_policies(source: Source) -> dict[str, Callable[[str | None], Policy]]:
-    """Name -> factory: those of every source, and the source's own in their place or beside them."""
-    responses: dict[str, Respond] = {
+def scripted_policies(
+    responses: Mapping[str, Respond] | None = None,
+) -> dict[str, Callable[[str | None], Policy]]:
+    """Name -> factory: those of every source, and a source's own ``responses`` in their place or beside them."""
+    by_name: dict[str, Respond] = {
         "noop": _noop,
         "spam": _spam,
         "dump": _dump,
         "heuristic": _heuristic,
         "append-only": _append_lines,
-        **source.responses,
+        **(responses or {}),
     }
-    return {name: policy_factory(name, _answer(respond)) for name, respond in responses.items()}
+    return {name: policy_factory(name, _answer(respond)) for name, respond in by_name.items()}
 
 
 def _answer(respond: Respond) -> Answer:
@@ -85,6 +81,6 @@ def _answer(respond: Respond) -> Answer:
 def _append_lines(data: Mapping[str, Any]) -> list[str]:
     """Without a grammar: each line of at least five words, once, and never a change to what is there."""
     banks = data["banks"]
-    lines = [part for line in data["chunk"].splitlines() for part in _cut(line, data["entry_words"])]
+    lines = [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
     kept = [line for line in dict.fromkeys(lines) if count_words(line) >= 5]
     return [write_insert(banks[(data["index"] + i) % len(banks)], line) for i, line in enumerate(kept)]

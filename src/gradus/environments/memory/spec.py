@@ -101,7 +101,7 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         seed, options = source.train(index)
         return Task(environment=source.name, seed=seed, condition="train", options=options)
 
-    policies = scripted_policies(source)
+    policies = scripted_policies(source.responses)
     others = [name for name in readers or () if name not in READERS]
     further = {name: each for reader in others for name, each in graders_paid_by(reader).items()}
     taught = "teacher" in policies
