@@ -259,3 +259,31 @@ def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "OWN.JSONL"
     path.write_text(json.dumps({"text": "a b"}) + "\n", encoding="utf-8")
     assert [chunk.text for chunk in read_chunks(path)] == ["a b"]
+
+
+def _kept(folder: Path) -> list[str]:
+    return [entry["content"] for entry in state(folder)["entries"]]
+
+
+def test_of_a_line_or_a_sentence_that_is_added_to_a_chunk_only_that_is_read(tmp_path: Path) -> None:
+    path, notes = tmp_path / "log.txt", tmp_path / "notes"
+    for text in ("Lina: My city is Toda.\n", "Lina: My city is Toda. My car is nuka.\nRemo: my city is Miro.\n"):
+        path.write_text(text, encoding="utf-8")
+        learn("dump", path, memory=notes)
+    assert _kept(notes) == ["Lina: My city is Toda.", "Lina: My car is nuka. Remo: my city is Miro."]
+
+
+def test_another_size_of_chunks_reads_nothing_again(tmp_path: Path) -> None:
+    path, notes = tmp_path / "log.txt", tmp_path / "notes"
+    path.write_text("\n".join(f"Lina: my fact {n} is this. And one more." for n in range(40)), encoding="utf-8")
+    first = learn("dump", path, memory=notes)
+    again = learn("dump", path, memory=notes, chunk_words=20)
+    assert (again.before, again.calls, again.entries) == (again.chunks, 0, first.entries)
+
+
+def test_the_same_words_in_another_file_are_read(tmp_path: Path) -> None:
+    for name, city in (("1.txt", "Toda"), ("2.txt", "Miro"), ("3.txt", "Toda")):
+        (tmp_path / name).write_text(f"Lina: my city is {city}.\n", encoding="utf-8")
+        learned = learn("teacher", tmp_path / name, memory=tmp_path / "notes")
+        assert learned.calls == 1
+    assert _kept(tmp_path / "notes")[0].startswith("Lina city Toda")

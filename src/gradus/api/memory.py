@@ -96,7 +96,7 @@ def learn(
             tell(read, all_chunks, results)
 
     with DurableMemory(folder, clock=lambda: texts[0].today() or _now(), first_id=FIRST_ID) as kept:
-        text = OwnText(kept, chunks, heard)
+        text = OwnText(kept, chunks, heard, name=Path(file).name)
         texts.append(text)
         before, problem = len(chunks) - text.unread, None
         if text.unread:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus.core.files import parse_json_lines, read_text
-from gradus.environments.memory.cutting import cut_line
+from gradus.environments.memory.cutting import cut_line, sentences, speaker_of
 from gradus.environments.memory.showing import SHOWN, show_chunk
 from gradus.environments.memory.store.durable import DurableMemory
 from gradus.environments.memory.text import count_words
@@ -68,16 +68,18 @@ def _from_records(text: str, path: Path) -> Iterator[Chunk]:
 
 
 class OwnText:
-    """An environment of one episode: the chunks that ``memory`` has not read yet. Each is on disk before the next one is shown.
+    """An environment of one episode: what ``memory`` has not read yet of the file ``name``. Each chunk is on disk before the next one is shown.
 
-    What a chunk changed and the mark that it was read are written together, so that a kill loses the chunk that was being read
-    and none is read twice. ``tell`` hears of every chunk.
+    What a chunk changed and the marks of its sentences are written together, so that a kill loses the chunk that was being read
+    and no sentence is read twice, however the file is cut into chunks. ``tell`` hears of every chunk.
     """
 
-    def __init__(self, memory: DurableMemory, chunks: Sequence[Chunk], tell: Tell | None = None) -> None:
+    def __init__(
+        self, memory: DurableMemory, chunks: Sequence[Chunk], tell: Tell | None = None, *, name: str = ""
+    ) -> None:
         self._memory, self._tell = memory, tell
         self._all = len(chunks)
-        self._left = [(mark, chunk) for mark, chunk in _marks(chunks) if not memory.marked(mark)]
+        self._left = list(_unread(memory, chunks, name))
         self._place = 0
         self._refused: list[str] = []
 
@@ -106,10 +108,11 @@ class OwnText:
         """Carry out the calls of an answer and show the next chunk, or the end."""
         if not self.unread:
             raise EnvironmentFault("everything is read")
-        mark, _ = self._left[self._place]
+        marks, _ = self._left[self._place]
         with self._memory.batch():
             results = run_calls(self._memory, action, source=self._all - self.unread)
-            self._memory.mark(mark)
+            for mark in marks:
+                self._memory.mark(mark)
         self._place += 1
         self._refused = refusals(result.message for result in results if not result.ok)
         if self._tell is not None:
@@ -135,10 +138,24 @@ class OwnText:
         return show_chunk(self._memory, chunk, related, self._refused, **place, **told)
 
 
-def _marks(chunks: Iterable[Chunk]) -> Iterator[tuple[str, Chunk]]:
-    """Each chunk under a name of its content; the second of two equal chunks is another one."""
+def _unread(memory: DurableMemory, chunks: Sequence[Chunk], name: str) -> Iterator[tuple[list[str], Chunk]]:
+    """(marks, chunk) for each chunk, without the sentences that were read before; a chunk of which nothing is left is none."""
     seen: Counter[str] = Counter()
     for chunk in chunks:
-        digest = hashlib.sha256(json.dumps([chunk.timestamp, chunk.text]).encode()).hexdigest()
-        seen[digest] += 1
-        yield f"read {digest} {seen[digest]}", chunk
+        marks: list[str] = []
+        lines: list[str] = []
+        for line in chunk.text.splitlines():
+            speaker, said = speaker_of(line)
+            named = [(_mark(seen, name, chunk, each), each) for each in sentences(said)]
+            new = [(mark, each) for mark, each in named if not memory.marked(mark)]
+            marks += [mark for mark, _ in new]
+            lines += [line if new == named else speaker + " ".join(each for _, each in new)] if new else []
+        if marks:
+            yield marks, Chunk(text="\n".join(lines), timestamp=chunk.timestamp)
+
+
+def _mark(seen: Counter[str], name: str, chunk: Chunk, sentence: str) -> str:
+    """A name of what a sentence of a file says, and when; the second of two equal sentences is another one."""
+    digest = hashlib.sha256(json.dumps([name, chunk.timestamp, sentence]).encode()).hexdigest()
+    seen[digest] += 1
+    return f"read {digest} {seen[digest]}"
