@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -309,7 +310,7 @@ OWN = {
 
 def test_own_worlds(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
-    path.write_text("\n".join(json.dumps(OWN) for _ in range(5)))
+    path.write_text("\n".join(json.dumps(OWN).replace("Ann: I live", f"Day {n}. Ann: I live") for n in range(5)))
     spec = load(f"memory:jsonl:{path}")
     assert len(spec.tasks("test")) == 1
     trained = {spec.train_task(i).seed for i in range(50)}
@@ -347,10 +348,33 @@ def test_a_world_that_stands_in_a_file_twice_is_not_trained_on_and_tested(tmp_pa
     reserved = reserved_ids(spec, settings)
     validated = {task.id for task in validation_tasks(spec, settings)}
     tested = {spec.identify(task).id for task in spec.tasks("test")}
-    assert len(validated) == 3  # half of the six that are not tested, too
+    assert len(validated) == 3  # less than half of the seven that are not tested, too
     assert validated | tested == reserved
     trained = {spec.identify(spec.train_task(index)).id for index in taught_indices(spec, 3, reserved)}
     assert len(trained) == 3
+    assert not trained & (tested | validated)
+
+
+def test_a_dialogue_whose_questions_stand_in_several_lines_is_not_trained_on_and_tested(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    lines = [
+        {**own_world(n), "questions": [{"question": f"Who is {q}?", "answers": ["Rex"]}]}
+        for q in "abcd"
+        for n in range(10)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    spec = load(f"memory:jsonl:{path}")
+    source = jsonl_source(str(path))
+    settings = HeldOut(validation_tasks=4)
+    reserved = reserved_ids(spec, settings)
+
+    def dialogues(seeds: Iterable[int]) -> set[str]:
+        return {source.world(seed).chunks[0].text for seed in seeds}
+
+    tested = dialogues(task.seed for task in spec.tasks("test"))
+    validated = dialogues(task.seed for task in validation_tasks(spec, settings))
+    trained = dialogues(spec.train_task(index).seed for index in taught_indices(spec, 16, reserved))
+    assert [len(each) for each in (tested, validated, trained)] == [2, 4, 4]
     assert not trained & (tested | validated)
 
 

@@ -50,14 +50,13 @@ def locate_evidence(chunks: Sequence[Chunk], text: str) -> Evidence | None:
 
 
 def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
-    """A source over worlds that are all there. The last fifth is for testing, the rest for training.
+    """A source over worlds that are all there. The last fifth of the dialogues is for testing, the rest for training.
 
-    With a single world, all of it is for testing and training happens on synthetic worlds.
+    With a single dialogue, all of it is for testing and training happens on synthetic worlds.
     """
     if not worlds:
         raise ConfigError(f"{name} holds no world")
-    held = max(1, len(worlds) // 5)
-    taught, tested = (list(worlds[:-held]), list(worlds[-held:])) if len(worlds) > 1 else ([], list(worlds))
+    taught, tested = _split(worlds)
     synthetic = synthetic_source()
     kinds = tuple(sorted({question.kind for world in worlds for question in world.questions}))
 
@@ -67,8 +66,7 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         return taught[seed % len(taught)] if taught else synthetic.world(seed, **options)
 
     def content(task: Task) -> str:
-        one = world(task.seed)
-        return "\n".join([*(chunk.text for chunk in one.chunks), *(question.text for question in one.questions)])
+        return _dialogue(world(task.seed))
 
     def train(index: int) -> tuple[int, Mapping[str, Any]]:
         return (index % len(taught), {}) if taught else synthetic.train(index)
@@ -85,8 +83,20 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         vocabulary=lambda: _vocabulary(taught, synthetic),
         kinds=kinds,
         recipe="memory-own.toml",
-        content=content if taught else None,  # a world may stand in the file twice
+        content=content if taught else None,  # a dialogue may stand in the file twice
     )
+
+
+def _dialogue(world: World) -> str:
+    """What a policy reads of a world. The questions are none of it, so lines that ask of one dialogue are one task."""
+    return "\n".join(chunk.text for chunk in world.chunks)
+
+
+def _split(worlds: Sequence[World]) -> tuple[list[World], list[World]]:
+    """(taught, tested): those of the last fifth of the dialogues are tested. A single dialogue is tested only."""
+    dialogues = list(dict.fromkeys(map(_dialogue, worlds)))
+    held = set(dialogues[-max(1, len(dialogues) // 5) :])
+    return [one for one in worlds if _dialogue(one) not in held], [one for one in worlds if _dialogue(one) in held]
 
 
 def common_words(texts: Sequence[str]) -> list[str]:
