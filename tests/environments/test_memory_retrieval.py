@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.environments.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
+from gradus.environments.memory.cutting import cut_words
 from gradus.environments.memory.readers.asking import read_plainly
 from gradus.environments.memory.readers.claims import claim_of
 from gradus.environments.memory.readers.reading import judge
@@ -17,7 +18,7 @@ from gradus.environments.memory.store.entries import Entry
 from gradus.environments.memory.store.ranking import BANK_B, K1, rank_banks, rank_entries
 from gradus.environments.memory.store.shelf import Shelf
 from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
-from gradus.environments.memory.text import exact_match, index_tokens, substring_match, token_f1
+from gradus.environments.memory.text import count_words, exact_match, index_tokens, substring_match, token_f1
 from gradus.environments.memory.worlds.records import Hop, Question, Slot
 
 WORDS = [f"w{i}" for i in range(12)]
@@ -301,3 +302,62 @@ def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
     assert 0 <= token_f1(a, b) <= 1
     if min(len(index_tokens(a)), len(index_tokens(b))) > 1:
         assert token_f1(a, b) == pytest.approx(token_f1(b, a))
+
+
+@pytest.mark.parametrize(
+    ("entry", "question", "answer"),
+    [
+        ("Lina wohnt in Toda", "Wo wohnt Lina?", "Toda"),
+        ("Linas Hund Rex", "Wie heißt Linas Hund?", "Rex"),
+        ("Lina habite à Toda", "Où habite Lina ?", "Toda"),
+        ("Élodie habite à Toda", "Où habite Élodie ?", "Toda"),
+        ("Lina vive en Toda", "¿Dónde vive Lina?", "Toda"),
+        ("Лина живёт в Москве", "Где живёт Лина?", "Москве"),
+        ("लीना दिल्ली में रहती है", "लीना कहाँ रहती है?", "दिल्ली में"),
+        ("莉娜住在东京。", "莉娜住在哪里？", "东京"),
+        ("リナは東京に住んでいます", "リナはどこに住んでいますか", "東京"),
+        ("ลินาอาศัยอยู่ที่โตเกียว", "ลินาอาศัยอยู่ที่ไหน", "โตเกียว"),
+        ("Lina住在东京", "Lina住在哪里？", "东京"),
+        ("Lina lives in Toda", "Tell me where Lina lives.", "Toda"),
+        ("Lina lives in Toda", "Lina lives where?", "Toda"),
+        ("Lina is a baker", "Who is Lina?", "baker"),
+        ("Zoe\u0308 has the dog Rex", "What dog has Zo\u00eb?", "Rex"),
+        ("Lina has the dog Zo\u00eb", "What dog has Lina?", "Zoe\u0308"),
+    ],
+)
+def test_the_strict_reader_reads_names_and_values_of_many_languages(entry: str, question: str, answer: str) -> None:
+    memory = Memory()
+    memory.insert("values", entry)
+    memory.insert("values", "Otto")
+    assert read_strict(memory, Question(text=question, answers=(answer,))).correct
+    assert read_generous(memory, Question(text=question, answers=(answer,))).correct
+
+
+def test_a_first_word_that_may_be_the_only_name_is_one() -> None:
+    memory = Memory()
+    memory.insert("values", "Lina lives in Toda")
+    assert read_strict(memory, Question(text="Ann lives where?", answers=())).correct
+    assert read_strict(memory, Question(text="Wo wohnt Ann?", answers=())).correct
+
+
+def test_without_capitals_the_entry_that_shares_most_is_read() -> None:
+    memory = Memory()
+    memory.insert("values", "莉娜住在东京")
+    memory.insert("values", "雷莫住在大阪")
+    assert read_strict(memory, Question(text="雷莫住在哪里？", answers=("大阪",))).correct
+    assert read_plainly(memory, "莉娜住在哪里？").answer == "东京"
+    assert [hit.entry.content for hit in memory.search("东京")] == ["莉娜住在东京"]
+
+
+def test_an_accent_is_the_same_letter_however_a_file_spells_it() -> None:
+    memory = Memory()
+    memory.insert("values", "Zoe\u0308 has the dog Rex")
+    assert memory.search("Zo\u00eb")
+    assert memory.named("values", "Zo\u00eb has").content == "Zo\u00eb has the dog Rex"
+    assert exact_match("Zoe\u0308", "zo\u00eb")
+
+
+def test_text_without_blanks_is_counted_and_cut() -> None:
+    assert count_words("莉娜住在东京。她养了一只狗。") == 6
+    assert count_words("हिन्दी में लिखा") == 3
+    assert [count_words(piece) <= 48 for piece in cut_words("莉娜住在东京" * 40, 48)] == [True] * 4

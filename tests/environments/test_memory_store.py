@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -170,6 +171,26 @@ def test_every_flipped_bit_of_a_memory_is_noticed_and_nothing_is_dropped(tmp_pat
     file.write_bytes(whole)
     with DurableMemory(tmp_path / "m", create=False) as memory:
         assert len(memory.entries) == 3
+
+
+def test_an_index_of_other_tokens_is_made_anew(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "莉娜住在东京")
+        memory.insert("values", "Ann cause rivers")
+    database = sqlite3.connect(tmp_path / "m" / "memory.sqlite")
+    database.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    database.execute("INSERT INTO words (rowid, tokens) VALUES (1, '莉娜住在东京')")
+    database.execute("DELETE FROM facts WHERE name = 'index'")
+    database.commit()
+    database.close()
+    (tmp_path / "m" / "memory.sha256").unlink()
+    for _ in range(2):
+        with DurableMemory(tmp_path / "m", create=False) as memory:
+            assert [hit.entry.id for hit in memory.search("东京")] == [1]
+            assert [hit.entry.id for hit in memory.search("rivers")] == [2]
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.delete("values", 1)
+        assert not memory.search("东京")
 
 
 def test_after_a_kill_rows_are_checked(tmp_path: Path) -> None:

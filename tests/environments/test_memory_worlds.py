@@ -359,7 +359,7 @@ def test_a_dialogue_whose_questions_stand_in_several_lines_is_not_trained_on_and
     path = tmp_path / "own.jsonl"
     lines = [
         {**own_world(n), "questions": [{"question": f"Who is {q}?", "answers": ["Rex"]}]}
-        for q in "abcd"
+        for q in ("Ann", "Bob", "Cid", "Dan")
         for n in range(10)
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
@@ -464,3 +464,16 @@ def test_a_story_brings_its_own_recipe() -> None:
     spec = load(f"memory:babi:{Path(__file__).parents[1] / 'data' / 'babi'}")
     assert spec.recipe == "memory-babi.toml"
     assert load("memory").recipe == "memory.toml"
+
+
+def test_questions_that_the_strict_reader_can_never_answer_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    asked = [
+        {"question": "How many dogs has Ann?", "answers": ["a lot"]},
+        {"question": "Where does Ann live?", "answers": ["Oslo"]},
+        {"question": "Wo wohnt Ann?", "answers": ["Oslo"]},
+        {"question": "安住在哪里？", "answers": ["东京"]},
+    ]
+    path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
+    with pytest.warns(UserWarning, match=r"can answer 3 of 4 questions .* 'How many dogs has Ann\?'"):
+        jsonl_source(str(path))

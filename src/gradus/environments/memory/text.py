@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 _WORD = re.compile(r"[^\W_]+")
+# Scripts without blanks between words: Thai, Lao, Burmese, Khmer, kana and Chinese characters. A mark belongs to the letter before it.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_MARK = "".join(chr(code) for code in range(0x300, 0x3000) if unicodedata.category(chr(code)).startswith("M"))
+_UNIT = rf"(?=\w)[{_UNSPACED}][{_MARK}]*"
+_RUN = re.compile(rf"(?:{_UNIT})+")
+_UNITS = re.compile(_UNIT)
+_STRETCH = re.compile(rf"(?:{_UNIT})+|(?![{_UNSPACED}])[^\W_](?:(?![{_UNSPACED}])[^\W_]|[{_MARK}])*")
+_MARKS = re.compile(f"[{_MARK}]+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 # What joins two words without a blank, as in a_b or a,b. Not in Ann's, o'clock, J.K, 3.5, 10:30 and 2024-01-05; hyphens are counted apart.
 _HYPHEN = r"[-\u2010\u2011](?=[^\W_])"
@@ -25,24 +35,63 @@ _STOPWORDS = frozenset(
 )
 
 
+def composed(text: str) -> str:
+    """A text with one character for a letter and its accent (Unicode's NFC), so that files of any system compare."""
+    return unicodedata.normalize("NFC", text)
+
+
+def spaced(text: str) -> str:
+    """A composed text with blanks around what is written in a script without them.
+
+    >>> spaced("Lina住在东京。")
+    'Lina 住在东京 。'
+    """
+    return text if text.isascii() else " ".join(_RUN.sub(r" \g<0> ", composed(text)).split())
+
+
+def is_run(word: str) -> bool:
+    """Whether a word is a stretch of a script without blanks, so that nobody knows where its words end."""
+    return not word.isascii() and _RUN.fullmatch(word) is not None
+
+
 @lru_cache(maxsize=1 << 15)
 def plain_words(text: str) -> tuple[str, ...]:
-    """Words in lower case, without punctuation.
+    """Words in lower case, without punctuation; in a script without blanks, characters.
 
     >>> plain_words("Ann's dog, Rex!")
     ('ann', 's', 'dog', 'rex')
     """
-    return tuple(_WORD.findall(text.lower()))
+    return tuple(unit for stretch in _stretches(text) for unit in _units(stretch))
+
+
+def _stretches(text: str) -> list[str]:
+    folded = composed(text).lower()
+    return (_WORD if folded.isascii() else _STRETCH).findall(folded)
+
+
+def _units(stretch: str) -> list[str]:
+    return [stretch] if stretch.isascii() else _UNITS.findall(stretch) or [stretch]
+
+
+INDEX = "2"  # counts up when index_tokens reads a text in another way, so that a memory on disk is indexed anew
 
 
 @lru_cache(maxsize=1 << 15)
 def index_tokens(text: str) -> tuple[str, ...]:
-    """The tokens retrieval knows a text by: words without stop words, plurals reduced by Harman's S-stemmer (1991).
+    """The tokens retrieval knows a text by: words without stop words, plurals reduced by Harman's S-stemmer (1991). In a script without
+    blanks, pairs of neighbors.
 
     >>> index_tokens("Where do the ponies and the dogs live?")
     ('pony', 'dog', 'live')
     """
-    return tuple(_singular(word) for word in plain_words(text) if word not in _STOPWORDS)
+    return tuple(
+        token for stretch in _stretches(text) if stretch not in _STOPWORDS for token in _pairs(_singular(stretch))
+    )
+
+
+def _pairs(stretch: str) -> list[str]:
+    units = _units(stretch)
+    return [first + second for first, second in pairwise(units)] or units
 
 
 def content_words(text: str) -> set[str]:
@@ -63,11 +112,16 @@ def _singular(word: str) -> str:
 def count_words(text: str) -> int:
     """Number of words: stretches without white space, and those that something joins, as readers split them.
 
-    A hyphen joins one word; but more than one, and one in eight words, is more than text has: they hide words.
+    A hyphen joins one word; but more than one, and one in eight words, is more than text has: they hide words. Two characters of a
+    script without blanks are a word.
 
     >>> count_words("Ann's dog, at 10:30"), count_words("Ann_likes,tea"), count_words("a well-known dog")
     (4, 3, 3)
     """
+    if not text.isascii():
+        text = _RUN.sub(
+            lambda run: " ".join("x" * ((len(_UNITS.findall(run[0])) + 1) // 2)), _MARKS.sub("", composed(text))
+        )
     words = len(text.split())
     hyphens = len(_HYPHENS.findall(text))
     return words + len(_JOINTS.findall(text)) + max(0, hyphens - 1 - words // 8)

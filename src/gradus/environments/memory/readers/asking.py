@@ -6,13 +6,12 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gradus.environments.memory.readers.free_text import WORD, is_name, texts_with
 from gradus.environments.memory.readers.reading import Chat, Note, RemoteReader, read_strict
 from gradus.environments.memory.store.memory import Memory
-from gradus.environments.memory.text import content_words, plain_words
+from gradus.environments.memory.text import composed, content_words, plain_words
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES
 from gradus.environments.memory.worlds.records import UNKNOWN, Question
-
-_WORD = re.compile(r"[^\W\d_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,32 +52,23 @@ def _with_names(memory: Memory, question: str) -> tuple[str, list[str]]:
     A capital makes a name, at the first word only if the memory writes it with one. A question without any has those that the memory
     writes with a capital. If there are none, each word that no entry holds may be one.
     """
-    words = [each for each in _WORD.finditer(question) if content_words(each[0])]
-    began = _WORD.search(question)
+    question = composed(question)
+    if question.lower() == question.upper():  # a script without capitals
+        return question, []
+    words = [each for each in WORD.finditer(question) if content_words(each[0])]
+    began = WORD.search(question)
     first = began.start() if began else 0
     names = {
-        each.start() for each in words if each[0][0].isupper() and (each.start() != first or _is_name(memory, each[0]))
+        each.start() for each in words if each[0][0].isupper() and (each.start() != first or is_name(memory, each[0]))
     }
-    names = names or {each.start() for each in words if _is_name(memory, each[0])}
-    unheard = [] if names else [each[0] for each in words if not _texts(memory, each[0]) and not _is_cue(each[0])]
+    names = names or {each.start() for each in words if is_name(memory, each[0])}
+    unheard = [] if names else [each[0] for each in words if not texts_with(memory, each[0]) and not _is_cue(each[0])]
 
     def written(word: re.Match[str]) -> str:
         begins = word[0][0].upper() if word.start() in names else word[0][0].lower()
         return begins + word[0][1:] if word.start() in names or word.start() == first else word[0]
 
-    return _WORD.sub(written, question), unheard
-
-
-def _texts(memory: Memory, word: str) -> list[str]:
-    """The core and the entries that are found for a word, as far as they hold it."""
-    found = [memory.core, *(hit.entry.content for hit in memory.search(word))]
-    return [text for text in found if content_words(word) <= content_words(text)]
-
-
-def _is_name(memory: Memory, word: str) -> bool:
-    """Whether the memory writes a word with a capital."""
-    name = word[0].upper() + word[1:]
-    return any(name in _WORD.findall(text) for text in _texts(memory, word))
+    return WORD.sub(written, question), unheard
 
 
 def _is_cue(word: str) -> bool:

@@ -6,21 +6,18 @@ bound on what any reader could find. ``RemoteReader`` is a language model in bet
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gradus.core.thoughts import without_thoughts
 from gradus.environments.memory.readers.claims import claim_of
+from gradus.environments.memory.readers.free_text import DATE, about, asked_of, bare, values_in
 from gradus.environments.memory.store.memory import Memory
 from gradus.environments.memory.text import (
-    content_words,
     count_words,
     exact_match,
-    index_tokens,
     normalize,
-    plain_words,
     says_something,
     substring_match,
     token_f1,
@@ -244,87 +241,22 @@ def _says(note: Note, answer: str) -> bool:
     )
 
 
-# Free text: the entity is every name in the question, the attribute any other content word of it.
-
-_NAME = re.compile(r"\b[A-Z][\w]*(?:'s)?")
-_DATE = re.compile(
-    r"\b\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b"
-    r"|\b(?:\d{1,2}\s+)?(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-    r"(?:\s+\d{1,2})?(?:,?\s+\d{4})?\b|\b\d{4}\b"
-)
-_NUMBER = re.compile(r"\b(?:\d[\d,.]*|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE)
-# Words around a value that are none themselves. A "no" is no such word: it turns what is said.
-_AROUND = frozenset(
-    [
-        "now",
-        "today",
-        "yesterday",
-        "recently",
-        "currently",
-        "just",
-        "still",
-        "already",
-        "also",
-        "really",
-        "very",
-        "last",
-        "this",
-        "next",
-        "week",
-        "month",
-        "year",
-        "ago",
-        "since",
-        "named",
-        "called",
-        "name",
-    ]
-)
-_NEGATIONS = ("no", "not")
-
-
 def _read_text(memory: Memory, question: Question) -> Reading:
     notes = _within_budget(_search(memory, question.text), STRICT_ENTRIES, STRICT_WORDS)
-    names = {name for match in _NAME.findall(question.text) for name in content_words(match)}
-    attribute = content_words(question.text) - names
+    asked = asked_of(memory, question.text)
     found: dict[tuple[str, ...], tuple[str, int | None]] = {}
-    for note in notes:
-        words = content_words(note.text)
-        if names <= words and attribute & words:
-            for value in _values(question.text, note):
-                found.setdefault(_bare(value), (value, note.id))
+    for note in (notes[place] for place in about(asked, [note.text for note in notes])):
+        for value in values_in(asked, note.text, note.timestamp):
+            found.setdefault(bare(value, english=asked.english), (value, note.id))
     if not found:
         return judge(question, UNKNOWN, "no entry names entity and attribute", notes)
     values = " and ".join(value for value, _ in found.values())
     if len(found) > 1:
         return judge(question, values, f"the entries give two values: {values}", notes)
-    ((bare, (value, place)),) = found.items()
+    ((said, (value, place)),) = found.items()
     # Whole dates may say more than was asked. Elsewhere each further word may be another guess.
-    reading = judge(question, value, f"read from entry {place}", notes, substring=bool(_DATE.fullmatch(value)))
-    same = says_something(" ".join(bare)) and any(bare == _bare(gold) for gold in question.answers)
+    reading = judge(question, value, f"read from entry {place}", notes, substring=bool(DATE.fullmatch(value)))
+    same = says_something(" ".join(said)) and any(
+        said == bare(gold, english=asked.english) for gold in question.answers
+    )
     return replace(reading, correct=reading.correct or same)
-
-
-def _values(question: str, note: Note) -> list[str]:
-    """What an entry adds to the question: dates for *when*, numbers for *how many*, else its words that are new, as one."""
-    asked = question.lower()
-    if asked.startswith("when"):
-        dates = _DATE.findall(note.text) or _DATE.findall(note.timestamp or "")
-        return dates or ([note.timestamp] if note.timestamp else [])
-    if asked.startswith(("how many", "how much", "how old")):
-        return _NUMBER.findall(note.text)
-    new = " ".join(word for word in note.text.split() if not _asks(question, word))
-    return [new] if new else []
-
-
-def _asks(question: str, word: str) -> bool:
-    """Whether a word of an entry stands in the question, in this form or as its plural."""
-    meant = content_words(word)
-    return set(plain_words(word)) <= set(plain_words(question)) or (bool(meant) and meant <= content_words(question))
-
-
-def _bare(text: str) -> tuple[str, ...]:
-    """The words of an answer that make it this one and no other."""
-    words = tuple(word for word in plain_words(text) if word in _NEGATIONS)
-    words += tuple(word for word in index_tokens(text) if word not in _AROUND)
-    return words or plain_words(text)

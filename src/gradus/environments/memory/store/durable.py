@@ -62,6 +62,10 @@ class DurableMemory(Memory):
                     if not clean:
                         shelf.check()
                     stored, first = self._header(shelf, schema, first_id)
+                    if not shelf.indexed:
+                        (self.folder / _CHECKSUM).unlink(missing_ok=True)
+                        with shelf.transaction():
+                            shelf.index_anew()
                 except BaseException:
                     shelf.close()
                     raise

@@ -17,7 +17,7 @@ from gradus.environments.memory.store.ranking import Matches, rank_banks, rank_e
 from gradus.environments.memory.store.schema import NINE_BANKS, SCHEMAS, Schema
 from gradus.environments.memory.store.shelf import Shelf
 from gradus.environments.memory.store.sqlite_shelf import SqliteShelf
-from gradus.environments.memory.text import count_tokens, count_words, index_tokens
+from gradus.environments.memory.text import composed, count_tokens, count_words, index_tokens
 
 Clock = Callable[[], str | None]
 
@@ -83,7 +83,7 @@ class Memory:
         importance: float = 0.5,
         source: int | None = None,
     ) -> Entry:
-        """Keep a new entry and return it with its id. White space in ``content`` is evened out, nothing else is changed."""
+        """Keep a new entry and return it with its id. White space in ``content`` is evened out and accents are composed, nothing else is changed."""
         self._check_bank(bank)
         content = self._checked_content(content)
         self._check_not_there(bank, content)
@@ -326,9 +326,9 @@ def _short(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text with its white space evened out. JSON can spell half a character, which no file takes."""
+    """A text with its white space evened out, composed. JSON can spell half a character, which no file takes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise RefusedCall("not-text", "the text holds half a character") from error
-    return " ".join(text.split())
+    return composed(" ".join(text.split()))

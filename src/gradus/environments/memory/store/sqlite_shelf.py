@@ -14,7 +14,7 @@ from gradus.core import StorageError
 from gradus.environments.memory.store.entries import Entry, Operation
 from gradus.environments.memory.store.ranking import Matches
 from gradus.environments.memory.store.shelf import content_key
-from gradus.environments.memory.text import index_tokens
+from gradus.environments.memory.text import INDEX, index_tokens
 
 # `words` gets an entry's tokens as one text. The ascii tokenizer folds and splits nothing that they can hold. Its rows are not
 # stored a second time, and lengths are counted by bank: each page that a change does not touch is one less to flush.
@@ -142,9 +142,25 @@ class SqliteShelf:
         self._database.execute(
             "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (entry.id, *content_key(entry), body, checksum)
         )
+        self._index(entry)
+
+    def _index(self, entry: Entry) -> None:
         tokens = index_tokens(entry.content)
         self._database.execute("INSERT INTO words (rowid, tokens) VALUES (?, ?)", (entry.id, " ".join(tokens)))
         self._count(entry, 1, len(tokens))
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the index has the tokens that entries have now."""
+        return self.fact("index", "1") == INDEX
+
+    def index_anew(self) -> None:
+        """Make the index from the entries: what is indexed by other tokens is not found, and cannot be taken out."""
+        self._database.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        self.keep_fact("counts", json.dumps({**self._counts(), "banks": {}}))
+        for entry in self.entries.values():
+            self._index(entry)
+        self.keep_fact("index", INDEX)
 
     def drop(self, entry_id: int) -> None:
         entry = self.get(entry_id)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gradus.core import ConfigError
 from gradus.environments.memory.worlds.files import file_source, known_answers, locate_evidence, with_facts
+from gradus.environments.memory.worlds.readable import warn_of_unreadable
 from gradus.environments.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
 
@@ -50,6 +51,7 @@ def jsonl_source(path: str) -> Source:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the worlds in {path} cannot be read: {error}") from error
     worlds = [_world(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
+    warn_of_unreadable([question for world in worlds for question in world.questions], path)
     return file_source(f"memory:jsonl:{path}", f"your own dialogues in {Path(path).name}", worlds)
 
 
