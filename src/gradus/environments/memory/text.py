@@ -26,6 +26,9 @@ _JOINTS = re.compile(
     rf"(?<=[^\W_])(?!{_HYPHEN}|(?<=\d)[.:,/]\d|['’](?:[sdmt]|re|ve|ll)(?![^\W_])|(?<![^\W_][^\W_])['’.][^\W_])"
     r"(?:[^\w\s]|_)+(?=[^\W_])"
 )
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_INITIALS = re.compile(r"(?<![^\W_][^\W_])(?<=[^\W\d_])\.(?=[^\W\d_](?![^\W_]))")
+_MINUS = re.compile(r"(?<![^\s(\"'“])[-\u2212](?=\d)")
 _ARTICLES = frozenset({"a", "an", "the"})
 _QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "whom", "how", "why", "did", "does", "do", "has")
 _PRONOUNS = ("i", "me", "my", "you", "your", "he", "she", "him", "her", "his", "we", "our", "us", "they", "them", "s")
@@ -132,26 +135,54 @@ def count_tokens(text: str) -> int:
     return len(_TOKEN.findall(text))
 
 
+def joined(text: str) -> str:
+    """An answer with one word for a number or initials, and a word of its own for a negative number.
+
+    >>> joined("1,000 in the U.S., -5 at 10:30")
+    '1000 in the US., minus5 at 10:30'
+    """
+    return _MINUS.sub("minus", _INITIALS.sub("", _THOUSANDS.sub("", text)))
+
+
 @lru_cache(maxsize=1 << 15)
 def normalize(text: str) -> str:
-    """An answer in lower case without punctuation, articles and extra space, as SQuAD has it (arXiv 1606.05250).
+    """An answer in lower case without punctuation, articles and extra space, as SQuAD has it (arXiv 1606.05250), but a number keeps its sign.
 
     >>> normalize("The  Red House.")
     'red house'
     """
-    return " ".join(word for word in plain_words(text) if word not in _ARTICLES)
+    return " ".join(word for word in plain_words(joined(text)) if word not in _ARTICLES)
 
 
 def exact_match(prediction: str, gold: str) -> bool:
-    """Normalized exact match. An empty or one-letter prediction is never right, unless it is a number."""
-    predicted = normalize(prediction)
-    return says_something(predicted) and predicted == normalize(gold)
+    """Normalized exact match. An empty or one-letter prediction is never right, unless it is a number or the gold answer is as short, as
+    a grade or a blood type is; then all marks count."""
+    predicted, expected = normalize(prediction), normalize(gold)
+    if says_something(predicted) and says_something(expected):
+        return predicted == expected
+    return _letter(prediction) == _letter(gold) != ""
 
 
 def substring_match(prediction: str, gold: str) -> bool:
-    """Whether the normalized gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
-    predicted = normalize(prediction)
-    return says_something(predicted) and contains(predicted.split(), normalize(gold).split())
+    """Whether the normalized gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so). A gold answer of one
+    letter stands there as it is written."""
+    predicted, expected = normalize(prediction), normalize(gold)
+    if not says_something(expected):
+        letter = _bare_letter(gold)
+        behind = (
+            r"(?![^\s.,;:!?])" if expected else r"(?![^\s.,;:!?]|\s+[^\W\dA-Z])"
+        )  # an "A" before a small word is an article
+        return bool(letter) and re.search(rf"(?<!\S){re.escape(letter)}{behind}", prediction) is not None
+    return says_something(predicted) and contains(predicted.split(), expected.split())
+
+
+def _letter(text: str) -> str:
+    return _bare_letter(text).lower()
+
+
+def _bare_letter(text: str) -> str:
+    """An answer without what may stand around it."""
+    return composed(text).strip(" .\"'")
 
 
 def token_f1(prediction: str, gold: str) -> float:
@@ -160,6 +191,8 @@ def token_f1(prediction: str, gold: str) -> float:
     >>> round(token_f1("the red old house", "red house"), 2)
     0.8
     """
+    if exact_match(prediction, gold):
+        return 1.0
     predicted, expected = normalize(prediction).split(), normalize(gold).split()
     if not says_something(" ".join(predicted)) or not expected:
         return 0.0

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradus.environments.memory.store.memory import Memory
-from gradus.environments.memory.text import content_words, index_tokens, is_run, plain_words, spaced
+from gradus.environments.memory.text import content_words, index_tokens, is_run, joined, plain_words, spaced
 
 WORD = re.compile(r"\b[^\W\d_]\w*")
 DATE = re.compile(
@@ -19,7 +19,9 @@ DATE = re.compile(
     r"|\b(?:\d{1,2}\s+)?(?:January|February|March|April|May|June|July|August|September|October|November|December)"
     r"(?:\s+\d{1,2})?(?:,?\s+\d{4})?\b|\b\d{4}\b"
 )
-_NUMBER = re.compile(r"\b(?:\d[\d,.]*|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?:(?<![^\s(])[-\u2212])?\b(?:\d[\d,.]*|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE
+)
 # Words around a value that are none themselves. A "no" is no such word: it turns what is said.
 _AROUND_EN = "now today yesterday recently currently just still already also really very last this next week month year ago since named called name"
 _AROUND = frozenset(_AROUND_EN.split())
@@ -96,6 +98,7 @@ def values_in(asked: Asked, text: str, timestamp: str | None) -> list[str]:
 
 def bare(text: str, *, english: bool = True) -> tuple[str, ...]:
     """The words of an answer that make it this one and no other."""
+    text = joined(text)
     around = _AROUND if english else _AROUND | _AROUND_ELSEWHERE
     words = tuple(word for word in plain_words(text) if word in _NEGATIONS)
     words += tuple(word for word in index_tokens(text) if word not in around)
