@@ -91,7 +91,7 @@ MALFORMED = {
     "open-tag": ('<tool_call>{"name":"memory_noop","arguments":{}}', "tag is not closed"),
     "empty-tag": ("<tool_call>nothing</tool_call>", "holds no JSON object"),
     # JSON that is no call
-    "not-an-object": ("[1]", "must be a JSON object, got a number"),
+    "not-an-object": ('["memory_noop"]', "must be a JSON object, got a string"),
     "no-name": ('{"arguments":{}}', "needs a name"),
     "name-type": ('{"name":7,"arguments":{}}', "name of a call must be a string, got a number"),
     "no-arguments": ('{"name":"memory_noop"}', "needs arguments"),
@@ -301,3 +301,10 @@ def test_an_id_may_be_a_number_or_its_digits(given: object) -> None:
         memory, json.dumps({"name": "memory_delete", "arguments": {"category": "values", "entry_id": given}})
     )
     assert result.ok
+
+
+@pytest.mark.parametrize("said", ["I noted 2 facts [1].", "Since [2023] she moved, see [1, 2]."])
+def test_a_reference_in_a_sentence_is_no_call(said: str) -> None:
+    assert [result.code for result in run_calls(started(), f"{said}\n{GOOD}")] == ["ok"]
+    assert [result.code for result in run_calls(started(), said)] == ["no-call"]
+    assert [result.code for result in run_calls(started(), "<tool_call>[1]</tool_call>")] == ["not-an-object"]

@@ -389,3 +389,56 @@ def test_joined_words_are_counted_as_readers_read_them(joint: str) -> None:
 )
 def test_ordinary_text_has_a_word_for_each_stretch(text: str, words: int) -> None:
     assert count_words(text) == len(text.split()) == words
+
+
+def test_an_import_says_that_it_leaves_a_core_out(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "other") as other:
+        other.set_core("two people")
+        other.save(tmp_path / "whole.json")
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.set_core("three people")
+        assert import_file(memory, tmp_path / "whole.json").core_left_out
+        assert memory.core == "three people"
+        memory.set_core("two people")
+        assert not import_file(memory, tmp_path / "whole.json").core_left_out
+
+
+def test_what_was_learned_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from gradus.cli.memory import app
+
+    evil, folder = "x \x1b]0;owned\x07 y", str(tmp_path / "m")
+    for command in (
+        ["insert", folder, "values", "a b"],
+        ["core", folder, evil],
+        ["core", folder],
+        ["show", folder],
+        ["update", folder, "values", "1", evil],
+        ["delete", folder, "values", "1"],
+    ):
+        said = CliRunner().invoke(app, command)
+        assert said.exit_code == 0
+        assert "\x1b" not in said.output
+
+
+def test_a_closed_memory_says_so_in_a_sentence(tmp_path: Path) -> None:
+    memory = DurableMemory(tmp_path / "m")
+    memory.insert("values", "a b")
+    memory.close()
+    for read in (lambda: memory.search("a"), lambda: memory.entries, lambda: memory.core):
+        with pytest.raises(StorageError, match="cannot be read"):
+            read()
+
+
+def test_an_error_of_ones_own_inside_a_batch_is_told_as_it_is(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+
+        def half() -> None:
+            with memory.batch():
+                memory.insert("values", "half")
+                (tmp_path / "nothing").read_text()
+
+        with pytest.raises(FileNotFoundError):
+            half()
+        assert not memory.entries

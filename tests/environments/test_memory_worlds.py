@@ -20,7 +20,7 @@ from gradus.environments.memory.worlds.lexicon import words_of
 from gradus.environments.memory.worlds.locomo import locomo_source
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
-from gradus.environments.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
+from gradus.environments.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_config, synthetic_world
 from gradus.rollouts import roll_out
 from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
 
@@ -477,3 +477,12 @@ def test_questions_that_the_strict_reader_can_never_answer_are_named(tmp_path: P
     path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
     with pytest.warns(UserWarning, match=r"can answer 3 of 4 questions .* 'How many dogs has Ann\?'"):
         jsonl_source(str(path))
+
+
+def test_knobs_that_are_legal_in_training_make_every_condition() -> None:
+    spec = load("memory:synthetic:people=60,questions=600")
+    for name in spec.conditions:
+        task = spec.tasks(name)[0]
+        synthetic_config(task.options)
+    with pytest.raises(ConfigError, match=r"at most 256 chunks, got chunks=300: the condition longer-16x"):
+        load("memory:synthetic:chunks=300")

@@ -126,14 +126,14 @@ def update(
 ) -> None:
     """Write an entry anew."""
     with _open(folder) as memory:
-        typer.echo(memory.update(category, entry_id, content).content)
+        typer.echo(printable(memory.update(category, entry_id, content).content))
 
 
 @app.command(cls=Command)
 def delete(folder: Path = _FOLDER, category: str = _CATEGORY, entry_id: int = _ID) -> None:
     """Forget an entry; its id is never used again."""
     with _open(folder) as memory:
-        typer.echo(f"deleted: {memory.delete(category, entry_id).content}")
+        typer.echo(printable(f"deleted: {memory.delete(category, entry_id).content}"))
 
 
 @app.command(cls=Command)
@@ -144,7 +144,7 @@ def core(
 ) -> None:
     """Show or rewrite the core summary."""
     with _open(folder, schema, create=content is not None) as memory:
-        typer.echo(memory.core if content is None else memory.set_core(content))
+        typer.echo(printable(memory.core if content is None else memory.set_core(content)))
 
 
 @app.command(cls=Command)
@@ -195,7 +195,7 @@ def show(folder: Path = _FOLDER, json_file: str | None = JSON) -> None:
     if _on_one_line(state, json_file):
         return
     if state["core"]:
-        typer.echo(f"core: {state['core']}\n")
+        typer.echo(printable(f"core: {state['core']}") + "\n")
     rows = [(entry["id"], entry["bank"], entry["content"], entry["timestamp"] or "") for entry in state["entries"]]
     _table(("id", "category", "content", "since"), rows)
 
@@ -244,6 +244,8 @@ def import_(
     typer.echo(
         f"{summary.inserted} entries taken in, {summary.duplicates} there already, {len(summary.refused)} refused"
     )
+    if summary.core_left_out:
+        note("note: the file's core is left out, because this memory has one; `gradus memory core` writes it anew")
     for refusal in summary.refused:
         problem(refusal, "yellow")
     if summary.refused:

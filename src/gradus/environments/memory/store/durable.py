@@ -95,8 +95,18 @@ class DurableMemory(Memory):
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Many changes with one flush: all of them are kept, or none if the block ends with an error or a kill."""
-        with self._writing():
-            yield
+        own: list[Exception] = []  # an error of the caller's, which says nothing of the memory
+        try:
+            with self._writing():
+                try:
+                    yield
+                except (sqlite3.Error, OSError) as error:
+                    own.append(error)
+                    raise
+        except StorageError as told:
+            if own and told.__cause__ is own[0]:
+                raise own[0] from None
+            raise
 
     def mark(self, name: str) -> None:
         """Keep a mark, together with the changes of the same :meth:`batch`."""

@@ -202,7 +202,10 @@ class SqliteShelf:
         )
 
     def _all(self, query: str, *values: Any) -> list[Any]:
-        return self._database.execute(query, values).fetchall()
+        try:
+            return self._database.execute(query, values).fetchall()
+        except sqlite3.ProgrammingError as error:
+            raise StorageError(f"the memory in {self.path.parent} cannot be read: {error}") from error
 
     def _read(self, body: str, checksum: int) -> dict[str, Any]:
         if zlib.crc32(body.encode()) != checksum:

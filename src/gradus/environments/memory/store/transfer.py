@@ -17,11 +17,13 @@ from gradus.environments.memory.store.memory import Memory
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSummary:
-    """Entries taken in, entries that were there already, and the refusals by line or place."""
+    """Entries taken in, entries that were there already, and the refusals by line or place. ``core_left_out``: the file has a core and
+    the memory has another, which it keeps."""
 
     inserted: int
     duplicates: int
     refused: tuple[str, ...] = ()
+    core_left_out: bool = False
 
 
 def import_file(memory: DurableMemory, path: str | os.PathLike[str]) -> ImportSummary:
@@ -50,7 +52,8 @@ def import_file(memory: DurableMemory, path: str | os.PathLike[str]) -> ImportSu
                     refused.append(f"entry {number}: {error}")
         if whole is not None and whole.core and not memory.core:
             memory.set_core(whole.core)
-    return ImportSummary(inserted=inserted, duplicates=duplicates, refused=tuple(refused))
+    left_out = whole is not None and whole.core not in ("", memory.core)
+    return ImportSummary(inserted=inserted, duplicates=duplicates, refused=tuple(refused), core_left_out=left_out)
 
 
 def _insert(memory: DurableMemory, row: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 A call is ``{"name": ..., "arguments": {...}}``: alone, one after another, in a list, fenced, or in ``<tool_call>`` tags. The text
 is walked with a real JSON decoder, so that braces, quotes and tags inside strings are just text. What looks like a call but
-is none becomes a :class:`BrokenCall` with its reason, and reading goes on behind it.
+is none becomes a :class:`BrokenCall` with its reason, and reading goes on behind it. A list of numbers, as in ``see [1]``, is text.
 """
 
 from __future__ import annotations
@@ -127,6 +127,8 @@ def _read_json(text: str, start: int, calls: list[ParsedCall | BrokenCall], *, t
             BrokenCall(code="open-tag", message="a tool_call tag is not closed behind its JSON", start=start, end=end)
         )
         return end
+    if isinstance(value, list) and value and not tagged and all(isinstance(member, int | float) for member in value):
+        return end  # a reference or a year in a sentence
     members = value if isinstance(value, list) and value else [value]
     calls.extend(_as_call(member, start, end) for member in members)
     return end

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradus.core import Condition, Vocabulary
+from gradus.core import Condition, ConfigError, Vocabulary
 from gradus.environments.memory.teacher import Statement, append_only, teach
 from gradus.environments.memory.worlds.lexicon import SYLLABLES
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.records import Source
-from gradus.environments.memory.worlds.synthetic import synthetic_config, synthetic_world
+from gradus.environments.memory.worlds.synthetic import (
+    MOST_CHUNKS,
+    MOST_PEOPLE,
+    MOST_QUESTIONS,
+    synthetic_config,
+    synthetic_world,
+)
 
 # Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
 # changes, to learn to copy from what the memory holds.
@@ -19,6 +25,7 @@ LESSONS: Mapping[range, Mapping[str, Any]] = {
     range(1_500, 4_000): {"chunks": 4, "chat": 0, "attributes": 2, "events": 1.3, "tell": 3.0, "change": 6.0},
     range(4_000, 8_000): {"chunks": 1, "chat": 0},
 }
+LONGEST = 16  # times as many chunks as in training
 TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
     range(1_000_000, 1_000_128),
     range(2_000_000, 2_000_048),
@@ -27,22 +34,28 @@ TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
 
 
 def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
-    """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length.
+    """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length, as far
+    as there may be so many.
 
     Training worlds have from none to all of the small talk, and 6,500 of them (1,500 to 7,999) are short lessons: copying is
     learnt where little distracts, ignoring where much does. A model that is warm-started on 8,000 worlds gets both.
     """
     base = synthetic_config(knobs or {})
     knobs = base.model_dump(exclude_unset=True)
+    if base.chunks * LONGEST > MOST_CHUNKS:
+        raise ConfigError(
+            f"expected at most {MOST_CHUNKS // LONGEST} chunks, got chunks={base.chunks}: the condition longer-16x has {LONGEST} times as many, "
+            f"and a world has at most {MOST_CHUNKS}"
+        )
 
     def longer(factor: int) -> dict[str, Any]:
-        people = round(base.people * factor**0.5)
+        people = min(round(base.people * factor**0.5), MOST_PEOPLE)
         return {
             **knobs,
             "split": "test",
             "chunks": base.chunks * factor,
             "people": people,
-            "questions": base.questions * 2,
+            "questions": min(base.questions * 2, MOST_QUESTIONS),
         }
 
     def train(index: int) -> tuple[int, dict[str, Any]]:
@@ -58,7 +71,7 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
             options={**knobs, "split": "test"},
         ),
         Condition(name="longer-4x", seeds=LONG_SEEDS, summary="four times as long, more people", options=longer(4)),
-        Condition(name="longer-16x", seeds=LONGEST_SEEDS, summary="sixteen times as long", options=longer(16)),
+        Condition(name="longer-16x", seeds=LONGEST_SEEDS, summary="sixteen times as long", options=longer(LONGEST)),
     )
     return Source(
         name="memory",
@@ -66,7 +79,7 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
         world=lambda seed, **options: synthetic_world(seed, **{**knobs, **options}),
         train=train,
         conditions={condition.name: condition for condition in conditions},
-        max_chunks=base.chunks * 16,
+        max_chunks=base.chunks * LONGEST,
         vocabulary=_vocabulary,
         responses={
             "append-only": lambda data: append_only(read_statements, data),

@@ -21,6 +21,8 @@ from gradus.environments.memory.worlds.timeline import Timeline, Told, day_text
 
 FIRST_IDS = (32, 64)  # anywhere, so that who names an entry by its number must read it
 
+MOST_CHUNKS, MOST_PEOPLE, MOST_QUESTIONS = 4096, 200, 1000
+
 
 class SyntheticConfig(BaseModel):
     """Knobs of the synthetic world. Rates are weights of what an event is, where it is possible.
@@ -36,8 +38,8 @@ class SyntheticConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     split: str = Field(default="train", pattern="^(train|test)$")
-    chunks: int = Field(default=8, ge=1, le=4096)
-    people: int = Field(default=3, ge=3, le=200)
+    chunks: int = Field(default=8, ge=1, le=MOST_CHUNKS)
+    people: int = Field(default=3, ge=3, le=MOST_PEOPLE)
     attributes: int = Field(default=4, ge=2, le=len(ATTRIBUTES))
     events: float = Field(default=1.4, ge=0, le=3)
     chat: int = Field(default=2, ge=0, le=50)
@@ -50,7 +52,7 @@ class SyntheticConfig(BaseModel):
     rumour: float = Field(default=1.0, ge=0)
     joke: float = Field(default=0.7, ge=0)
     repeat: float = Field(default=0.5, ge=0)
-    questions: int = Field(default=10, ge=1, le=1000)
+    questions: int = Field(default=10, ge=1, le=MOST_QUESTIONS)
     changed: float = Field(default=4.0, ge=0)
     current: float = Field(default=2.0, ge=0)
     former: float = Field(default=1.0, ge=0)
