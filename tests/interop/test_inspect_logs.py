@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
@@ -27,26 +28,32 @@ def test_without_the_package_the_message_names_it(tmp_path: Path, monkeypatch: p
 def _sample(name: int, scores: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     messages = [SimpleNamespace(role="user", text="q"), SimpleNamespace(role="assistant", text="a")]
     values = {scorer: SimpleNamespace(value=value) for scorer, value in scores.items()}
+    asked = {"input": f"q{name}", "target": "a", "choices": None}
     return SimpleNamespace(
-        id=name, epoch=1, scores=values, metadata=metadata, error=None, limit=None, messages=messages
+        id=name, epoch=1, scores=values, metadata=metadata, error=None, limit=None, messages=messages, **asked
     )
 
 
 def _stub(
     monkeypatch: pytest.MonkeyPatch,
-    samples: list[Any],
+    samples: list[Any] | dict[str, list[Any]],
     *,
     listed: tuple[str, ...] = (),
     packages: tuple[str, ...] = (),
     whole: bool = True,
 ) -> None:
-    """The library, with a log of these samples in every file."""
+    """The library, with a log of these samples in every file, or of the samples of its name."""
     scores = [SimpleNamespace(name=name, scorer=name) for name in listed]
     config = SimpleNamespace(model_dump=lambda exclude_none: {})
     told = {"task": "t", "model": "m", "task_args": {}, "scorers": scores, "packages": dict.fromkeys(packages)}
     spec = SimpleNamespace(**told, model_generate_config=config)
-    log = SimpleNamespace(samples=samples, eval=spec, results=SimpleNamespace(scores=scores) if whole else None)
-    library = SimpleNamespace(read_eval_log=lambda path, resolve_attachments: log)
+    results = SimpleNamespace(scores=scores) if whole else None
+
+    def read_eval_log(path: str, resolve_attachments: bool) -> Any:
+        held = samples[Path(path).stem] if isinstance(samples, dict) else samples
+        return SimpleNamespace(samples=held, eval=spec, results=results)
+
+    library = SimpleNamespace(read_eval_log=read_eval_log)
     monkeypatch.setattr("gradus.interop.inspect_logs._library", lambda: library)
 
 
@@ -75,6 +82,92 @@ def test_the_reward_is_the_first_scorer_of_the_log_and_not_of_its_first_sample(m
     assert log.episodes[0].metrics == {"true_reward": 0.5}
     _stub(monkeypatch, samples, listed=("g", "true_reward"), whole=False)
     assert read_log(Path("a.eval"), policy="a").scorer == "g"
+
+
+def test_values_that_a_scorer_gives_by_name_are_as_many_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [_sample(index, {"s": {"form": 1, "right": "I"}, "t": 0.5}) for index in range(3)]
+    _stub(monkeypatch, samples)
+    log = read_log(Path("a.eval"), policy="a")
+    assert (log.scorer, log.episodes[0].reward and log.episodes[0].reward.value) == ("s/form", 1.0)
+    assert log.episodes[0].metrics == {"s/right": 0.0, "t": 0.5}
+    _stub(monkeypatch, samples, listed=("right",))  # the library lists a value under its name and its scorer's
+    monkeypatch.setattr(samples[0].scores["s"], "value", {"form": 1, "right": [1, 0]})
+    assert read_log(Path("a.eval"), policy="a").scorer == "s/form"  # "right" alone names no score of ours
+
+
+def test_a_score_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _stub(monkeypatch, [_sample(0, {"s": [1, 0]})])
+    (episode,) = read_log(Path("a.eval"), policy="a").episodes
+    assert episode.reward is not None
+    assert episode.reward.error == "the score '[1, 0]' is no finite number"
+
+
+def _asking(texts: Sequence[str], score: str) -> list[Any]:
+    """Samples with the ids that the library gives by itself: 1, 2, 3 and so on."""
+    samples = [_sample(index, {"s": score}) for index in range(1, len(texts) + 1)]
+    for sample, text in zip(samples, texts, strict=True):
+        sample.input = text
+    return samples
+
+
+def _compared(tmp_path: Path) -> dict[str, Any]:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.eval").touch()
+    return gradus.compare(*(f"{name}={tmp_path / name}.eval" for name in ("a", "b"))).to_json()
+
+
+def test_samples_of_logs_are_paired_by_what_they_ask_if_an_id_stands_for_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A data set that was shuffled, or another one, has the same ids 1, 2, 3: their pairs "proved" a lead."""
+    first = [f"q{index}" for index in range(10)]
+    _stub(monkeypatch, {"a": _asking(first, "C"), "b": _asking([*first[:6][::-1], *"wxyz"], "I")})
+    document = _compared(tmp_path)
+    assert document["conditions"]["samples"]["pairs"]["b - a"]["reward"]["episodes"] == 6
+    assert document["tasks"] == {"samples": {"shared": 6, "runs": {"a": 10, "b": 10}}}
+    assert "6 tasks are paired by what they ask" in capsys.readouterr().err
+    _stub(monkeypatch, {"a": _asking(first, "C"), "b": _asking([f"other {text}" for text in first], "I")})
+    with pytest.raises(ConfigError, match="no task of one"):
+        _compared(tmp_path)
+
+
+def test_choices_may_be_shuffled_and_right_answers_may_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, three = (_sample(1, {"s": "C"}) for _ in range(3))
+    one.choices, one.target, two.choices, two.target = ["x", "y"], "A", ["y", "x"], "B"
+    three.choices = ["x", "z"]
+    again, other = _sample(1, {"s": "C"}), _sample(1, {"s": "C"})
+    again.input, other.target = [SimpleNamespace(role="user", text="q1")], "b"
+    _stub(monkeypatch, [one, two, three, _sample(1, {"s": "C"}), again, other])
+    ids = [each.task.id for each in read_log(Path("a.eval"), policy="a").episodes]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 5
+
+
+def test_a_log_that_was_broken_off_says_how_many_samples_are_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f"q{index}" for index in range(9)]
+    _stub(monkeypatch, {"a": _asking(texts, "C"), "b": _asking(texts[:4], "I")})
+    assert _compared(tmp_path)["tasks"] == {"samples": {"shared": 4, "runs": {"a": 9, "b": 4}}}
+    assert capsys.readouterr().err == ""
+    apart = _asking(texts, "I")
+    for sample in apart:
+        sample.id += 100
+    _stub(monkeypatch, {"a": _asking(texts, "C"), "b": apart})
+    with pytest.raises(ConfigError, match="no task of one"):
+        _compared(tmp_path)
+
+
+def test_policies_whose_names_differ_by_a_slash_have_logs_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = SimpleNamespace(write_eval_log=lambda log, path: Path(path).write_text(log))
+    monkeypatch.setattr("gradus.interop.inspect_logs._library", lambda: library)
+    monkeypatch.setattr("gradus.interop.inspect_logs._log", lambda logs, episodes, condition, name, model: name)
+    spec = gradus.load_environment("arithmetic")
+    (episode,) = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 1)).episodes
+    paths = write_logs([replace(episode, policy=name) for name in ("a/b", "a_b", "a:b")], tmp_path, model="none")
+    assert [path.read_text() for path in paths] == ["gradus/a/b", "gradus/a_b", "gradus/a:b"]
 
 
 def test_a_sample_is_an_episode_with_its_epoch_its_end_and_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +218,7 @@ def test_a_log_of_ours_reads_back(logs: list[Path]) -> None:
         each.seed for each in gradus.load_environment("arithmetic").tasks("held-out", 12)
     }
     assert back.episodes[0].turns[0].action == log.samples[0].output.completion
+    assert back.episodes[0].task.id == log.samples[0].metadata["task"] != ""
 
 
 def test_the_grader_is_listed_first_if_the_first_episode_has_no_reward(tmp_path: Path) -> None:

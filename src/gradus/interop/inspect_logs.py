@@ -63,8 +63,9 @@ def is_log(path: Path) -> bool:
 def read_log(path: Path, *, policy: str) -> InspectLog:
     """A log's samples as episodes of ``policy``. The first scorer's value is the reward; other scorers become metrics.
 
-    Scorers are in the order of the log's results. Values that are no finite number are missing. What a sample's metadata say of seed and
-    condition is read if Gradus wrote the log; anyone else may mean something else by them.
+    Scorers are in the order of the log's results. A scorer that gives several values by name is as many scorers, ``scorer/name``. Values that
+    are no finite number are missing. What a sample's metadata say of its task is read if Gradus wrote the log; anyone else may mean
+    something else by them.
     Raises ConfigError if inspect_ai is not installed or the log holds no scored sample, StorageError if it cannot be read.
     """
     logs = _library()
@@ -97,25 +98,30 @@ def _library() -> Any:
 
 def _scorers(log: Any, samples: Sequence[Any]) -> list[str]:
     """The names of all scores, in the order of the log's results; samples may lack some."""
-    found = dict.fromkeys(name for sample in samples for name in sample.scores or ())
+    found = dict.fromkeys(name for sample in samples for name in _values(sample))
     if log.results:
-        listed = [name for each in log.results.scores for name in (each.name, each.scorer)]
+        listed = [
+            name for each in log.results.scores for name in (each.name, f"{each.scorer}/{each.name}", each.scorer)
+        ]
     else:  # the evaluation was broken off
         listed = [each.name for each in log.eval.scorers or ()]
     return list(dict.fromkeys([name for name in listed if name in found] + list(found)))
 
 
 def _episode(sample: Any, task: str, policy: str, scorers: Sequence[str], *, own: bool) -> Episode:
-    values = {name: _number(score.value) for name, score in (sample.scores or {}).items()}
+    given = _values(sample)
+    values = {name: _number(value) for name, value in given.items()}
     failure = sample.error and Failure(stage="act", type="EvalError", message=sample.error.message)
-    reward = Reward(grader=scorers[0], value=values.get(scorers[0]))
+    first = values.get(scorers[0])
+    unread = f"the score {str(given.get(scorers[0]))[:80]!r} is no finite number" if first is None else None
+    reward = Reward(grader=scorers[0], value=first, error=unread)
     told = (sample.metadata or {}) if own else {}
     return Episode(
         task=Task(
             environment=task,
             seed=told["seed"] if isinstance(told.get("seed"), int) else _stable(sample.id),
             condition=str(told.get("condition", "samples")),
-            id=str(sample.id),
+            id=str(told.get("task", "")) if own else _asked(sample),
         ),
         policy=policy,
         turns=tuple(_turns(sample)),
@@ -129,6 +135,27 @@ def _episode(sample: Any, task: str, policy: str, scorers: Sequence[str], *, own
         failure=failure or None,
         metrics={name: values.get(name) for name in scorers[1:]},
     )
+
+
+def _values(sample: Any) -> dict[str, Any]:
+    """A sample's scores by name; those of a scorer that gives several as ``scorer/name``."""
+    values: dict[str, Any] = {}
+    for scorer, score in (sample.scores or {}).items():
+        if isinstance(score.value, Mapping):
+            values |= {f"{scorer}/{name}": value for name, value in score.value.items()}
+        else:
+            values[scorer] = score.value
+    return values
+
+
+def _asked(sample: Any) -> str:
+    """A hash of what a sample asks: ids such as 1, 2, 3 stand for other questions in another data set.
+
+    The choices are sorted, and their target, which is a letter, is left out: an evaluation may shuffle them.
+    """
+    asked = sample.input if isinstance(sample.input, str) else [(each.role, each.text) for each in sample.input]
+    answer = sorted(sample.choices) if sample.choices else sample.target
+    return hashlib.blake2b(repr((asked, answer)).encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def _turns(sample: Any) -> Iterable[Turn]:
@@ -185,7 +212,9 @@ def write_logs(episodes: Sequence[Episode], folder: Path, *, model: str) -> list
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for (condition, policy), each in several.items():
-        path = folder / f"{condition}-{policy}.eval".replace("/", "_").replace(":", "_")
+        name = f"{condition}-{policy}".replace("/", "_").replace(":", "_")
+        taken = sum(other.stem == name or other.stem.startswith(f"{name}~") for other in written)
+        path = folder / (f"{name}~{taken + 1}.eval" if taken else f"{name}.eval")
         logs.write_eval_log(_log(logs, each, condition, f"gradus/{policy}", model), str(path))
         written.append(path)
     return written
@@ -252,7 +281,12 @@ def _sample(logs: Any, episode: Episode, model: str) -> Any:
         messages=messages,
         output=ModelOutput.from_content(model, episode.turns[-1].action if episode.turns else ""),
         scores=scores,
-        metadata={"condition": episode.task.condition, "seed": episode.task.seed, "stop": str(episode.stop)},
+        metadata={
+            "condition": episode.task.condition,
+            "seed": episode.task.seed,
+            "task": episode.task.id,
+            "stop": str(episode.stop),
+        },
         error=failed or None,
     )  # fmt: skip
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Episode
-from gradus.core.documents import Results, Stages, TaskCounts, read_document
+from gradus.core.documents import Results, Stages, read_document
 from gradus.core.files import read_toml
 from gradus.core.members import stored_file
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import go_around
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
+from gradus.pipeline.shared_tasks import on_shared_conditions, tell_other_texts, with_tasks
 from gradus.pipeline.state import CHECKPOINTS
 from gradus.pipeline.stepping import LIMITS
 from gradus.reports import named, render_report
@@ -77,7 +78,8 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
     files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
-    rollouts = _rollouts(files, list(next(iter(stored.values()))["conditions"]), chosen)
+    rollouts = on_shared_conditions(files, list(next(iter(stored.values()))["conditions"]))
+    tell_other_texts(rollouts)
     spec = _spec_of(next(iter(runs.values())), environment)
     seeds = (
         sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
@@ -88,11 +90,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         document["one_checkpoint"] = single
     if quick := [name for name, each in stored.items() if each.get("quick")]:
         document["quick_runs"] = quick
-    if tasks := {
-        name: counted for name, of_runs in rollouts.items() if (counted := _unlike_tasks(of_runs)) is not None
-    }:
-        document["tasks"] = tasks
-    return document
+    return with_tasks(document, rollouts)
 
 
 def _spec_of(run: Path, environment: str) -> EnvironmentSpec:
@@ -109,18 +107,6 @@ def _spec_of(run: Path, environment: str) -> EnvironmentSpec:
             f"{error}\nEnvironments, rows and rewards that were given as Python objects are known to the session that they were given in "
             "alone: make the same call of gradus.train or gradus.run there again, which trains nothing that is done, and then gradus.compare"
         ) from error
-
-
-def _unlike_tasks(of_runs: Mapping[str, Mapping[int, Sequence[Episode]]]) -> TaskCounts | None:
-    """How many tasks each run has and how many all have; None if all have the same ones."""
-    seeds = {
-        name: {each.task.seed for episodes in of_seeds.values() for each in episodes}
-        for name, of_seeds in of_runs.items()
-    }
-    shared = set.intersection(*seeds.values())
-    counts = {name: len(each) for name, each in seeds.items()}
-    same = all(count == len(shared) for count in counts.values())
-    return None if same else {"shared": len(shared), "runs": counts}
 
 
 def _policies(results: Results) -> set[str]:
@@ -171,58 +157,6 @@ def _grading(table: Mapping[str, Any]) -> dict[str, str]:
     return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in LIMITS if key in stepping}
 
 
-def _rollouts(
-    files: Mapping[str, Mapping[int, Sequence[Episode]]], conditions: Sequence[str], policy: str
-) -> dict[str, dict[str, dict[int, list[Episode]]]]:
-    """Condition -> run -> training seed -> episodes of a policy, for the conditions that all runs share."""
-    rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
-    for condition in conditions:
-        of_runs = {
-            name: {
-                seed: [each for each in episodes if each.policy == policy and each.task.condition == condition]
-                for seed, episodes in of_seeds.items()
-            }
-            for name, of_seeds in files.items()
-        }
-        if all(episodes for of_seeds in of_runs.values() for episodes in of_seeds.values()):
-            rollouts[condition] = of_runs
-    rollouts = {name: of_runs for name, of_runs in rollouts.items() if _shares_tasks(name, of_runs)}
-    if not rollouts:
-        raise ConfigError(
-            "the runs share no condition, or no task of one; evaluate them on the same conditions and data"
-        )
-    return rollouts
-
-
-def _shares_tasks(condition: str, of_runs: Mapping[str, Mapping[int, Sequence[Episode]]]) -> bool:
-    """Whether there is a task to compare on. Says so if a seed has not the same task everywhere, as after a change of a data file."""
-    several = [episodes for of_seeds in of_runs.values() for episodes in of_seeds.values()]
-    contents = [{each.task.seed: each.task.id for each in episodes if each.task.id} for episodes in several]
-    begun = [{each.task.seed: each.turns[0].observation for each in episodes if each.turns} for episodes in several]
-    if moved := _differing(contents):
-        shared = set.intersection(*(set(each.values()) for each in contents if each))
-        go_around(
-            f"the runs have other tasks under {moved} of the seeds of {condition}, because their data differ",
-            f"{len(shared)} tasks are paired by what they ask",
-        )
-        return bool(shared)
-    if other := _differing(begun):
-        go_around(
-            f"the runs begin with other texts under {other} of the seeds of {condition}: the environment or its data differ",
-            "tasks are paired by their seeds",
-        )
-    return True
-
-
-def _differing(values: Sequence[Mapping[int, str]]) -> int:
-    """How many seeds have not the same value wherever they have one."""
-    by_seed: dict[int, set[str]] = {}
-    for each in values:
-        for seed, value in each.items():
-            by_seed.setdefault(seed, set()).add(value)
-    return sum(len(each) > 1 for each in by_seed.values())
-
-
 def _compare_logs(runs: Mapping[str, Path]) -> Results:
     """Logs of inspect_ai, paired over the samples that all hold."""
     from gradus.evaluation import compare_seeds
@@ -235,12 +169,9 @@ def _compare_logs(runs: Mapping[str, Path]) -> Results:
     _same({name: log.task for name, log in logs.items()}, "task")
     _same({name: log.scorer for name, log in logs.items()}, "scorer")
     spec = log_spec(next(iter(logs.values())))
-    rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
-    for name, log in logs.items():
-        for episode in log.episodes:
-            of_runs = rollouts.setdefault(episode.task.condition, {})
-            of_runs.setdefault(name, {}).setdefault(0, []).append(episode)
-    return compare_seeds(spec, rollouts, seeds=[], correct_pairs=True)
+    conditions = dict.fromkeys(each.task.condition for log in logs.values() for each in log.episodes)
+    rollouts = on_shared_conditions({name: {0: log.episodes} for name, log in logs.items()}, conditions)
+    return with_tasks(compare_seeds(spec, rollouts, seeds=[], correct_pairs=True), rollouts)
 
 
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
