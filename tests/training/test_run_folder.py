@@ -242,6 +242,41 @@ def test_a_run_whose_settings_are_gone_is_not_begun_on_top_of_itself(tmp_path: P
         RunFolder(tmp_path).open(SftConfig(), resume=False)
 
 
+def test_resuming_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped folder took all steps again without a word."""
+    RunFolder(tmp_path / "new").open(SftConfig(), resume=False)
+    RunFolder(tmp_path / "new").open(SftConfig(), resume=True)
+    assert capsys.readouterr().err == ""
+    RunFolder(tmp_path / "newt").open(SftConfig(), resume=True)
+    assert "newt holds no run to resume; a new one begins there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
+def test_a_folder_of_a_model_is_no_runs(tmp_path: Path, resume: bool, file: str) -> None:
+    """The message was to go on with --resume, and then that the algorithm was null."""
+    (tmp_path / file).write_text('{"model_type": "qwen2"}')
+    with pytest.raises(ConfigError, match="holds a model and no run; choose another folder with --out"):
+        RunFolder(tmp_path).open(SftConfig(), resume=resume)
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_a_run_whose_first_files_did_not_fit_can_be_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        if path.name == "resolved.json":
+            raise StorageError(f"could not write {path}: No space left on device")
+        write_text(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gradus.training.run.folder.write_text", full)
+        with pytest.raises(StorageError, match="No space left"):
+            RunFolder(tmp_path).open(SftConfig(), resume=False, resolved={"lr": 1})
+    RunFolder(tmp_path).open(SftConfig(), resume=False, resolved={"lr": 1})
+    assert json.loads((tmp_path / "resolved.json").read_text()) == {"lr": 1}
+
+
 def test_a_folder_can_be_used_again_if_no_step_was_taken(tmp_path: Path) -> None:
     """The best weights from before the first step were left there, and looked like a run without settings."""
     folder = RunFolder(tmp_path)

@@ -28,6 +28,7 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_json_lines, write_text
 from gradus.core.locks import FolderLock
 from gradus.core.metrics import whole_records
+from gradus.policies.local.folders import model_kind
 
 CONFIG = "config.json"
 SOURCES = "made_from.json"  # of a stage that is trained by itself; a whole run has them in state.json
@@ -67,10 +68,13 @@ class RunFolder:
         ``context`` are further settings that must not change (the model, the environment, the grader). ``resolved``: every
         value and where it came from, for ``resolved.json``. Raises ConfigError if
         the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it. Settings of what the run may
-        use (``resources`` of the config's class) may differ; they are stored anew.
+        use (``resources`` of the config's class) may differ; they are stored anew. ``resume`` without a run is told, and begins one: a job
+        that is started again may not have come so far.
         """
         if not self.writing:
             return
+        if model_kind(self.path):
+            raise ConfigError(f"{self.path} holds a model and no run; choose another folder with --out")
         now = {**json.loads(config.model_dump_json()), **_placed(context or {}, self.path)}
         self._hold()
         stored = self.path / CONFIG
@@ -90,9 +94,11 @@ class RunFolder:
             raise StorageError(
                 f"{stored} is gone, but {self.path} holds a run; restore it, or remove the folder to begin again"
             )
-        write_text(stored, json.dumps(now, indent=2) + "\n")
+        elif resume:
+            print(f"{self.path} holds no run to resume; a new one begins there", file=sys.stderr)
         if resolved is not None:
             write_text(self.path / RESOLVED, json.dumps(resolved, indent=2) + "\n")
+        write_text(stored, json.dumps(now, indent=2) + "\n")  # last: with it the run has begun
 
     def _hold(self) -> None:
         """Keep other processes from writing here until this one ends, or this object does."""
