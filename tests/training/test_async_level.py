@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import gzip
 import signal
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes import lamps
+from fakes import Lamps, lamps
 from safetensors.torch import load_file
 
-from gradus.core import StorageError
+from gradus.core import Observation, StorageError
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.schedules import RewardSchedule, StageConfig
 from gradus.training.config import GrpoConfig
+from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
 
@@ -181,6 +185,31 @@ def test_lost_episodes_are_named(lamps_model: Path, tmp_path: Path) -> None:
     write_checksums(checkpoint)
     with pytest.raises(StorageError, match="15 episodes are there"):
         train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+
+
+def test_a_rollout_that_nobody_takes_any_more_ends_and_closes_its_environments() -> None:
+    """The second Ctrl-C, and any error of training, waited for all of it."""
+    begun, played, closed = threading.Event(), list[int](), list[int]()
+
+    class Waiting(Lamps):
+        def step(self, action: str) -> Observation:
+            if threading.current_thread() is not threading.main_thread():
+                played.append(1)
+                begun.set()
+                for _ in range(1000):  # 10 seconds, in each of 16 episodes
+                    time.sleep(0.01)
+            return super().step(action)
+
+        def close(self) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                closed.append(1)
+
+    spec = replace(lamps(turns=1), make=Waiting)
+    rollouts = StepRollouts(spec, spec.policy("gold"), settings(), frozenset())
+    rollouts.take(1, 0, spec.grader(), scheduled=False)
+    assert begun.wait(60)
+    rollouts.close()
+    assert (len(played), len(closed)) == (1, 16)
 
 
 def test_a_schedule_grades_the_groups_by_their_own_step(lamps_model: Path, tmp_path: Path) -> None:

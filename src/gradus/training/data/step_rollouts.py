@@ -5,7 +5,9 @@ Each process rolls out its share of them.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -88,7 +90,8 @@ class StepRollouts:
         if config.sampler_sleeps and not isinstance(policy, Sleeper):
             raise ConfigError(f"sampler_sleeps needs a policy with a method sleep; {type(policy).__name__} has none")
         self._spec, self._policy, self._config, self._reserved = spec, policy, config, reserved
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout", initializer=self._begun)
+        self._thread_id: int | None = None
         self._next: Future[StepRollout] | None = None
         self.weights_step = 0
 
@@ -134,8 +137,15 @@ class StepRollouts:
         self._next = None
 
     def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown()
+        """End the thread. A rollout that is under way ends as Ctrl-C ends one: nobody takes it, and it may last for minutes."""
+        if self._thread_id is not None and self._next is not None and self._next.running():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._thread_id), ctypes.py_object(KeyboardInterrupt)
+            )
+        self._thread.shutdown(cancel_futures=True)
+
+    def _begun(self) -> None:
+        self._thread_id = threading.get_ident()
 
     def save(self, folder: Path) -> None:
         """Write what is ready to the folder of a checkpoint; nothing if there is nothing."""
