@@ -24,7 +24,6 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus import api
 from gradus.core import ConfigError, PolicyError
-from gradus.interop.serving import generation
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
@@ -424,11 +423,52 @@ def test_an_empty_system_prompt_of_a_chat_is_none(
     assert prompts == [list(loaded.renderer.first("as trained" if read else "", "hi"))]
 
 
-def test_an_idle_model_gives_the_room_of_a_long_request_back(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_take_room_for_themselves_and_not_for_all_rows(loaded: LoadedModel) -> None:
+    """One long request took its room in each of 32 rows."""
+    batch = ContinuousBatch(loaded, rows=32)
+    sizes: list[tuple[int, int]] = []
+    answers: dict[int, list[int]] = {}
+    done, submitted = queue.Queue[int](), threading.Event()
+
+    def ask(number: int, length: int) -> None:
+        def tell(token: Sampled | Exception) -> None:
+            assert isinstance(token, Sampled)
+            sizes.append((batch._cache.rows, batch._cache.capacity))
+            answers.setdefault(number, []).append(token.id)
+            if number == 5:
+                assert submitted.wait(60)
+            if token.finish:
+                done.put(number)
+
+        settings = SamplingConfig(max_new_tokens=3)
+        batch.submit(Generation(prompt=[5, 7] * length, sampling=settings, seed=number % 5, tell=tell))
+
+    def finished(count: int) -> None:
+        for _ in range(count):
+            done.get(timeout=60)
+
+    batch.start()
+    try:
+        ask(0, 500)
+        finished(1)
+        assert sizes[-1][0] == 1
+        for number in range(1, 5):  # one after another
+            ask(number, 3 + number)
+            finished(1)
+        assert {rows for rows, _ in sizes} == {1}
+        assert sizes[-1][1] < 500
+        for number, length in enumerate((500, 4, 5, 6, 7), start=5):  # together, with the same seeds
+            ask(number, length)
+        submitted.set()
+        finished(5)
+        assert max(rows for rows, _ in sizes) == 8
+        assert [answers[number] for number in range(5, 10)] == [answers[number] for number in range(5)]
+    finally:
+        batch.close()
+
+
+def test_an_idle_model_gives_the_room_of_a_long_request_back(loaded: LoadedModel) -> None:
     """Every row kept room for the longest request that there had ever been."""
-    monkeypatch.setattr(generation, "_IDLE", 0.0)
     batch = ContinuousBatch(loaded, rows=2)
     batch.start()
     try:

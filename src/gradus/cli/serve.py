@@ -21,7 +21,10 @@ def command(
     port: int = typer.Option(8000, "--port", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     engine: str = typer.Option("gradus", "--engine", help="gradus, or vllm: its own server, if it is installed."),
     rows: int = typer.Option(
-        32, "--rows", min=1, help="Requests that are computed at once; more wait. Each takes the memory of the longest."
+        32,
+        "--rows",
+        min=1,
+        help="Requests that are computed at once; more wait. Each takes the memory of the longest that is under way with it.",
     ),
     keep_history: bool | None = KEEP_HISTORY,
     weights: Path | None = typer.Option(

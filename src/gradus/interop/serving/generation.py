@@ -28,7 +28,6 @@ from gradus.policies.local.sampling import NEVER, SamplingConfig, draw, sampling
 
 _FIRST_CAPACITY = 256  # positions a row in the cache, doubled when they are used up
 _SMALLEST_TEMPERATURE = 1e-5  # below it rows are greedy: logits that are divided by less may become infinite
-_IDLE = 10.0  # seconds without a request after which the cache is made anew
 _PREFILL_TOKENS = 2048  # prompt tokens that are read between two tokens of the others
 
 
@@ -162,12 +161,9 @@ class ContinuousBatch:
         return True
 
     def _wait(self) -> Generation | None:
-        """The next request. Every row has room for the longest request so far; a model that stays idle gives it back."""
-        try:
-            return self._waiting.get(timeout=_IDLE)
-        except queue.Empty:
-            self._cache = self._fresh_cache()
-            return self._waiting.get()
+        """The next request. Every row of the cache had room for the longest one; it is given back, for nothing is under way."""
+        self._cache = self._fresh_cache()
+        return self._waiting.get()
 
     def _prefill(self, generation: Generation) -> None:
         """Read a whole prompt into the next free slot."""
@@ -177,6 +173,8 @@ class ContinuousBatch:
             return
         slot, length = len(self._active), len(generation.prompt)
         device = self.loaded.device
+        if slot == self._cache.rows:
+            self._cache.add_slots(min(2 * slot, self.rows))
         positions = torch.arange(length, device=device)[None]
         self._cache.aim(positions, None, length, slots=torch.tensor([slot], device=device))
         logits = self._forward(torch.tensor([list(generation.prompt)], device=device), positions, length)
@@ -293,4 +291,5 @@ class ContinuousBatch:
         self._cache = self._fresh_cache()
 
     def _fresh_cache(self) -> RaggedCache:
-        return RaggedCache(self.rows, min(_FIRST_CAPACITY, self.loaded.context or _FIRST_CAPACITY))
+        """One row at first: each takes the room of the longest."""
+        return RaggedCache(1, min(_FIRST_CAPACITY, self.loaded.context or _FIRST_CAPACITY))
