@@ -196,6 +196,20 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
     assert "episode reward 9.10 to 9.90" in headline
 
 
+def test_a_true_reward_that_is_the_reward_is_said_once() -> None:
+    """The claim was "in return (...), and in return (...)"."""
+    figures = (0.1, 0.05, 0.15)
+    results = document(figures, figures) | {"grader": "return", "true_reward_name": "return"}
+    verdict = verdict_on(results)
+    assert verdict.headline.startswith("GRPO made the student better")
+    assert verdict.headline.count("return") == 1
+    claim = verdict.claims["home"][0].text
+    assert claim.count("return") == 1
+    assert claim.endswith(", won on 7 of 10 tasks)")
+    other = verdict_on(document(figures, (0.1, -0.1, 0.3)) | {"grader": "return", "true_reward_name": "return"})
+    assert other.claims["home"][0].text.count("return") == 2  # two figures of one name
+
+
 @pytest.mark.parametrize(("p", "episodes"), [(0.5, 10), (0.01, 2), (0.06, 100)])
 def test_no_claim_where_p_is_large_or_pairs_are_few(p: float, episodes: int) -> None:
     results = document((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))

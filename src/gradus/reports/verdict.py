@@ -168,7 +168,7 @@ def _student_headline(results: Json, condition: str) -> str | None:
     true, aim = pair.figures.get("true_reward"), _aim(results)
     grader = f"{_grader(results)} on {condition}"
     amount = f"{grader} {_change(results, condition, pair, 'reward')}"
-    if true is not None:
+    if true is not None and not _said_already(results, pair):
         amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
     states = (state_of(reward), state_of(true) if true is not None else "none")
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
@@ -249,10 +249,10 @@ def _claim(results: Json, pair: Difference) -> Claim | None:
     if reward is None:
         return None
     state = state_of(reward)
-    wins = "" if pair.wins is None else f", {pair.wins} of {pair.episodes} episodes won"
+    wins = "" if pair.wins is None else f", won on {pair.wins} of {pair.episodes} tasks"
     amount = f"{_with_doubt(reward)}{wins}"
     text = f"{pair.first} {VERBS[state]} {pair.second} in {_grader(results)} ({amount})"
-    if true is not None:
+    if true is not None and not _said_already(results, pair):
         aim = f"{_aim(results)} ({_with_doubt(true, 2)})"
         same = state_of(true) == state
         text += f", and in {aim}" if same else f", but {VERBS[state_of(true)]} it in {aim}"
@@ -268,6 +268,11 @@ def _against(results: Json, condition: str, subject: str) -> dict[str, Differenc
         elif pair.second == subject:
             against.setdefault(pair.first, pair.reversed())
     return against
+
+
+def _said_already(results: Json, pair: Difference) -> bool:
+    """Whether the true reward is the reward, under one name."""
+    return _aim(results) == _grader(results) and pair.figures.get("true_reward") == pair.figures.get("reward")
 
 
 def _grader(results: Json) -> str:
