@@ -261,6 +261,7 @@ def test_thirty_two_at_once_are_answered_together_and_as_if_alone(client: openai
         ({"extra_body": {"beam_width": 4}}, "beam_width", "unsupported_parameter"),
         ({"temperature": -1}, "temperature", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),  # without logprobs it had no effect
         ({"messages": []}, "messages", "invalid_value"),
         ({"max_tokens": 5000}, "messages", "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "messages", "context_length_exceeded"),

@@ -13,7 +13,7 @@ import yaml
 from fakes import lamps
 from peft import LoraConfig, get_peft_model
 from tiny_qwen2 import make_tiny_qwen2, random_qwen2
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin, pipeline
 
 from gradus import api
 from gradus.core import ConfigError, StorageError
@@ -205,6 +205,25 @@ def test_adapters_may_stay_apart(adapter: Path, tmp_path: Path) -> None:
     assert not result.merged
     assert (tmp_path / "out" / "adapter_config.json").exists()
     assert not list((tmp_path / "out").glob("model*.safetensors"))
+
+
+def test_the_cards_example_draws_as_adapters_that_stay_apart_did(
+    adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers takes the base model's generation config, and with it other stops and another temperature."""
+    export_model(adapter, tmp_path / "out", merge=False, sampling=SamplingConfig(max_new_tokens=3, temperature=0.25))
+    card = (tmp_path / "out" / "README.md").read_text()
+    code = card.partition("```python\n")[2].partition("```")[0].replace('"out"', repr(str(tmp_path / "out")))
+    drawn_by: list[float] = []
+    generate = GenerationMixin.generate
+
+    def watched(model: Any, *args: Any, **options: Any) -> Any:
+        drawn_by.append((options.get("generation_config") or model.generation_config).temperature)
+        return generate(model, *args, **options)
+
+    monkeypatch.setattr(GenerationMixin, "generate", watched)
+    exec(code, {"print": str})
+    assert drawn_by == [0.25]
 
 
 def test_the_card_holds_the_evaluation(adapter: Path, tmp_path: Path) -> None:

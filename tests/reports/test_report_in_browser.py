@@ -143,6 +143,25 @@ def test_an_episode_without_a_reward_lies_between_no_bounds(played: Any, tmp_pat
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_a_component_may_have_the_name_of_what_every_object_has(played: Any, tmp_path: Path) -> None:
+    """Its sum of terms was a function's text plus numbers, and so was what explained it."""
+    text = json.dumps(played.episodes)
+    (component, *_) = next(
+        member["reward"]["components"]
+        for entry in played.episodes["entries"]
+        for member in entry["members"]
+        if member["turns"][0]["terms"]
+    )
+    renamed = json.loads(text.replace(f'"{component}"', '"constructor"'))
+    page = write_eval_report(played.results, renamed, tmp_path / "report.html", about=played.about)
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    row = seen.partition("sum of terms")[2].partition('<th scope="row">constructor</th>')[2].partition("</tr>")[0]
+    value, total = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert float(value.replace("\N{MINUS SIGN}", "-")) * float(total.replace("\N{MINUS SIGN}", "-")) > 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
 def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> None:
     elsewhere = {
         "condition": "ood",

@@ -38,11 +38,16 @@ def model_card(
     }
     if adapters_of is not None and not Path(adapters_of).exists():  # hubs refuse a card that names a folder
         head["base_model"] = adapters_of
+    apart = adapters_of is not None
     usage = [
         "```python",
-        "from transformers import pipeline",
+        f"from transformers import {'GenerationConfig, ' * apart}pipeline",
         "",
         f'chat = pipeline("text-generation", model="{title}")',
+        *(
+            [f'chat.model.generation_config = GenerationConfig.from_pretrained("{title}")  # not the base model\'s']
+            * apart
+        ),
         *_asking(asked, template_options),
         "```",
     ]

@@ -17,7 +17,7 @@ function turnLink(count) {
 }
 
 // A label has one color in all episodes: title of the strip -> its labels in a fixed order.
-const kindsOf = {};
+const kindsOf = Object.create(null);
 
 function learnKinds(entries) {
   for (const entry of entries) {
@@ -177,7 +177,7 @@ function episode(entry, member, link, graderName) {
 }
 
 function componentTable(member) {
-  const sums = {};
+  const sums = Object.create(null);  // a component may be called "constructor"
   for (const turn of member.turns) for (const [component, value] of turn.terms) sums[component] = (sums[component] ?? 0) + value;
   const rows = Object.entries(member.reward.components).map(([name, value]) =>
     html("tr", {}, html("th", { scope: "row" }, name.replaceAll("_", " ")), html("td", {}, write(value, 3)), html("td", {}, write(sums[name], 3, true))));

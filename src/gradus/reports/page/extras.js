@@ -66,7 +66,7 @@ function explainTerms(terms) {
   for (const node of document.querySelectorAll("main th, figcaption, .legend .entry, summary")) {
     const first = node.firstChild;
     const text = first?.nodeType === Node.TEXT_NODE ? first.textContent.trim() : "";
-    const told = terms[text] ?? terms[text.toLowerCase()];
+    const told = [text, text.toLowerCase()].filter((name) => Object.hasOwn(terms, name)).map((name) => terms[name])[0];
     if (!told) continue;
     first.replaceWith(html("span", { class: "term", tabindex: "0", title: told, "aria-label": `${text}: ${told}`, "data-told": told }, text));
   }
