@@ -774,6 +774,18 @@ def test_long_runs_of_spaces_and_marks_are_hostile_too(judge, told):
     assert told in hostile.evidence
 
 
+def _counts_digits(task, answer):
+    """Python converts no text of more than 4,300 digits."""
+    return float(answer.isdecimal() and int(answer) == int(task.gold))
+
+
+def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
+    """Forty nines stood there for five thousand."""
+    hostile = {check.name: check for check in _audit(_counts_digits).checks}["hostile answers"]
+    assert "the grader fails on '9999999999999999999999999999999999999999'... (5,000 characters) (" in hostile.evidence
+    assert hostile.evidence.endswith("): return the least reward instead")
+
+
 _HASHED = """
 import os
 

@@ -272,6 +272,15 @@ def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, ve
     assert says in gradus(*words, expect=code)
 
 
+def test_an_audit_that_failed_and_wrote_its_evidence_is_not_asked_for_again(monkeypatch, tmp_path):
+    """The next command was the one that had been typed."""
+    result = SimpleNamespace(verdict="fail", hack=None, show=lambda: None, save=lambda out: [out / "audit.json"])
+    monkeypatch.setattr("gradus.api.audit", lambda *_, **__: result)
+    said = gradus("audit", "shop", "--out", tmp_path / "audit", expect=1)
+    assert "written: " in said
+    assert "next:" not in said
+
+
 def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
     result = SimpleNamespace(status="pass", problem=None, changes=["grpo.groups=2"], show=lambda: None)
     monkeypatch.setattr("gradus.check", lambda *_, **__: result)

@@ -102,6 +102,14 @@ def test_a_rule_begins_where_it_says(rule, below, above):
         assert (rule in {each.rule for each in found}) is fires
 
 
+def test_a_turn_limit_that_may_be_a_rule_of_the_task_is_no_warning():
+    """An environment with three tries was told for ever to raise its budget of turns."""
+    for turns, severity in ((0.9, "info"), (0.2, "warn")):
+        change = {"truncated_episodes": 0.9, "turn_limit_episodes": turns}
+        found = {each.rule: each for each in diagnose(spoiled(0, lambda r, i, change=change: change, steps=80))}
+        assert found["truncation"].severity == severity
+
+
 @pytest.mark.parametrize(
     ("rule", "warned", "stopped"),
     [

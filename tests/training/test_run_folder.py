@@ -456,6 +456,7 @@ def test_a_steps_figures_are_those_of_its_episodes() -> None:
         "episodes": 5,
         "failed_episodes": 1 / 5,
         "truncated_episodes": 1 / 5,
+        "turn_limit_episodes": 1 / 5,
         "invalid_actions": 2 / 7,
         "distinct_actions": 4 / 7,
         "answer_information": math.log(0.75 * 1.5 * 1.5) / 3,

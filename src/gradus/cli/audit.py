@@ -152,9 +152,9 @@ def _say_next(result: Audit, environment: str, *, grader: str | None, out: Path 
         next_command("run", environment, *same("reward", "recipe"), *chosen)
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
-    else:
+    elif out is None:  # else the page with the evidence has been written
         why = "writes audit.json, a page with the evidence, and the hack if there is one"
-        next_command("audit", environment, *same(*_SAME), "--out", out or "audit", why=why)
+        next_command("audit", environment, *same(*_SAME), "--out", "audit", why=why)
 
 
 def _refuse_all_but(*names: str, why: str) -> None:

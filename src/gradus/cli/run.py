@@ -30,7 +30,10 @@ def command(
         None, "--parallel", help="Seeds trained at a time, one thread each; by default as many as cores are free."
     ),
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="Run folder; otherwise runs/ENVIRONMENT or runs/RECIPE, with -quick at toy size."
+        None,
+        "--out",
+        "-o",
+        help="Run folder; otherwise runs/ENVIRONMENT, or runs/NAME for a recipe that has a name, with -quick at toy size.",
     ),
     redo: bool = typer.Option(False, "--redo", help="Do stages again whose settings, data or code have changed."),
     anyway: bool = typer.Option(False, "--anyway", help="Go on although the audit of the grader failed."),

@@ -33,6 +33,7 @@ class StepRecord(TypedDict):
     episodes: int
     failed_episodes: float | None
     truncated_episodes: float | None
+    turn_limit_episodes: NotRequired[float | None]
     invalid_actions: float | None
     distinct_actions: float | None
     answer_information: float | None

@@ -132,10 +132,15 @@ def format_ignored(history: History) -> Finding | None:
 
 
 def truncation(history: History) -> Finding | None:
-    """More than one episode in ten is cut by a budget."""
+    """More than one episode in ten is cut by a budget. Turns may be a rule of the task, so that their limit is only told."""
     share = history.mean("truncated_episodes", 5)
     if share is None or share <= _TRUNCATED:
         return None
+    turns = history.mean("turn_limit_episodes", 5) or 0.0
+    if share - turns <= _TRUNCATED:
+        return Finding(
+            severity="info", evidence=f"{turns:.0%} of episodes ended at the turn limit over the last 5 steps"
+        )
     return Finding(
         severity="warn", evidence=f"{share:.0%} of episodes hit a budget over the last 5 steps, above {_TRUNCATED:.0%}"
     )

@@ -93,14 +93,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="worse on held-out tasks",
         summary="on the same held-out tasks the student is below where it began",
-        remedy="Use the checkpoint from before (`best` is kept), lower the learning rate, and train for more steps than --quick does.",
+        remedy="Use the checkpoint from before (`best` is kept), lower the learning rate, and train for more steps if this is a --quick run.",
         check=held_out_rules.worse_on_validation,
         kind="validation",
     ),
     Rule(
         name="worse in the evaluation",
         summary="the trained student is below the student before GRPO",
-        remedy="Use the model from before GRPO; lower the learning rate, take larger groups, or train for more steps than --quick does.",
+        remedy="Use the model from before GRPO; lower the learning rate, take larger groups, or train for more steps if this is a --quick run.",
         check=held_out_rules.worse_in_evaluation,
         kind="evaluation",
     ),
@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="truncation",
         summary="episodes hit a budget before they end",
-        remedy="Raise the token or turn budget, or shape the length (overlong shaping).",
+        remedy="Raise the token or turn budget, or shape the length (overlong shaping). A turn limit that is a rule of the task is no fault.",
         check=learning_rules.truncation,
     ),
     Rule(

@@ -255,10 +255,10 @@ def _hostile(asked: Probes) -> Check:
     if asked.executed and asked.programs is None:  # where answers are programs they may be run, and are probed as such
         problems.append(f"the grader executes the answer ({', '.join(asked.executed[:3])}); parse it instead")
     if asked.hung:
-        problems.append(f"the grader hangs on {asked.hung[0].answer[:40]!r}; it was cut off")
+        problems.append(f"the grader hangs on {_named(asked.hung[0])}; it was cut off")
     if asked.errors and not asked.subject.remote:
         first = asked.errors[0]
-        problems.append(f"the grader fails on {first.answer[:40]!r}: {first.error}; return the least reward instead")
+        problems.append(f"the grader fails on {_named(first)} ({first.error}): return the least reward instead")
     if asked.grown > _GROWN:
         problems.append(f"the grader's process grows by more than {_GROWN:g} MiB; keep nothing from call to call")
     where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox for it"
@@ -274,6 +274,12 @@ def _hostile(asked: Probes) -> Check:
         status = "unresolved"
         evidence = f"no answer makes the grader fail or hang; whether it runs answers is not known, because it fails on right ones in the sandbox: {error}"
     return Check(name="hostile answers", status=status, evidence=evidence, measured=measured)
+
+
+def _named(probe: Probe) -> str:
+    """The answer, or its beginning and how long it is."""
+    text = probe.answer
+    return repr(text) if len(text) <= 40 else f"{text[:40]!r}... ({len(text):,} characters)"
 
 
 def _seconds(times: Sequence[float]) -> dict[str, float | None]:

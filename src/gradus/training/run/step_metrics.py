@@ -36,6 +36,7 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "episodes": len(episodes),
         "failed_episodes": _share(episode.stop is StopReason.FAILED for episode in episodes),
         "truncated_episodes": _share(episode.stop in CUT for episode in episodes),
+        "turn_limit_episodes": _share(episode.stop is StopReason.TURN_LIMIT for episode in episodes),
         "invalid_actions": _share(not turn.valid for turn in turns),
         "distinct_actions": len(set(answers)) / len(answers) if answers else None,
         "answer_information": answer_information(
