@@ -27,6 +27,7 @@ def healthy(seed, steps=120, *, gain=0.25):
                 "episodes": 128,
                 "failed_episodes": 0.0,
                 "truncated_episodes": float(rng.binomial(128, 0.01) / 128),
+                "turn_limit_episodes": 0.0,
                 "invalid_actions": float(rng.binomial(3584, 0.005) / 3584),
                 "distinct_actions": 0.3 * (1 - 0.3 * progress[i]) * rng.uniform(0.9, 1.1),
                 "answer_information": 0.8 * rng.uniform(0.9, 1.1),
