@@ -28,6 +28,7 @@ from gradus.audit.text.run import audit_text
 from gradus.audit.text.scoring import CANARY, Score, Scorer, growth
 from gradus.audit.text.shapes import Others, states
 from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
+from gradus.core import PolicyError
 from gradus.core.naming import import_object
 from gradus.core.sandbox import sandbox_works
 from gradus.environments.verifiable import one_turn
@@ -772,6 +773,19 @@ def test_long_runs_of_spaces_and_marks_are_hostile_too(judge, told):
     hostile = {check.name: check for check in _audit(judge, seconds=0.3).checks}["hostile answers"]
     assert hostile.status == "fail"
     assert told in hostile.evidence
+
+
+def _unreachable(task, answer):
+    raise PolicyError("Connection error.")
+
+
+def test_a_judge_that_cannot_be_reached_is_said_to_be_so_and_no_grader_is_judged_by_it():
+    """The tasks were few "because the grader is slow", hostile answers passed, and gold was said to earn nothing."""
+    subject = TextSubject(name="sums", grader="g", tasks=_sums(), judge=_unreachable, remote=True)
+    checks = {check.name: check for check in audit_text(subject, budget=0).checks}
+    assert not {"sanity", "gold", "hostile answers"} & set(checks)
+    assert checks["judge"].status == "fail"
+    assert checks["judge"].evidence.endswith("Connection error.")
 
 
 def _counts_digits(task, answer):

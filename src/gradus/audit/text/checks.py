@@ -51,6 +51,8 @@ def _as_far_as_asked(check: Check, asked: Probes) -> Check:
 
 
 def _all_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
+    if asked.subject.remote and asked.errors and not asked.bases:
+        return [_silent_judge(asked), _leaks(asked)]
     checks = [_sanity(asked), _gold(asked)]
     if asked.bases and asked.span > 0:
         checks += [
@@ -287,6 +289,12 @@ def _seconds(times: Sequence[float]) -> dict[str, float | None]:
     slowest = sorted(times)
     named = {"p99": slowest[ceil(0.99 * len(slowest)) - 1 :][:1], "worst": slowest[-1:]}
     return {name: next((step for step in _STEPS if each and each[0] <= step), None) for name, each in named.items()}
+
+
+def _silent_judge(asked: Probes) -> Check:
+    """A server that scored nothing, as where it cannot be reached: of the grader nothing is known."""
+    told = f"no answer has a score, and the other checks need some; the first: {asked.errors[0].error}"
+    return Check(name="judge", status="fail", evidence=told, measured={"missing": {"count": len(asked.errors)}})
 
 
 def _judge(asked: Probes) -> Check:
