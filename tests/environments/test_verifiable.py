@@ -331,6 +331,17 @@ def test_a_row_without_a_question_or_an_answer_is_named(tmp_path: Path, cell: ob
             environments.load(f"jsonl:{write(tmp_path / 'rows.jsonl', rows)}")
 
 
+def test_a_column_of_worked_solutions_teaches(tmp_path: Path) -> None:
+    """`gradus init` asked for such a column, and no other command looked at it."""
+    rows = [{"question": f"{n} + 1?", "answer": str(n + 1), "worked": f"{n} and one more"} for n in range(60)]
+    for data in (rows, write(tmp_path / "rows.jsonl", rows)):
+        spec = gradus.load_environment(data)
+        (episode,) = gradus.roll_out(spec, spec.teacher or "", episodes=1).episodes
+        assert "and one more </reasoning>" in episode.turns[0].action
+    partly = gradus.load_environment([{**row, "worked": None} if n % 2 else row for n, row in enumerate(rows)])
+    assert partly.teacher == "gold"
+
+
 def test_questions_alone_are_data_for_rewards_that_need_no_answer(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", [{"prompt": f"Write {n} words.", "words": n} for n in range(40)])
 

@@ -42,6 +42,7 @@ def test_figures_are_those_of_the_episodes(small):
         "high": pytest.approx(expected.high, abs=1e-6),
     }
     assert record["true_reward"]["mean"] == pytest.approx(np.mean([e.env_return for e in episodes]), abs=1e-6)
+    assert record["env_reward"] == record["true_reward"]  # of an environment whose aim is its own return
     assert record["components"]["wellbeing"]["mean"] == pytest.approx(
         np.mean([e.reward.components["wellbeing"] for e in episodes]), abs=1e-6
     )

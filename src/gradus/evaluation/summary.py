@@ -54,6 +54,8 @@ class Figures:
             "reward": [episode.reward.value if episode.reward else None for episode in episodes],
             "true_reward": [_number(episode.metrics.get("true_reward")) for episode in episodes],
         }
+        if any(episode.env_return is not None for episode in episodes):
+            plain["env_reward"] = [_number(episode.env_return) for episode in episodes]
         for name in names:
             plain[name] = [_number(episode.metrics.get(name)) for episode in episodes]
         components = {

@@ -15,7 +15,14 @@ FIRST = (
 )  # beginnings of names, shown first in this order; other metrics follow
 ALPHA = 0.05
 FEWEST = 6  # pairs: with five, even five wins of five have p = 0.06 in a sign test
-NOT_MEASURES = ("actions", "components", "curves", "failures", "usage")
+NOT_MEASURES = (
+    "actions",
+    "components",
+    "curves",
+    "env_reward",
+    "failures",
+    "usage",
+)  # env_reward is for machines alone
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ An argument is a path with options behind a question mark, as in a web address:
 
     jsonl:train.jsonl?question=prompt&answer=target&worked=solution&test=test.jsonl&system=prompt.txt
 
-``question`` (otherwise the column question, or prompt), ``answer`` and ``worked`` name columns; ``test`` a second file that is held out; ``system`` a file with the
+``question`` (otherwise the column question, or prompt), ``answer`` and ``worked`` (otherwise the column worked, if all rows have it) name columns; ``test`` a second file that is held out; ``system`` a file with the
 system prompt. Rows without a column ``answer`` need rewards of one's own. Without ``test`` a tenth of the rows is held out, chosen by their text, so that added rows move no other.
 """
 
@@ -119,6 +119,8 @@ def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> Table
     name = source.name
     if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":
         source = replace(source, question="prompt")  # as TRL calls it
+    if source.worked is None and source.kind != "gsm8k" and all(plain(row.get("worked")) for row in train):
+        source = replace(source, worked="worked")
     if source.answer == "answer" and not any("answer" in row for row in (*train, *(test or ()))):
         source = replace(source, answer="")  # reward functions may need none
     items = [_item(source, row, number) for number, row in enumerate(told(train, f"rows of {source.place} read"), 1)]

@@ -12,7 +12,16 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, R
 from gradus.environments.verifiable.checks import asks_for_marks
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, named_rows, plain, read_gold, row_item
+from gradus.environments.verifiable.items import (
+    SYSTEM_PROMPT,
+    Item,
+    TaskSource,
+    cell_text,
+    named_rows,
+    plain,
+    read_gold,
+    row_item,
+)
 from gradus.environments.verifiable.policies import Writer, make_policies
 from gradus.environments.verifiable.spec import one_turn_spec, table_spec, text_vocabulary
 from gradus.environments.verifiable.telling import told
@@ -215,7 +224,8 @@ def _item(row: Mapping[str, Any], number: int) -> Item:
         raise ConfigError(f"row {number} has no question: its {column} is empty; leave the row out")
     answer, own = read_gold(row.get("answer"))
     columns = {**row, **({"answer": own} if "answer" in row else {})}
-    return row_item(f"row {number}", row[column], answer=answer, columns=columns)
+    worked = cell_text(plain(row.get("worked"))) or None
+    return row_item(f"row {number}", row[column], answer=answer, columns=columns, worked=worked)
 
 
 def list_rows(data: Any) -> list[Mapping[str, Any]]:
