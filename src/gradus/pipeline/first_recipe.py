@@ -16,6 +16,7 @@ from gradus.environments.verifiable import TableTasks
 from gradus.environments.verifiable.checks import hides_choices, unshown_columns
 from gradus.environments.verifiable.datasets import DataSource, quoted, read_rows
 from gradus.environments.verifiable.items import is_chat, plain
+from gradus.pipeline.row_sizes import with_room_for_rows
 from gradus.pipeline.starter import starter, with_paths
 from gradus.policies.local.folders import find_model
 
@@ -85,7 +86,7 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
     kind, _, place = source.partition(":")
     name, said = _data(place, kind) if kind in ("jsonl", "csv") else (source, [])
     spec = environments.load(name)
-    table = starter(with_paths(name, lambda text: _from(path.parent, text)), spec)
+    table = with_room_for_rows(starter(with_paths(name, lambda text: _from(path.parent, text)), spec), spec)
     if model is not None:
         table["model"] = {"path": model if find_model(model) is None else _from(path.parent, model)}
     said += _missing(spec, model)

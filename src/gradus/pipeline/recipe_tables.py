@@ -10,6 +10,7 @@ from typing import Any
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
+from gradus.pipeline.row_sizes import with_room_for_rows
 from gradus.pipeline.starter import beside, starter, within_conditions
 
 
@@ -38,9 +39,9 @@ def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, An
 def recipe_of(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
     """The raw recipe of an environment: its own, or settings to begin with."""
     if spec.recipe is None:
-        return starter(environment, spec)
+        return with_room_for_rows(starter(environment, spec), spec)
     table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
-    return within_conditions(table, spec)
+    return with_room_for_rows(within_conditions(table, spec), spec)
 
 
 def own_recipes() -> list[str]:
