@@ -15,6 +15,7 @@ from gradus.api.training import make_recipe
 from gradus.core import ConfigError
 from gradus.pipeline.evaluation_processes import known_elsewhere
 from gradus.pipeline.own_code import code_digest
+from gradus.pipeline.replay import replay_elsewhere
 from gradus.pipeline.run import do_stages
 from gradus.pipeline.stages import RunContext, section_of
 
@@ -227,3 +228,13 @@ def test_rows_are_read_once_to_tell_how_the_template_is_used(tmp_path: Path, mon
     assert recipe.template() == recipe.template()
     assert recipe.template()["keep_history"]
     assert read == ["arithmetic"]
+
+
+def test_files_of_the_working_folder_take_the_place_of_no_module_of_pythons_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A doors.py that was called numbers.py trained, and ended with --seeds, where other processes import it in place of Python's."""
+    monkeypatch.chdir(tmp_path)
+    Path("numbers.py").write_text("raise RuntimeError('not this one')\n")
+    spec = environments.load("arithmetic")
+    assert len(replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)) == 2

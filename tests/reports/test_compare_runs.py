@@ -219,6 +219,17 @@ def test_what_one_checkpoint_cannot_say_is_said(runs: dict[str, Path], tmp_path:
     assert "over 2 training seeds" in cautions
     assert "one is one checkpoint: its own training seed is not taken into account" in cautions
     assert "one_checkpoint" not in compare_runs({"all": several, "again": several})
+    other = shutil.copytree(several, tmp_path / "other")
+    (other / "seed-2").rename(other / "seed-3")
+    (other / "seed-0").rename(other / "seed-2")
+    for file, table in (("seeds.json", {"schema": 2}), ("results.json", results)):
+        (other / file).write_text(json.dumps({**table, "seeds": [1, 2]}))
+    document = compare_runs({"all": several, "other": other, "one": runs["high"]})
+    assert (document["seeds"], document["fewest_seeds"]) == (
+        [0, 1, 2],
+        2,
+    )  # three seeds in all, of two runs with two each
+    assert "over 2 training seeds of each run, or more," in " ".join(verdict_on(document).cautions)
 
 
 def _moved(run: Path, change: Any) -> None:
@@ -247,6 +258,20 @@ def test_tasks_are_paired_by_what_they_ask_if_data_moved(
     _moved(runs["high"], lambda each: replace(each, task=replace(each.task, id=f"other {each.task.id}")))
     with pytest.raises(ConfigError, match="no task of one"):
         compare_runs(runs)
+
+
+def test_a_task_that_stands_under_another_seed_is_paired_all_the_same(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A repeated row was taken out of the data: no seed stood for two tasks, and a part of the questions that both had was left out."""
+    before = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]
+    _moved(
+        runs["high"],
+        lambda each: replace(each, task=replace(each.task, seed=each.task.seed + 1000 * (each.task.seed % 2))),
+    )
+    document = compare_runs(runs)
+    assert document["conditions"]["in-distribution"]["pairs"]["high - low"] == before
+    assert "8 tasks are paired by what they ask" in capsys.readouterr().err
 
 
 def test_tasks_that_say_nothing_of_what_they_ask_are_paired_by_seed(

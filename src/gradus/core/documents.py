@@ -152,6 +152,9 @@ class Results(TypedDict):
     one_checkpoint: NotRequired[
         list[str]
     ]  # runs of one training seed in a comparison, whose own seed no interval takes into account
+    fewest_seeds: NotRequired[
+        int
+    ]  # training seeds of the run that has the fewest, if runs of a comparison have not the same
     quick_runs: NotRequired[list[str]]  # runs at toy size in a comparison
     tasks: NotRequired[dict[str, TaskCounts]]  # of the conditions of a comparison in which runs have not the same ones
     promises: NotRequired[list[PromiseOutcome]]

@@ -46,8 +46,8 @@ def remove_stages(run: Path, stages: Sequence[str]) -> None:
 
 
 def remove_evaluation(run: Path) -> None:
-    """Remove the evaluation over several seeds, which belongs to no stage, and what was made of it."""
-    _remove(run, (*_SUMMARIES, "results.json"))
+    """Remove the evaluation over several seeds, which belongs to no stage, and what was made of it. The recipe is what it will be made by."""
+    _remove(run, (*(name for name in _SUMMARIES if name != "recipe.toml"), "results.json"))
 
 
 def _remove(run: Path, patterns: Sequence[str]) -> None:

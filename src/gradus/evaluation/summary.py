@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import fsum, isfinite
 from typing import Any, TypeVar
 
@@ -103,10 +104,25 @@ def on_same_tasks(figures: Mapping[T, Figures]) -> dict[T, Figures]:
 
 
 def tasks_moved(figures: Sequence[Figures]) -> bool:
-    """Whether some seed stands for different tasks."""
-    first: dict[int, str] = {}
-    known = ((seed, content) for each in figures for seed, content in zip(each.seeds, each.ids, strict=True) if content)
-    return any(first.setdefault(seed, content) != content for seed, content in known)
+    """Whether seeds stand for other tasks in one of them than in another."""
+    return moved_tasks([dict(zip(each.seeds, each.ids, strict=True)) for each in figures]) > 0
+
+
+def moved_tasks(contents: Sequence[Mapping[int, str]]) -> int:
+    """How many seeds stand for several tasks, or tasks for other seeds. ``contents``: seed -> what it asks, for each of several rollouts;
+    an empty text if that is unknown. A rollout of fewer tasks has fewer seeds for a task that stands twice."""
+    by_seed: dict[int, set[str]] = {}
+    by_content: dict[str, list[set[int]]] = {}
+    for each in contents:
+        seeds_of: dict[str, set[int]] = {}
+        for seed, content in each.items():
+            if content:
+                by_seed.setdefault(seed, set()).add(content)
+                seeds_of.setdefault(content, set()).add(seed)
+        for content, seeds in seeds_of.items():
+            by_content.setdefault(content, []).append(seeds)
+    nested = [all(a <= b for a, b in pairwise(sorted(sets, key=len))) for sets in by_content.values()]
+    return sum(len(each) > 1 for each in by_seed.values()) or nested.count(False)
 
 
 def _samples(episodes: Sequence[Episode]) -> list[list[int]]:

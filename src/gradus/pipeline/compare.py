@@ -81,13 +81,14 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     rollouts = on_shared_conditions(files, list(next(iter(stored.values()))["conditions"]))
     tell_other_texts(rollouts)
     spec = _spec_of(next(iter(runs.values())), environment)
-    seeds = (
-        sorted({seed for of_seeds in files.values() for seed in of_seeds}) if max(map(len, files.values())) > 1 else []
-    )
+    several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
+    seeds = sorted(set[int]().union(*several))
     document = compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
     single = [name for name, of_seeds in files.items() if len(of_seeds) == 1]
     if single and CHECKPOINTS.get(chosen, ("model",))[0] != "model":
         document["one_checkpoint"] = single
+    if any(each != several[0] for each in several):
+        document["fewest_seeds"] = min(map(len, several))
     if quick := [name for name, each in stored.items() if each.get("quick")]:
         document["quick_runs"] = quick
     return with_tasks(document, rollouts)

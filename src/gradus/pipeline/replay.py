@@ -24,9 +24,9 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list
     rows = [{"seed": t.seed, "condition": t.condition, "options": dict(t.options)} for t in tasks]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "seen.json"
-        order = json.dumps({"environment": environment, "tasks": rows, "seed": seed, "out": str(out)})
+        order = json.dumps({"environment": environment, "tasks": rows, "seed": seed, "out": str(out), "path": sys.path})
         process = subprocess.run(
-            [sys.executable, "-m", "gradus.pipeline.replay"],
+            [sys.executable, "-P", "-m", "gradus.pipeline.replay"],
             input=order,
             env={**os.environ, "PYTHONHASHSEED": "4711"},
             capture_output=True,
@@ -41,6 +41,7 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list
 
 def _main() -> None:
     order: dict[str, Any] = json.loads(sys.stdin.read())
+    sys.path[:] = order["path"]
     spec = environments.load(order["environment"])
     tasks = [Task(environment=spec.name, **row) for row in order["tasks"]]
     seen = digests(spec, tasks, blind_answers(spec, seed=order["seed"]), order["seed"])

@@ -101,7 +101,7 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
 def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:
     """A process with one thread that trains one seed. Its standard input stays open as long as this process lives."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "gradus.pipeline.seed_processes"],
+        [sys.executable, "-P", "-u", "-m", "gradus.pipeline.seed_processes"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -111,7 +111,7 @@ def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subproc
     )
     assert process.stdin is not None
     told = {"recipe": recipe.model_dump(mode="json", exclude_unset=True), "folder": str(folder), "shared": str(shared)}
-    process.stdin.write(json.dumps({**told, "redo": redo}) + "\n")
+    process.stdin.write(json.dumps({**told, "redo": redo, "path": sys.path}) + "\n")
     process.stdin.flush()
     return process
 
@@ -123,6 +123,9 @@ def _end_with_parent() -> None:
 
 def _main() -> None:
     told: Mapping[str, Any] = json.loads(sys.stdin.readline())
+    sys.path[:] = told[
+        "path"
+    ]  # -P keeps files of the working folder from taking the place of Python's own; here stands what the parent finds
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     collect_rarely()

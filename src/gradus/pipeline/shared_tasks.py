@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import Results, TaskCounts
 from gradus.core.strictness import go_around
+from gradus.evaluation.summary import moved_tasks
 
 OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes
 
@@ -35,7 +36,7 @@ def on_shared_conditions(files: OfRuns, conditions: Iterable[str]) -> dict[str, 
 def _shares_tasks(condition: str, of_runs: OfRuns) -> bool:
     """Whether there is a task to compare on. Says so if a seed has not the same task everywhere, as after a change of a data file."""
     shared = set.intersection(*_tasks(of_runs).values())
-    if moved := _differing(_contents(of_runs)):
+    if moved := moved_tasks(_contents(of_runs)):
         go_around(
             f"the runs have other tasks under {moved} of the seeds of {condition}, because their data differ",
             f"{len(shared)} tasks are paired by what they ask",
@@ -47,7 +48,7 @@ def tell_other_texts(rollouts: Mapping[str, OfRuns]) -> None:
     """Say so if episodes of one seed begin with other texts: the environment may not say what its tasks ask."""
     for condition, of_runs in rollouts.items():
         begun = _by_seed(of_runs, lambda each: each.turns[0].observation if each.turns else "")
-        if not _differing(_contents(of_runs)) and (other := _differing(begun)):
+        if not moved_tasks(_contents(of_runs)) and (other := _differing(begun)):
             go_around(
                 f"the runs begin with other texts under {other} of the seeds of {condition}: the environment or its data differ",
                 "tasks are paired by their seeds",
@@ -73,7 +74,7 @@ def _unlike_tasks(of_runs: OfRuns) -> TaskCounts | None:
 
 def _tasks(of_runs: OfRuns) -> dict[str, set[int | str]]:
     """The tasks of each run: their seeds, or what they ask if a seed stands for several."""
-    moved = _differing(_contents(of_runs))
+    moved = moved_tasks(_contents(of_runs))
     return {
         name: {
             (each.task.id or each.task.seed) if moved else each.task.seed

@@ -46,7 +46,7 @@ def training_processes(
         "resume": resume,
         "data": [str(path) for path in data],
     }
-    return together(size, [sys.executable, "-u", "-m", __name__], told)
+    return together(size, [sys.executable, "-P", "-u", "-m", __name__], told)
 
 
 def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:

@@ -125,11 +125,12 @@ def verdict_on_each(results: Mapping[str, Json | None]) -> Verdict:
 
 
 def _reach(results: Json) -> str:
-    seeds = len(results.get("seeds") or ())
+    seeds = results.get("fewest_seeds") or len(results.get("seeds") or ())
     if seeds < 2:
         return "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
     wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
-    return f"Intervals are over {seeds} training seeds and the tasks, both taken as drawn.{wide}"
+    each = " of each run, or more," if "fewest_seeds" in results else ""
+    return f"Intervals are over {seeds} training seeds{each} and the tasks, both taken as drawn.{wide}"
 
 
 def _unlike(tasks: Mapping[str, Json]) -> str:

@@ -82,7 +82,7 @@ class _Pickler(pickle.Pickler):
 def _process(seed: str, folder: str) -> subprocess.Popen[bytes]:
     path = os.pathsep.join(each or os.getcwd() for each in sys.path)
     return subprocess.Popen(
-        [sys.executable, "-c", _CALL, folder],
+        [sys.executable, "-P", "-c", _CALL, folder],
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

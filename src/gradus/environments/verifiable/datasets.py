@@ -32,6 +32,7 @@ from gradus.environments.verifiable.items import (
     is_chat,
     named_rows,
     plain,
+    prompt_of,
     read_gold,
     row_item,
     share_of,
@@ -177,8 +178,9 @@ def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:
 
 
 def _longest(items: Sequence[Item]) -> list[Item]:
-    ordered = sorted(items, key=lambda item: (-len(item.question), item.question))
-    return ordered[: max(len(items) // 4, 1)]
+    different = {prompt_of(item): item for item in reversed(items)}.values()
+    ordered = sorted(different, key=lambda item: (-len(item.question), item.question))
+    return ordered[: max(len(ordered) // 4, 1)]
 
 
 def _system_prompt(source: DataSource, answered: bool) -> str:
