@@ -25,7 +25,7 @@ def with_room_for_rows(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str
     if not isinstance(tasks, TableTasks) or "nano" not in table.get("model", {}):
         return table
     items = list({id(item): item for rows in tasks.splits.values() for item in rows}.values())
-    words = {*text_vocabulary(items[:_SAMPLED], [tasks.system_prompt, in_format("", "")]).words}
+    words = {*text_vocabulary(items[:_SAMPLED], [tasks.system_prompt, in_format("known", "")]).words}
     sampling, nano = table["grpo"].setdefault("sampling", {}), table["model"]["nano"]
     answer = _longest(items, _answer, words) + 1  # and the token that ends it
     sampling["max_new_tokens"] = max(sampling.get("max_new_tokens", 0), _rounded(answer))

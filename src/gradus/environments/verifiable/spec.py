@@ -91,7 +91,7 @@ def table_spec(tasks: TableTasks, summary: str, recipe: str | None = None) -> En
         policies=make_policies(sample, Counter(answers).most_common(1)[0][0], worked=worked),
         ladder=("random", "noisy:0.5", "noisy:0.2", "gold"),
         teacher="teacher" if worked else "gold",
-        vocabulary=lambda: text_vocabulary(tasks.splits["train"], [tasks.system_prompt, in_format("", "")]),
+        vocabulary=lambda: text_vocabulary(tasks.splits["train"], [tasks.system_prompt, in_format("known", "")]),
         sample=sample,
         recipe=recipe,
     )
