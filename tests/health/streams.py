@@ -26,6 +26,7 @@ def healthy(seed, steps=120, *, gain=0.25):
                 "zero_variance_groups": float(rng.binomial(16, 0.03 + 0.12 * progress[i]) / 16),
                 "episodes": 128,
                 "failed_episodes": 0.0,
+                "ungraded_episodes": 0.0,
                 "truncated_episodes": float(rng.binomial(128, 0.01) / 128),
                 "turn_limit_episodes": 0.0,
                 "invalid_actions": float(rng.binomial(3584, 0.005) / 3584),

@@ -48,6 +48,7 @@ FAULTS = {
     ),
     "truncation": (lambda r, i: {"truncated_episodes": 0.2 + r["truncated_episodes"]}, "warn"),
     "failing episodes": (lambda r, i: {"failed_episodes": 0.6}, "stop"),
+    "missing rewards": (lambda r, i: {"ungraded_episodes": 0.6, "reward_error": "KeyError: 7 rows"}, "stop"),
     "length drift": (
         lambda r, i: {
             "action_tokens_mean": r["action_tokens_mean"] * (1 + 0.02 * i),
@@ -77,6 +78,7 @@ def test_a_rule_fires_on_its_fault_and_after_it_began(rule, seed):
         ("format ignored", {"invalid_actions": 0.049}, {"invalid_actions": 0.051}),
         ("truncation", {"truncated_episodes": 0.099}, {"truncated_episodes": 0.101}),
         ("failing episodes", {"failed_episodes": 0.099}, {"failed_episodes": 0.101}),
+        ("missing rewards", {"ungraded_episodes": 0.099}, {"ungraded_episodes": 0.101}),
         ("zero-variance groups", {"zero_variance_groups": 0.499}, {"zero_variance_groups": 0.501}),
         ("clip storm", {"clip_fraction": 0.199}, {"clip_fraction": 0.201}),
         (

@@ -6,6 +6,8 @@ import pytest
 
 import gradus
 from gradus.api.training import make_recipe
+from gradus.core.metrics import read_metrics
+from gradus.rollouts import read_episodes
 
 
 def right(completions, answer, **columns):
@@ -40,3 +42,50 @@ def test_a_nano_model_has_room_for_the_longest_rows(form, tmp_path):
     found = [each for each in gradus.check(data, rewards=rewards).findings if each.check == "context"]
     assert [each.status for each in found] == ["pass"], found
     assert make_recipe(data, rewards=rewards).model.nano.context > 512
+
+
+def test_rewards_that_read_the_step_are_told_it_in_validation_and_evaluation(tmp_path):
+    """Validation was told one step too few, and the evaluation what the process happened to hold: 0 after a kill."""
+    rows = [{"question": f"Say {n}", "answer": str(n)} for n in range(40)]
+
+    def steps(completions, trainer_state, **columns):
+        return [trainer_state.global_step / trainer_state.max_steps] * len(completions)
+
+    changes = {
+        "audit.enabled": False,
+        "grpo.max_steps": 2,
+        "grpo.validation_every": 1,
+        "eval.policies": ["grpo"],
+        "eval.pairs": [],
+    }
+    run = gradus.run(rows, rewards=[steps], quick=True, out=tmp_path / "run", settings=changes)
+    validated = [
+        each["reward_mean"]
+        for each in read_metrics(run.folder / "grpo" / "metrics.jsonl")
+        if each["kind"] == "validation"
+    ]
+    assert validated == [each for each in (0.0, 0.5, 1.0) for _ in range(len(validated) // 3)]
+    evaluated = read_episodes(run.folder / "eval" / "episodes.jsonl.gz").episodes
+    assert {each.reward.value for each in evaluated if each.policy == "grpo"} == {1.0}
+
+
+def test_rewards_that_are_missing_are_counted_and_named(tmp_path):
+    """Half of the rows raised: failed_episodes said 0, and the doctor asked for larger groups."""
+    rows = [{"question": f"Say {n}", "answer": str(n), "id": n} for n in range(40)]
+
+    def flaky(completions, id, **columns):
+        if any(each % 2 for each in id):
+            raise KeyError("bad row")
+        return [float(len(text)) for text in completions]
+
+    run = gradus.run(
+        rows,
+        rewards=[flaky],
+        quick=True,
+        out=tmp_path / "run",
+        settings={"audit.enabled": False, "grpo.groups": 16, "grpo.group_size": 2},
+    )
+    (step, *_) = [each for each in read_metrics(run.folder / "grpo" / "metrics.jsonl") if each["kind"] == "step"]
+    assert 0.2 < step["ungraded_episodes"] < 0.8
+    assert "bad row" in step["reward_error"]
+    assert "missing rewards" in (run.folder / "doctor.json").read_text()

@@ -32,6 +32,8 @@ class StepRecord(TypedDict):
     zero_variance_groups: float | None
     episodes: int
     failed_episodes: float | None
+    ungraded_episodes: NotRequired[float | None]
+    reward_error: NotRequired[str]
     truncated_episodes: float | None
     turn_limit_episodes: NotRequired[float | None]
     invalid_actions: float | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -148,17 +150,29 @@ def truncation(history: History) -> Finding | None:
 
 def failing_episodes(history: History) -> Finding | None:
     """Errors are data, but a run cannot live on them."""
-    share = history.mean("failed_episodes", 5)
+    return _lost(history, "failed_episodes", "failed")
+
+
+def ungraded_episodes(history: History) -> Finding | None:
+    """A reward function that raises, or applies to nothing, leaves episodes without a reward: they teach nothing."""
+    if (finding := _lost(history, "ungraded_episodes", "got no reward")) is None:
+        return None
+    errors = [record["reward_error"] for record in history.records[-5:] if record.get("reward_error")]
+    return replace(finding, evidence=f"{finding.evidence}, as in: {errors[-1]}") if errors else finding
+
+
+def _lost(history: History, name: str, what: str) -> Finding | None:
+    share = history.mean(name, 5)
     if share is None:  # a run of one or two steps; nobody else would say it
-        known = history.known("failed_episodes", 5)
+        known = history.known(name, 5)
         few = float(known.mean()) if len(known) else 0.0
         if few <= _FAILED_FEW:
             return None
-        return Finding(severity="warn", evidence=f"{few:.0%} of episodes failed in the last {len(known)} steps")
+        return Finding(severity="warn", evidence=f"{few:.0%} of episodes {what} in the last {len(known)} steps")
     if share <= _FAILED_WARN:
         return None
     severity = "stop" if share > _FAILED_STOP else "warn"
-    return Finding(severity=severity, evidence=f"{share:.0%} of episodes failed over the last 5 steps")
+    return Finding(severity=severity, evidence=f"{share:.0%} of episodes {what} over the last 5 steps")
 
 
 def length_drift(history: History) -> Finding | None:

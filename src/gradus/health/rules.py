@@ -162,6 +162,12 @@ RULES: tuple[Rule, ...] = (
         check=learning_rules.failing_episodes,
     ),
     Rule(
+        name="missing rewards",
+        summary="episodes get no reward and teach nothing",
+        remedy="Mend the reward function, or leave out the rows that it does not apply to; `gradus rewards try` runs it on stored episodes.",
+        check=learning_rules.ungraded_episodes,
+    ),
+    Rule(
         name="length drift",
         summary="answers grow longer and the reward does not",
         remedy="Use overlong shaping and a token-level loss (dapo or dr_grpo), which do not reward length.",

@@ -23,6 +23,7 @@ from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.state import CHECKPOINTS
 from gradus.pipeline.teaching import begin_worker
 from gradus.planning.hardware import usable_cores
+from gradus.rewards import tell_steps_taken
 
 if TYPE_CHECKING:
     from gradus.pipeline.stages import RunContext
@@ -108,6 +109,7 @@ def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[T
         policies.clear()  # one model at a time
         policies.update(run_policies(run, [name]))
     grader = chosen_graders(run.spec, [run.grader.name])[0]
+    tell_steps_taken(grader, run.recipe.grpo.max_steps)
     seed = run.recipe.seed if section.seed is None else section.seed
     return roll_out_condition(
         run.spec, name, policies[name], condition, tasks, samples=section.samples, seed=seed, grader=grader

@@ -33,6 +33,7 @@ from gradus.pipeline.stages import (
     section_of,
 )
 from gradus.pipeline.state import CHECKPOINTS
+from gradus.rewards import tell_steps_taken
 from gradus.rollouts import write_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.run.trackers import check_trackers
@@ -125,6 +126,7 @@ def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
     policies = run_policies(run, [name for name in run.recipe.evaluated(run.spec) if name not in trained])
     episodes: list[Episode] = []
     if policies:
+        tell_steps_taken(run.grader, run.recipe.grpo.max_steps)
         evaluation = evaluate_policies(
             run.spec,
             policies,

@@ -35,6 +35,7 @@ from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
+from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.stats import format_number
 from gradus.training.data.tasks import reserved_ids, training_tasks
@@ -184,6 +185,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
         stored = {condition: {**stored.get(condition, {}), **rolled_out} for condition, rolled_out in beside.items()}
         there |= set(missing)
     pairs = [parse_pair(text, list(names)) for text in section.pairs] or None
+    tell_steps_taken(run.grader, run.recipe.grpo.max_steps)  # in whatever process, before or after a kill
     evaluation = evaluate_policies(
         run.spec,
         {name: None if name in there else policies[name] for name in names},

@@ -24,7 +24,7 @@ from gradus.rewards.functions import (
     strict_format,
     style,
 )
-from gradus.rewards.grading import grader_of, reweigh, tell_step
+from gradus.rewards.grading import grader_of, reweigh, tell_steps_taken
 from gradus.rewards.numbers import NumberReading, read_number
 from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, StepPlan, adapt
 from gradus.rewards.tryout import Tryout, read_completions, try_rewards
@@ -69,6 +69,6 @@ __all__ = [
     "same_answer",
     "strict_format",
     "style",
-    "tell_step",
+    "tell_steps_taken",
     "try_rewards",
 ]

@@ -114,7 +114,7 @@ class Rewards:
             str, list[Any]
         ] = {}  # what functions gave to log_extra in the last call, None for a row that failed
         self.metrics: dict[str, list[float]] = {}  # and to log_metric
-        self.trainer_state = SimpleNamespace(global_step=0, max_steps=0, epoch=0.0)
+        self.trainer_state = SimpleNamespace(global_step=0, max_steps=1, epoch=0.0)  # functions divide by max_steps
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:

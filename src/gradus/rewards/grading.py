@@ -63,11 +63,13 @@ class _RewardGrader:
         ]
 
 
-def tell_step(grader: Grader, step: int) -> None:
-    """Let reward functions see the optimizer step that is about to be taken, as TRL does: ``trainer_state.global_step`` counts
-    the steps that were taken before. Nothing happens if the grader is not made of reward functions."""
+def tell_steps_taken(grader: Grader, steps: int) -> None:
+    """Let reward functions see how many optimizer steps were taken, as TRL does, in ``trainer_state.global_step``.
+
+    Nothing happens if the grader is not made of reward functions.
+    """
     if isinstance(grader.compute, _RewardGrader):
-        grader.compute.rewards.trainer_state.global_step = step - 1
+        grader.compute.rewards.trainer_state.global_step = steps
 
 
 def logged_by(grader: Grader) -> Mapping[str, Sequence[float]]:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, Grader
-from gradus.rewards.grading import reweigh, tell_step
+from gradus.rewards.grading import reweigh, tell_steps_taken
 
 _ROUNDING = 1e-6  # by which a mean may miss its range
 
@@ -129,7 +129,7 @@ class RewardSchedule:
 
     def grader(self, grader: Grader, step: int) -> Grader:
         """``grader`` under the weights that hold for ``step``; its reward functions are told the step."""
-        tell_step(grader, step)
+        tell_steps_taken(grader, step - 1)
         return reweigh(grader, self.plan(step).weights)
 
     def observe(self, step: int, components: Mapping[str, float | None]) -> None:

@@ -13,7 +13,7 @@ from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.bfloat16_support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
-from gradus.rewards import RewardSchedule
+from gradus.rewards import RewardSchedule, tell_steps_taken
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import OVERLONG, credit_groups, penalize_length
@@ -356,6 +356,8 @@ class GrpoLoop:
             self.sync_weights(step, now=True)
 
     def _validated(self, tasks: Sequence[Task], step: int) -> list[ValidationRecord]:
+        if self.schedule is not None:
+            tell_steps_taken(self.grader, step)
         return from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
 
     def handle_alerts(self, screen: Screen) -> None:

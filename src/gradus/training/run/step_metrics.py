@@ -17,6 +17,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.throughput import matmul_peak, training_flops
 from gradus.training.engine.update import UpdateResult
 
+_ERROR = 300  # characters
 CUT = (StopReason.TRUNCATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
 
 
@@ -35,6 +36,7 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "groups": len(groups),
         "episodes": len(episodes),
         "failed_episodes": _share(episode.stop is StopReason.FAILED for episode in episodes),
+        **_ungraded(completed, len(episodes)),
         "truncated_episodes": _share(episode.stop in CUT for episode in episodes),
         "turn_limit_episodes": _share(episode.stop is StopReason.TURN_LIMIT for episode in episodes),
         "invalid_actions": _share(not turn.valid for turn in turns),
@@ -85,6 +87,15 @@ def step_record(
         "weights_age": weights_age,
     }
     return cast(StepRecord, record)
+
+
+def _ungraded(completed: Sequence[Episode], episodes: int) -> dict[str, Any]:
+    """The share of episodes that have no reward, and why the first of them has none."""
+    without = [each.reward for each in completed if each.reward is None or each.reward.value is None]
+    if not without:
+        return {"ungraded_episodes": 0.0 if episodes else None}
+    why = next((each.error for each in without if each and each.error), "its reward is missing")
+    return {"ungraded_episodes": len(without) / episodes, "reward_error": why[:_ERROR]}
 
 
 def has_zero_variance(group: Group) -> bool:
@@ -139,7 +150,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         "reward_mean": mean_of(flat),
         "reward_std": mean_of(_reward_std(group) for group in values if len(group) > 1),
         "reward_total_std": float(np.std(flat)) if len(flat) > 1 else None,
-        "zero_variance_groups": _share(has_zero_variance(group) for group in groups),
+        "zero_variance_groups": _share(_all_equal(group) for group in values if len(group) > 1),
     }
 
 
