@@ -197,6 +197,18 @@ def test_rewards_to_go_ignores_what_comes_after_the_end():
     assert rewards_to_go(rewards_by_turn, torch.tensor([2]), discount=0.5).tolist() == [[2.0, 2.0, 0.0]]
 
 
+def test_gdpo_leaves_a_component_out_where_it_does_not_apply():
+    """It was taken as 0 there, so a member that was right got nothing, and one that was wrong hardly a penalty."""
+    groups = torch.zeros(4, dtype=torch.int64)
+    components = torch.tensor([[1.0, 0.9], [0.0, 0.8], [1.0, torch.nan], [0.0, torch.nan]], dtype=torch.float64)
+    got = gdpo_advantages(components, torch.ones(2), groups, scale="group")
+    assert got[0] > got[2] > 0 > got[3] > got[1]
+    assert got.tolist() == pytest.approx((-got.flip(0)[[2, 3, 0, 1]]).tolist())  # mirrored within each pair
+    alone = gdpo_advantages(components[:, :1], torch.ones(1), groups, scale="group")
+    nowhere = torch.cat([components[:, :1], torch.full((4, 1), torch.nan)], 1)
+    assert gdpo_advantages(nowhere, torch.ones(2), groups, scale="group").tolist() == pytest.approx(alone.tolist())
+
+
 def test_gdpo_gives_small_components_their_weight():
     """A component of range 0.01 counts as much as one of range 10 with the same weight."""
     components = torch.tensor([[0.0, 0.01], [10.0, 0.0], [0.0, 0.0], [10.0, 0.01]], dtype=torch.float64)

@@ -162,14 +162,18 @@ def gdpo_advantages(
     default here is one scale per component for the batch. The scaling of the sum over the batch is the paper's.
 
     Args:
-        components: (N, C) unweighted rewards.
+        components: (N, C) unweighted rewards, NaN where one does not apply: it neither counts there nor for the others' mean and scale.
         weights: (C,).
         groups: (N,) integer names.
 
     Returns:
         (N,).
     """
-    parts = [group_advantages(part, groups, baseline=baseline, scale=scale) for part in components.unbind(-1)]
+    parts = [torch.zeros_like(part) for part in components.unbind(-1)]
+    for part, values in zip(parts, components.unbind(-1), strict=True):
+        applies = ~values.isnan()
+        if bool(applies.any()):
+            part[applies] = group_advantages(values[applies], groups[applies], baseline=baseline, scale=scale)
     total = (torch.stack(parts, -1) * weights.to(components)).sum(-1)
     if scale == "none":
         return total

@@ -29,7 +29,7 @@ Credit = Literal["episode", "turn", "span"]
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRewards:
     """The rewards of N graded episodes. ``values`` (N,); ``groups`` (N,) integer names; ``lengths`` (N,) sampled tokens;
-    ``components`` (N, C) unweighted and ``weights`` (C,)."""
+    ``components`` (N, C) unweighted, NaN where one does not apply, and ``weights`` (C,)."""
 
     values: Tensor
     groups: Tensor

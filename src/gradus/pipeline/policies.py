@@ -106,7 +106,7 @@ def base_policy(
     from gradus.policies.local.shelf import ShelvedPolicy
 
     recipe = load_recipe(None, path=folder / "recipe.toml")
-    path, options = base_model(recipe, folder), recipe.loading()
+    path, options = base_model(recipe, folder), recipe.loading(one_turn=spec.max_turns == 1)
     if keep_history is not None:
         options["keep_history"] = keep_history
     check_source(path)

@@ -236,8 +236,11 @@ class Recipe(_Section):
         """The grader to train with, in :meth:`spec`; None is its default one."""
         return None if self.weights else self.grader
 
-    def template(self) -> dict[str, Any]:
-        """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
+    def template(self, one_turn: bool | None = None) -> dict[str, Any]:
+        """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite; ``one_turn``: whether
+        they are, where the environment cannot be loaded by its name."""
+        if one_turn is not None:
+            self._one_turn = one_turn
         if self._one_turn is None and self.model.path is not None and not self.model.keep_history:
             self._one_turn = self.spec().max_turns == 1
         keep = self.model.keep_history or (self.model.path is not None and self._one_turn)
@@ -248,9 +251,9 @@ class Recipe(_Section):
             "tool_calls": written,
         }
 
-    def loading(self) -> dict[str, Any]:
-        """How ``load_model`` loads the model that the run begins with."""
-        return {**self.template(), **self.loading_trained(), "quantize": self.grpo.quantize}
+    def loading(self, one_turn: bool | None = None) -> dict[str, Any]:
+        """How ``load_model`` loads the model that the run begins with; ``one_turn`` as in :meth:`template`."""
+        return {**self.template(one_turn), **self.loading_trained(), "quantize": self.grpo.quantize}
 
     def loading_trained(self) -> dict[str, Any]:
         """How ``load_model`` loads a checkpoint of the run, which stores its template and its quantization: as GRPO does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import fsum
+from math import fsum, nan
 
 import torch
 from torch import Tensor
@@ -137,11 +137,12 @@ def _episode_rewards(episodes: Sequence[Episode], names: Tensor, weights: Mappin
 
 
 def _component(reward: Reward, name: str, weight: float) -> float:
-    """A component, unweighted. If it is undefined, what it added to the reward (mostly nothing), over its weight."""
+    """A component, unweighted. If it is undefined, what it added to the reward, over its weight; NaN if it added nothing."""
     value = reward.components.get(name)
     if value is not None:
         return value
-    return fsum(term.value for turn in reward.terms for term in turn if term.component == name) / weight
+    added = [term.value for turn in reward.terms for term in turn if term.component == name]
+    return fsum(added) / weight if added else nan
 
 
 @dataclass(frozen=True, kw_only=True)
