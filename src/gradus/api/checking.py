@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import Data, as_name, file_name, load_environment
+from gradus.api.environments import Data, as_name, load_environment
 from gradus.api.given import as_list, require_rewards_used, whole_number
 from gradus.api.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.environments.naming import file_name
 
 if TYPE_CHECKING:
     from gradus.audit import AuditResult, Hack

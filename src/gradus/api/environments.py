@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradus import environments
 from gradus.api.given import path_text, whole_number
 from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.environments.naming import file_name
 from gradus.pipeline.own_code import forget_changed_files
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
-_KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
-_OTHER_TABLES = (".parquet", ".arrow", ".feather", ".json", ".xls", ".xlsx", ".zst", ".bz2", ".xz", ".zip")
 
 
 def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
@@ -133,29 +132,6 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
             entry = {"function": register_reward(function), "weight": 1.0, "settings": {}}
         entries.append({**entry, **({} if weight is None else {"weight": weight})})
     return entries
-
-
-def file_name(name: str) -> str:
-    """``rows.jsonl`` and ``rows.csv``, which may be gzipped, as environments; every other name as it is."""
-    path = name.partition("?")[0]
-    suffix = Path(path.lower().removesuffix(".gz")).suffix
-    if any((Path(path) / mark).is_file() for mark in ("dataset_info.json", "dataset_dict.json")):
-        raise ConfigError(
-            f"{path} is a folder of the library datasets; write the rows of a split into a file by datasets.load_from_disk(...)"
-            ".to_json('rows.jsonl'), where classes become numbers, or give the split itself to gradus.train, which takes their names"
-        )
-    if suffix in _OTHER_TABLES and ":" not in path:
-        raise ConfigError(
-            f"{path}: rows are read from .jsonl and .csv files alone; convert it, for example by pandas.DataFrame.to_json("
-            "'rows.jsonl', orient='records', lines=True), or give the rows themselves"
-            + (f", as in gradus.audit(datasets.Dataset.from_parquet({path!r}))" if suffix == ".parquet" else "")
-        )
-    if "?" in name and Path(name).is_file():
-        raise ConfigError(
-            f"{name} is a file, and options of a file stand behind a question mark; give it a name without one"
-        )
-    kind = _KINDS.get(suffix)
-    return f"{kind}:{name}" if kind and (":" not in path or Path(path).is_file()) else name
 
 
 def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:

@@ -96,10 +96,12 @@ def try_rewards(
     *,
     prompt: str = "",
     answer: str | None = None,
-    messages: bool = False,
+    messages: bool | None = None,
     limit: int = 20,
 ) -> TriedRewards:
     """Score completions: a file (JSONL of completions, or stored episodes; ``-`` is standard input), or texts with a ``prompt`` and a gold ``answer``.
+
+    ``messages``: whether the functions get chat messages; None, as in a run: if the rows are chats.
 
     >>> from gradus import api
     >>> api.try_rewards(["<answer> 2 </answer>"], ["correctness"], answer="2").rows()[0]["value"]
@@ -126,4 +128,5 @@ def try_rewards(
             Completion(prompt=prompt, completion=each, columns=columns) if isinstance(each, str) else each
             for each in completions
         ]
+    messages = any(row.chat for row in rows) if messages is None else messages
     return TriedRewards(score(load_rewards(reward_entries(rewards), messages=messages), rows), limit)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import file_name, load_environment
+from gradus.api.environments import load_environment
 from gradus.api.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
 from gradus.api.shown import Shown
 from gradus.api.training import gradients, make_recipe
 from gradus.core import EnvironmentSpec
+from gradus.environments.naming import file_name
 
 if TYPE_CHECKING:
     from gradus.core.documents import Diagnoses

@@ -35,7 +35,11 @@ def try_(
     completion: list[str] = typer.Option([], "--completion", "-c", help="A completion to score, instead of a file."),
     prompt: str = typer.Option("", "--prompt", help="The prompt of typed completions."),
     answer: str | None = typer.Option(None, "--answer", "-a", help="The gold answer of typed completions."),
-    messages: bool = typer.Option(False, "--messages", help="Hand prompts and completions over as chat messages."),
+    messages: bool | None = typer.Option(
+        None,
+        "--messages/--texts",
+        help="Hand prompts and completions over as chat messages; as the rows are if left out.",
+    ),
     limit: int = typer.Option(20, "--limit", min=0, help="Completions to show; all are scored."),
     json_file: str | None = JSON,
 ) -> None:

@@ -54,24 +54,25 @@ def find_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         columns["answer"] = columns["question"]
     for role in ("question", "answer"):
         if role not in columns:
-            tests = next((lower[name] for name in _TESTS if name in lower), None)
-            program = next((name for name in _PROGRAMS if name in lower), None)
-            way_out = (
-                f"; {tests!r} may be tests of programs: what code_tests needs is in gradus docs rewards, 'Programs as answers'"
-                if tests and role == "answer"
-                else ""
-            )
-            own = (
-                "; rewards that need no answer do without: gradus run FILE --reward FILE.py:function"
-                if role == "answer"
-                else ""
-            )
-            question, answer = columns.get("question", names[0]), lower[program] if program else names[-1]
-            raise ConfigError(
-                f"none of the columns {', '.join(names)} is known as the {role}; name it, as in "
-                f"rows.jsonl?question={quoted(question)}&answer={quoted(answer)}{way_out}{own}"
-            )
+            raise _unknown(role, names, columns.get("question", names[0]))
     return columns
+
+
+def _unknown(role: str, names: Sequence[str], question: str) -> ConfigError:
+    lower = {name.lower(): name for name in reversed(names)}
+    tests = next((lower[name] for name in _TESTS if name in lower), None)
+    others = [lower[name] for name in _PROGRAMS if name in lower] or [
+        each for each in reversed(names) if each != question
+    ]
+    hints = ""
+    if role == "answer":
+        hints = "; rewards that need no answer do without: gradus run FILE --reward FILE.py:function"
+        if tests:
+            hints = f"; {tests!r} may be tests of programs: what code_tests needs is in gradus docs rewards, 'Programs as answers'{hints}"
+    return ConfigError(
+        f"none of the columns {', '.join(names)} is known as the {role}; name it, as in "
+        f"rows.jsonl?question={quoted(question)}&answer={quoted((others or ['COLUMN'])[0])}{hints}"
+    )
 
 
 def _is_answered_chat(cell: Any) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
+from gradus.environments.naming import file_name
 from gradus.pipeline.promises import Promise
 from gradus.pipeline.state import default_folder
 from gradus.pipeline.stepping import SteppingSection
@@ -160,6 +161,12 @@ class Recipe(_Section):
     adaptive: AdaptiveConfig | None = Field(default=None, description="Weights that follow success.")
     eval: EvalSection = EvalSection()
     promises: tuple[Promise, ...] = Field(default=(), description="What the run must show.")
+
+    @field_validator("environment")
+    @classmethod
+    def _rows(cls, environment: str) -> str:
+        """``rows.jsonl`` as on a command line."""
+        return file_name(environment)
 
     @model_validator(mode="before")
     @classmethod

@@ -33,7 +33,7 @@ _IN_TIME = 256  # completions that the limit on a call's time is meant for
 class Completion:
     """What reward functions are asked about. ``columns`` are the data set's, ``answer`` among them.
 
-    ``messages``: the completion as a conversation, if it has several turns.
+    ``messages``: the completion as a conversation, if it has several turns. ``chat``: the row that it belongs to is a chat.
     """
 
     prompt: str
@@ -42,6 +42,7 @@ class Completion:
     columns: Mapping[str, Any] = field(default_factory=dict)
     completion_ids: tuple[int, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
+    chat: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,9 +216,9 @@ class Rewards:
             return _Outcome(error=str(error))
         way_out = ""
         if not self.messages and str(error).startswith(_READS_MESSAGES):
-            way_out = "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true"
+            way_out = "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true (or give --messages)"
         elif self.messages and str(error).startswith(_READS_TEXT):
-            way_out = "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false"
+            way_out = "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false (--texts)"
         return _Outcome(error=f"raised {type(error).__name__}: {error}{way_out}")
 
     def _arguments(self, function: RewardFunction, rows: list[Completion], logged: _Logged) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.rewards.answers import read_answer
-from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
+from gradus.rewards.compose import Completion, Rewards, ScoredCompletion, completion_text
 from gradus.rewards.grading import completion_of
 
 
@@ -82,7 +82,8 @@ def _completion(
 ) -> Completion:
     if record.get("turns") and decode is not None:
         try:
-            return completion_of(decode(record))
+            completion = completion_of(decode(record))
+            return replace(completion, chat=any(map(_is_chat, completion.columns.values())))
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(f"{where} is no episode that can be read ({type(error).__name__}: {error})") from error
     if record.get("turns"):
@@ -93,10 +94,25 @@ def _completion(
             system_prompt=record.get("system_prompt") or "",
             columns=outcome.get("columns") or outcome,
         )
-    if not isinstance(record.get("completion"), str):
+    answered: Any = record.get("completion")
+    asked: Any = record.get("prompt") or record.get("question") or ""
+    text = completion_text(answered) if _is_chat(answered) else answered
+    if not isinstance(text, str):
         raise StorageError(f"{where} has no text under 'completion'; it has {', '.join(record) or 'nothing'}")
-    prompt = record.get("prompt") or record.get("question") or ""
     columns = {key: value for key, value in record.items() if key not in ("prompt", "completion", "system_prompt")}
+    system = ""
+    if chat := _is_chat(asked):
+        system = next((str(each["content"]) for each in asked if each["role"] == "system"), "")
+        asked = completion_text(asked)
     return Completion(
-        prompt=prompt, completion=record["completion"], system_prompt=record.get("system_prompt") or "", columns=columns
+        prompt=asked,
+        completion=text,
+        system_prompt=record.get("system_prompt") or system,
+        columns=columns,
+        chat=chat or _is_chat(answered),
     )
+
+
+def _is_chat(cell: Any) -> bool:
+    messages = cell if isinstance(cell, list) else []
+    return bool(messages) and all(isinstance(each, Mapping) and {"role", "content"} <= each.keys() for each in messages)

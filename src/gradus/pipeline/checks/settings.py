@@ -204,7 +204,8 @@ def audited(subject: Subject) -> list[Finding]:
     """The grader has passed its audit, or the run begins with one."""
     path, grader = subject.folder / "audit.json", subject.grader.name
     document = read_document(path, AuditRecord) if path.is_file() else None
-    way = f"gradus audit {subject.recipe.environment} --grader {grader} says what is wrong"
+    rewards = "".join(f" --reward {each.function}={each.weight:g}" for each in subject.recipe.rewards)
+    way = f"gradus audit {subject.recipe.environment}{rewards or f' --grader {grader}'} says what is wrong"
     if document is not None and document["grader"] == grader:
         if document["verdict"] == "pass":
             return [passed(f"{grader} passed its audit")]
