@@ -109,6 +109,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("environment", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
         ("names", "fail", ['eval.policies=["golden"]', "eval.pairs=[]"], "'golden'", "correct the name"),
         ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "there are"),
+        ("names", "fail", ["grpo.sampling.grammar=true"], "arithmetic declares no grammar", "unset it"),
         ("names", "fail", ["eval.episodes=100000"], "997 seeds", ""),
         ("names", "fail", ['eval.conditions=["harder"]'], "about 'held-out', which is not evaluated", ""),
         ("schedule", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),

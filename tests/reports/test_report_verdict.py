@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.pipeline.stages import _best_is_the_start
+from gradus.pipeline.stages import best_is_the_start
 from gradus.reports import verdict_on
 from gradus.reports.results import differences, figure
 from gradus.reports.score_tables import figure_cell, seed_tables
@@ -246,9 +246,11 @@ def test_many_runs_are_counted_where_their_names_would_hide_what_is_said() -> No
 
 def test_a_student_that_no_step_made_better_is_said_to_be_the_one_before(tmp_path: Path) -> None:
     """Its differences from the student before were 0 in every table, and nothing said why."""
+    several = {**results_document("rhythm"), "best_is_the_start": [1, 3]}
+    assert any("began with in seeds 1 and 3:" in each for each in verdict_on(several).cautions)
     results = {**results_document("rhythm"), "best_is_the_start": True}
     assert any("grpo is the student that GRPO began with" in each for each in verdict_on(results).cautions)
     for best, said in ((0, True), (10, False)):
         records = [{"kind": "validation", "step": step, "best": step in (0, best)} for step in (0, 10, 20)]
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
-        assert _best_is_the_start(tmp_path) is said
+        assert best_is_the_start(tmp_path) is said

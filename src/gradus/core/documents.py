@@ -160,7 +160,7 @@ class Results(TypedDict):
     promises: NotRequired[list[PromiseOutcome]]
     quick: NotRequired[bool]
     best_is_the_start: NotRequired[
-        bool
+        bool | list[int]
     ]  # GRPO's best checkpoint, which is evaluated, is the student that it began with
 
 

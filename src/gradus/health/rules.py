@@ -134,7 +134,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="format ignored",
         summary="answers that cannot be understood",
-        remedy="Warm-start longer (`gradus sft`), give the format more weight, or sample under the grammar.",
+        remedy="Warm-start longer (`gradus sft`), give the format more weight, or sample under the grammar if the environment declares one.",
         check=learning_rules.format_ignored,
     ),
     Rule(

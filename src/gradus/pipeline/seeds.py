@@ -28,6 +28,7 @@ from gradus.pipeline.stages import (
     GRADED,
     STAGES,
     RunContext,
+    best_is_the_start,
     read_rollouts,
     run_policies,
     section_of,
@@ -169,6 +170,8 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     by_grader: Mapping[str, Any] = {run.grader.name: document, **document.get("graders", {})}
     document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
     document["quick"] = run.recipe.quick
+    if starts := [seed for seed in seeds if best_is_the_start(run.folder / f"seed-{seed}" / "grpo")]:
+        document["best_is_the_start"] = starts
     write_json(run.folder / "results.json", document)
 
 

@@ -203,7 +203,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     by_grader = {run.grader.name: document, **document.get("graders", {})}
     document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
     document["quick"] = run.recipe.quick
-    if _best_is_the_start(run.folder / "grpo"):
+    if best_is_the_start(run.folder / "grpo"):
         document["best_is_the_start"] = True
     write_json(run.folder / "results.json", document)
     flat = [each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several]
@@ -213,7 +213,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     cost.update(episodes=len(flat))
 
 
-def _best_is_the_start(grpo: Path) -> bool:
+def best_is_the_start(grpo: Path) -> bool:
     """Whether no step of GRPO was better in validation than the student that it began with."""
     validations = [record for record in read_metrics(grpo / "metrics.jsonl") if record.get("kind") == "validation"]
     best = {record.get("step") for record in validations if record.get("best")}

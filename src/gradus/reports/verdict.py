@@ -70,9 +70,11 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
         cautions.append(_reach(results))
     elif len(results.get("seeds") or ()) > 1:
         cautions.append(_reach(results))
-    if results.get("best_is_the_start"):
+    if starts := results.get("best_is_the_start"):
+        seeds = starts if isinstance(starts, list) else []
+        where = f" in seed{'s' * (len(seeds) > 1)} {named([*map(str, seeds)])}" if seeds else ""
         cautions.append(
-            "grpo is the student that GRPO began with: no later step was better in validation. The last step's weights are in grpo/final."
+            f"grpo is the student that GRPO began with{where}: no later step was better in validation. The last step's weights are in grpo/final."
         )
     if single := results.get("one_checkpoint"):
         cautions.append(_single(single))

@@ -68,8 +68,16 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
         yield lambda config=config: check_optimizer(config.optimizer)
         yield lambda config=config: check_quantize(config.quantize)
+    yield lambda: _grammar(subject)
     for promise in recipe.promises:
         yield lambda promise=promise: _promise(subject, promise)
+
+
+def _grammar(subject: Subject) -> None:
+    if subject.recipe.grpo.sampling.grammar and subject.spec.language.grammar is None:
+        raise ConfigError(
+            f"grpo.sampling.grammar is set, and {subject.spec.name} declares no grammar; unset it, or declare one (language=Language(grammar=...))"
+        )
 
 
 def _enough_tasks(condition: str, size: int, episodes: int | None) -> None:
