@@ -338,6 +338,8 @@ def test_a_column_of_worked_solutions_teaches(tmp_path: Path) -> None:
         spec = gradus.load_environment(data)
         (episode,) = gradus.roll_out(spec, spec.teacher or "", episodes=1).episodes
         assert "and one more </reasoning>" in episode.turns[0].action
+    held = write(tmp_path / "held.jsonl", [{"question": f"{n} + 2?", "answer": str(n + 2)} for n in range(9)])
+    assert gradus.load_environment(f"{tmp_path / 'rows.jsonl'}?test={held}").teacher == "teacher"
     partly = gradus.load_environment([{**row, "worked": None} if n % 2 else row for n, row in enumerate(rows)])
     assert partly.teacher == "gold"
 

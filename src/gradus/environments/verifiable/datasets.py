@@ -120,8 +120,6 @@ def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> Table
     name = source.name
     if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":
         source = replace(source, question="prompt")  # as TRL calls it
-    if source.worked is None and source.kind != "gsm8k" and all(plain(row.get("worked")) for row in train):
-        source = replace(source, worked="worked")
     if source.answer == "answer" and not any("answer" in row for row in (*train, *(test or ()))):
         source = replace(source, answer="")  # reward functions may need none
     items = [_item(source, row, number) for number, row in enumerate(told(train, f"rows of {source.place} read"), 1)]
@@ -202,10 +200,10 @@ def _item(source: DataSource, row: Mapping[str, Any], number: int) -> Item:
                 f"{source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
             )
     answer, own = read_gold(row[source.answer]) if source.answer else ("", None)
-    worked = cell_text(plain(row[source.worked])) if source.worked else None
+    worked = cell_text(plain(row.get(source.worked or "worked")))
     if source.kind == "gsm8k" and source.worked is None:
         solution, mark, _ = answer.rpartition("####")
-        worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else None
+        worked = re.sub(r"<<[^>]*>>", "", solution).strip() if mark else worked
     asked = plain(row[source.question])
     if source.question == source.answer and is_chat(asked):
         asked = asked[:-1]  # the last message is the answer

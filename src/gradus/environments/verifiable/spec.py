@@ -70,7 +70,7 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
         sample=sample,
         recipe="arithmetic.toml",
     )
-    # There is no end of seeds, but of sums there is: of 400 seeds of held-out 325 ask something new.
+    # There is no end of seeds, but of sums there is: of 400 seeds of held-out 275 ask something new.
     conditions = {
         name: replace(each, seeds=seeds_asked_once(source, name, each.seeds)) for name, each in spec.conditions.items()
     }
