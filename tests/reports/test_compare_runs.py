@@ -162,6 +162,18 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
     assert told in str(refused.value)
 
 
+def test_a_run_that_does_not_say_how_it_was_graded_is_named(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs["low"] / "recipe.toml").write_text('environment = "rhythm"\n')
+    (runs["high"] / "recipe.toml").unlink(missing_ok=True)
+    compare_runs(runs)
+    assert "high has no recipe.toml, so how its rewards were weighed is not known" in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(StorageError, match="high has no recipe"):
+        compare_runs(runs)
+
+
 def test_rewards_whose_code_changed_between_the_runs_are_refused(runs: dict[str, Path]) -> None:
     """A difference of two rewards was told as a gain."""
     for name, folder in runs.items():

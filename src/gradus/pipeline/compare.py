@@ -118,6 +118,11 @@ def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
     """Raise ConfigError if recipes compose their rewards differently: graders of one name then measure different things."""
     recipes = {name: folder / "recipe.toml" for name, folder in runs.items()}
     tables = {name: _grading(read_toml(path)) for name, path in recipes.items() if path.is_file()}
+    if tables and (without := [name for name in runs if name not in tables]):
+        go_around(
+            f"{', '.join(without)} has no recipe.toml, so how its rewards were weighed is not known",
+            "it is compared as it stands",
+        )
     keys = dict.fromkeys(key for table in tables.values() for key in table)
     differing = [key for key in keys if len({str(table.get(key)) for table in tables.values()}) > 1]
     digests = {name: _graded_by(folder) for name, folder in runs.items()}
