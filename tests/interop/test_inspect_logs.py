@@ -150,9 +150,12 @@ def test_a_log_that_was_broken_off_says_how_many_samples_are_shared(
     _stub(monkeypatch, {"a": _asking(texts, "C"), "b": _asking(texts[:4], "I")})
     assert _compared(tmp_path)["tasks"] == {"samples": {"shared": 4, "runs": {"a": 9, "b": 4}}}
     assert capsys.readouterr().err == ""
-    apart = _asking(texts, "I")
-    for sample in apart:
+    moved, apart = _asking(texts, "I"), _asking([f"other {text}" for text in texts], "I")
+    for sample in (*moved, *apart):
         sample.id += 100
+    _stub(monkeypatch, {"a": _asking(texts, "C"), "b": moved})
+    assert "tasks" not in _compared(tmp_path)  # all nine are asked in both, under other ids
+    assert "9 tasks are paired by what they ask" in capsys.readouterr().err
     _stub(monkeypatch, {"a": _asking(texts, "C"), "b": apart})
     with pytest.raises(ConfigError, match="no task of one"):
         _compared(tmp_path)

@@ -240,7 +240,7 @@ def test_too_few_rows_fail_before_anything_is_done(tmp_path):
 
 def test_a_runs_model_is_loaded_where_its_rows_have_no_name(tmp_path):
     """`base` of a run on rows in memory could not be evaluated in another session, though the rows were given there."""
-    (tmp_path / "recipe.toml").write_text('environment = "rows"\n[model]\npath = "nowhere/model"\n')
+    (tmp_path / "recipe.toml").write_text('environment = "rows-of-another-session"\n[model]\npath = "nowhere/model"\n')
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
     assert recipe.loading(one_turn=True)["keep_history"]
     with pytest.raises(ConfigError, match="unknown environment"):

@@ -150,7 +150,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         "reward_mean": mean_of(flat),
         "reward_std": mean_of(_reward_std(group) for group in values if len(group) > 1),
         "reward_total_std": float(np.std(flat)) if len(flat) > 1 else None,
-        "zero_variance_groups": _share(_all_equal(group) for group in values if len(group) > 1),
+        "zero_variance_groups": _share(len(group) < 2 or _all_equal(group) for group in values if group),
     }
 
 
