@@ -443,3 +443,15 @@ def test_pages_of_other_names_and_overlong_bodies_are_refused(
         assert httpx.post(f"{url}/reset", json={}).status_code == 200
         with pytest.raises(InvalidStatus, match="403"), connect(f"ws://{address}/ws", origin="https://evil.example"):  # type: ignore[arg-type]
             pass
+
+
+@pytest.mark.parametrize(
+    "calls", ["count", [3], [{"name": 3}], [{"name": "count", "arguments": []}], [{"name": "", "fault": "refused"}]]
+)
+def test_calls_that_are_none_are_refused_and_the_episode_goes_on(pantry: EnvironmentSpec, calls: Any) -> None:
+    session = Session(pantry, SessionSlots(1))
+    session.reset({"seed": 3})
+    with pytest.raises(WireError, match="VALIDATION_ERROR"):
+        session.step({"text": "", "calls": calls})
+    assert session.step({"text": "", "calls": [{"name": "count", "arguments": {"item": "figs"}}]}).text == "3"
+    session.close()

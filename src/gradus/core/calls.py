@@ -11,7 +11,7 @@ from typing import Any
 
 from gradus.core.call_forms import FORMS
 from gradus.core.files import is_storable, whole_characters
-from gradus.core.records import Message, ToolCall
+from gradus.core.records import Message, Span, ToolCall
 from gradus.core.thoughts import blank_thoughts
 
 
@@ -54,6 +54,12 @@ def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
     for call in reversed(calls):
         content = content[: call.start] + content[call.end :]
     return content.strip() if calls else text
+
+
+def call_spans(calls: Sequence[ToolCall]) -> tuple[Span, ...]:
+    """A span for each call that stands in its answer's text: ``call_1``, ``call_2``, ..."""
+    spans = (Span(name=f"call_{number}", start=call.start, end=call.end) for number, call in enumerate(calls, start=1))
+    return tuple(span for span in spans if span.end > span.start)
 
 
 def write_calls(calls: Sequence[ToolCall]) -> str:

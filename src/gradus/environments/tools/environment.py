@@ -9,8 +9,8 @@ from dataclasses import replace
 from math import fsum
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, Span, ToolCall
-from gradus.core.calls import none_carried_out, read_message
+from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
+from gradus.core.calls import call_spans, none_carried_out, read_message
 from gradus.core.files import ordered, same_text, without_address
 from gradus.core.thoughts import without_thoughts
 from gradus.core.waiting import settled
@@ -256,9 +256,8 @@ def _seen(messages: tuple[Message, ...]) -> Observation:
 
 
 def _about(calls: tuple[ToolCall, ...]) -> dict[str, Any]:
-    """The calls of an action, and a span for each: ``call_1``, ``call_2``, ..."""
-    spans = (Span(name=f"call_{number}", start=call.start, end=call.end) for number, call in enumerate(calls, start=1))
-    return {"action_calls": calls, "action_spans": tuple(span for span in spans if span.end > span.start)}
+    """The calls of an action, and their spans."""
+    return {"action_calls": calls, "action_spans": call_spans(calls)}
 
 
 def _named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -12,7 +12,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import EnvironmentFault, Message, Observation
 from gradus.core.addresses import is_loopback
-from gradus.core.calls import none_carried_out, write_calls
+from gradus.core.calls import call_spans, none_carried_out
+from gradus.interop.openenv.tool_answers import action_of, placed, reads_calls, written_answer
 from gradus.interop.openenv.wire import (
     FIELDS,
     TOOL_FIELDS,
@@ -49,6 +50,7 @@ class OpenEnvClient:
         self._stack = ExitStack()  # holds the connection, whose context manager it is
         self._system_prompt = ""
         self._tools: tuple[Mapping[str, Any], ...] = ()
+        self._reads_calls = False  # the server takes calls as the policy read them
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -77,12 +79,17 @@ class OpenEnvClient:
         return observation
 
     def step(self, action: str | Message) -> Observation:
-        """Send an answer, calls of tools as lines of JSON. A call that cannot be read is an invalid action, and the server is told nothing.
-        So is an answer that is no JSON object, if the server wants several fields."""
+        """Send an answer. A server of Gradus is sent its calls as they were read, also those that could not be.
+
+        Another server is sent calls as lines of JSON. It is told nothing of an answer with a call that cannot be read, nor of one that is no
+        JSON object if it wants several fields: both are invalid actions.
+        """
         if isinstance(action, Message):
+            if self._reads_calls:
+                return self._called(action)
             if any(call.fault == "malformed" for call in action.calls):
                 return _unreadable(action)
-            action = "\n".join(filter(None, (action.content, write_calls(action.calls))))
+            action, _ = written_answer(action)
         data = self._action(action)
         if data is None:
             return Observation(
@@ -91,6 +98,11 @@ class OpenEnvClient:
                 action_error="not a JSON object",
             )
         return self._observe({"type": "step", "data": data}, refusable=True)[0]
+
+    def _called(self, answer: Message) -> Observation:
+        seen, _ = self._observe({"type": "step", "data": action_of(answer)}, refusable=True)
+        calls = placed(seen.action_calls, answer)
+        return replace(seen, action_calls=calls, action_spans=call_spans(calls))
 
     def step_typed(self, action: Mapping[str, Any]) -> Observation:
         """Send action fields as they are."""
@@ -135,6 +147,7 @@ class OpenEnvClient:
             raise EnvironmentFault(f"{self._server.socket}: {error}") from error
         if message["type"] == "reset":
             self._tools = _schemas(fields.get("tools"))
+            self._reads_calls = bool(self._tools) and reads_calls(self._server.field, fields)
         return _observation(fields, reward, done, with_tools=bool(self._tools)), fields
 
     def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
@@ -179,6 +192,7 @@ def _observation(fields: Mapping[str, Any], reward: float | None, done: bool, *,
         messages=messages,
         data=data,
         action_calls=calls,
+        action_spans=call_spans(calls),
         reward=reward,
         terminated=bool(fields.get("terminated", done and not truncated)),
         truncated=truncated,

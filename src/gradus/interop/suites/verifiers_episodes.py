@@ -22,13 +22,12 @@ from gradus.core import (
     Panel,
     Reward,
     RewardTerm,
-    Span,
     Task,
     ToolCall,
     Vocabulary,
     child_rng,
 )
-from gradus.core.calls import none_carried_out, read_message, write_calls
+from gradus.core.calls import call_spans, none_carried_out, read_message, write_calls
 from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.tools import Tool, call_vocabulary, check_arguments
@@ -78,11 +77,7 @@ class VerifiersEpisode:
             calls, told = none_carried_out(calls)
         about: dict[str, Any] = {
             "action_calls": calls,
-            "action_spans": tuple(
-                Span(name=f"call_{number}", start=call.start, end=call.end)
-                for number, call in enumerate(calls, start=1)
-                if call.end > call.start
-            ),
+            "action_spans": call_spans(calls),
             "action_error": next((call.error for call in calls if call.error), None),
         }
         about["action_valid"] = about["action_error"] is None
