@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec, Observation
+from gradus.core import ConfigError, EnvironmentSpec, Observation, TemporaryFault
 from gradus.core.addresses import LOOPBACK
 from gradus.environments.tools import tool_environment
 from gradus.environments.verifiable import one_turn
+from gradus.interop.openenv.schema import schemas
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, observation_data
@@ -443,6 +445,65 @@ def test_pages_of_other_names_and_overlong_bodies_are_refused(
         assert httpx.post(f"{url}/reset", json={}).status_code == 200
         with pytest.raises(InvalidStatus, match="403"), connect(f"ws://{address}/ws", origin="https://evil.example"):  # type: ignore[arg-type]
             pass
+
+
+class Numbers:
+    """Gives what numpy computes, and is busy before its second step."""
+
+    system_prompt = None
+
+    def __init__(self) -> None:
+        self.steps, self.busy = 0, 2
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {"episode_id": None, "step_count": np.int64(self.steps)}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None) -> Observation:
+        return Observation(text="go", data={"x": np.float32(0.5), "grid": np.zeros((1, 2)), "kinds": {1}})
+
+    def step(self, action: str) -> Observation:
+        if self.steps == 1 and self.busy:
+            self.busy -= 1
+            raise TemporaryFault("busy")
+        self.steps += 1
+        return Observation(text="", reward=np.float32(0.5), terminated=np.bool_(self.steps == 2))
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_a_served_environment_gives_is_made_plain_and_a_temporary_fault_is_tried_again(
+    adder: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradus.rollouts.stepping._FIRST_PAUSE", 0.0)
+    spec = replace(adder, make=Numbers)
+    assert schemas(spec)["observation"]["properties"]["x"] == {"type": "number"}
+    session = Session(spec, SessionSlots(1))
+    begun, went, last, state = (
+        json.loads(session.handle(json.dumps({"type": kind, "data": data})) or "")["data"]
+        for kind, data in (("reset", {}), ("step", {"text": "a"}), ("step", {"text": "b"}), ("state", {}))
+    )
+    shown = begun["observation"]
+    assert (shown["x"], shown["grid"], shown["kinds"], shown["system_prompt"]) == (0.5, [[0.0, 0.0]], [1], "")
+    assert (went["reward"], went["done"], last["reward"], last["done"]) == (0.5, False, 0.5, True)
+    assert state["step_count"] == 2
+    session.close()
+
+
+def test_an_episode_whose_start_cannot_be_told_has_not_begun(adder: EnvironmentSpec) -> None:
+    class Odd(Numbers):
+        def reset(self, **options: Any) -> Observation:
+            return Observation(text="go", data={"thing": object()})
+
+    session = Session(replace(adder, make=Odd), SessionSlots(1))
+    assert "'thing'] is of type object" in (session.handle('{"type": "reset"}') or "")
+    with pytest.raises(WireError, match="no episode is running"):
+        session.step({"text": "a"})
+    session.close()
 
 
 @pytest.mark.parametrize(

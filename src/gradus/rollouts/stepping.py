@@ -44,7 +44,7 @@ class Stepper:
             begin(self._run(row, partial(_in_thread, call)))
             return
         try:
-            value = self._at_once(call)
+            value = again_after_faults(call, self._stepping.retries)
         except (Exception, SystemExit) as error:
             self._done.put((row, None, _as_fault(error)))
             return
@@ -74,15 +74,6 @@ class Stepper:
         while self.busy:
             done += self.collect()
         return sorted(done, key=lambda each: each[0])
-
-    def _at_once(self, call: Call) -> Any:
-        """A plain call, again after a temporary fault."""
-        for attempt in range(self._stepping.retries):
-            try:
-                return call()
-            except TemporaryFault:
-                time.sleep(_FIRST_PAUSE * 2**attempt)
-        return call()
 
     async def _run(self, row: int, call: Call, first: Awaitable[Any] | None = None) -> None:
         """An asynchronous call to its end, within the limits, again after a temporary fault."""
@@ -117,6 +108,16 @@ class Stepper:
                 raise
             await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
             attempt += 1
+
+
+def again_after_faults(call: Call, retries: int) -> Any:
+    """What a plain call returns, which is made again after a temporary fault."""
+    for attempt in range(retries):
+        try:
+            return call()
+        except TemporaryFault:
+            time.sleep(_FIRST_PAUSE * 2**attempt)
+    return call()
 
 
 class OutOfTime(EnvironmentFault):

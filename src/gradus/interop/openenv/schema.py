@@ -8,6 +8,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.waiting import blocking
 from gradus.interop.openenv.wire import FIELDS, TOOL_FIELDS, clashing
+from gradus.rollouts.received import plain, received
 from gradus.version import __version__
 
 _TYPES: dict[type, dict[str, Any]] = {
@@ -42,8 +43,8 @@ def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
     environment = blocking(spec.make())
     try:
         task = spec.train_task(0)
-        observation = environment.reset(seed=task.seed, **task.options)
-        state = dict(environment.state)
+        observation = received(environment.reset(seed=task.seed, **task.options), "reset")
+        state = plain(dict(environment.state), "state")
         typed: Mapping[str, Any] | None = getattr(environment, "action_schema", None)
         has_tools = bool(getattr(environment, "tools", ()))
     finally:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from random import SystemRandom
 from threading import Lock
 from typing import Any
 
 from gradus.core import Environment, EnvironmentSpec, Observation, Task
+from gradus.core.files import whole_characters
 from gradus.core.waiting import blocking
 from gradus.interop.openenv.tool_answers import answer_of
 from gradus.interop.openenv.wire import (
@@ -22,7 +24,9 @@ from gradus.interop.openenv.wire import (
     state_message,
 )
 from gradus.rollouts.grading import grade_episodes
+from gradus.rollouts.received import checked_prompt, plain, received
 from gradus.rollouts.rollout import stepped_episode
+from gradus.rollouts.stepping import again_after_faults
 
 _STARTS = 2**20  # where a server may begin among the training tasks
 
@@ -67,7 +71,7 @@ class Session:
 
     Every reset makes an environment, as every episode of a rollout does: nothing of the last episode is left in its tools or in the class
     itself, and a connection that only looks costs nothing. An action that does not fit is
-    answered with an error and the episode goes on; an environment that raises ends its episode and nothing else.
+    answered with an error and the episode goes on; an environment that raises ends its episode and nothing else. What it gives is checked and made plain as in a rollout, and a temporary fault is tried again.
 
     An episode ends after ``spec.max_turns`` steps at the latest. If the environment gave no reward of its own by then, the last step brings
     what the default grader says of the episode.
@@ -114,13 +118,19 @@ class Session:
         task = replace(task, options={**task.options, **options})
         began = {**task.options, "seed": task.seed}
         environment = self._renew()
+        call = partial(environment.reset, episode_id=episode_id, **began)
         try:
-            observation = environment.reset(episode_id=episode_id, **began)
+            given = again_after_faults(call, self._spec.stepping.retries)
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
+        observation = received(given, "reset")
+        shown = (
+            checked_prompt(environment.system_prompt),
+            tuple(plain(tuple(getattr(environment, "tools", ())), "tools")),
+        )
         self._open, self._began = True, began
         self._task, self._first, self._taken = task, observation, []
-        return observation, environment.system_prompt, tuple(getattr(environment, "tools", ()))
+        return observation, *shown
 
     def _asked(self, condition: Any, seed: int | None) -> Task:
         """What a reset asks for, the client's own options aside."""
@@ -161,8 +171,13 @@ class Session:
         environment = self._environment
         if environment is None or not self._open:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
+        if isinstance(
+            text := action.get("text"), str
+        ):  # half of a character would come back in what the environment says of it
+            action = {**action, "text": whole_characters(text)}
         try:
-            observation = _take(environment, action)
+            given = again_after_faults(partial(_take, environment, action), self._spec.stepping.retries)
+            observation = received(given, "step", plain_data=getattr(environment, "plain_data", False))
         except WireError:
             raise
         except Exception:
@@ -194,7 +209,7 @@ class Session:
         """Public state, and the ``reset`` that begins this episode again; before the first one there is no episode and no step."""
         if self._environment is None:
             return {"episode_id": None, "step_count": 0}
-        return {**self._environment.state, "reset": self._began}
+        return plain({**self._environment.state, "reset": self._began}, "state")
 
     def close(self) -> None:
         """Free the environment and its place."""
