@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gradus import environments
 from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.interop.openenv.package import _needs, _reward_range, write_package
@@ -203,3 +204,14 @@ def test_nothing_is_overwritten_and_strangers_are_refused(package: Path, tmp_pat
     with pytest.raises(ConfigError, match="come with Gradus"):
         write_package("somewhere.else:spec", tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+def test_an_environment_whose_code_is_no_part_of_gradus_is_not_packaged(tmp_path: Path) -> None:
+    """A package of an installed environment was written without its code, and could not start."""
+    spec = environments.load("arithmetic")
+    environments.register("installed", lambda _: spec)
+    with pytest.raises(
+        ConfigError, match=r"only environments that come with Gradus .* got 'installed'; `gradus serve-env"
+    ):
+        write_package("installed", tmp_path / "package")
+    assert not (tmp_path / "package").exists()

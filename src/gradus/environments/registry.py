@@ -81,6 +81,11 @@ def names() -> list[str]:
     return list(dict.fromkeys([*_LOADERS, *_GIVEN, *_installed()]))
 
 
+def own_names() -> list[str]:
+    """The names of those that come with Gradus."""
+    return [each for each in _LOADERS if each in _OWN]
+
+
 def summary(name: str) -> str:
     """A line about a registered environment: what it is, and what it wants after a colon."""
     if name in _NEED_A_NAME:

@@ -58,9 +58,12 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
     head, _, argument = name.partition(":")
-    if head not in environments.names() or head == "openenv":
-        known = ", ".join(each for each in environments.names() if each != "openenv")
-        raise ConfigError(f"only environments that come with Gradus can be packaged ({known}), got {name!r}")
+    packaged = [each for each in environments.own_names() if each != "openenv"]
+    if head not in packaged:  # the code of others would be missing where the package runs
+        raise ConfigError(
+            f"only environments that come with Gradus can be packaged ({', '.join(packaged)}), got {name!r}; "
+            f"`gradus serve-env {name}` serves any environment where it is installed"
+        )
     spec = environments.load(name)
     modules, requirements = _needs(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
