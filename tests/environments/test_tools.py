@@ -195,6 +195,11 @@ def test_class_methods_are_tools_and_a_reward_may_be_a_coroutine():
         async def outcome(self):
             return {"slow": True}
 
+        async def close(self):
+            closed.append(1)
+
+    closed = []
+
     async def reward(episode):
         return 0.25 * len(episode.turns)
 
@@ -205,6 +210,7 @@ def test_class_methods_are_tools_and_a_reward_may_be_a_coroutine():
     assert [each.reward.value for each in episodes] == [0.5, 0.5]
     (said,) = roll_out(spec, FunctionPolicy("says", lambda seen, script: "bye"), spec.tasks("main", 1)).episodes
     assert (said.stop, said.outcome["slow"]) == (StopReason.TERMINATED, True)
+    assert closed  # it was never waited for
 
 
 def test_an_object_is_shown_without_its_place_in_memory():

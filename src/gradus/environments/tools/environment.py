@@ -134,7 +134,7 @@ class ToolEnvironment:
         """End the servers that were started here, and close the class's own, if it has a close."""
         self._end_servers()
         if hasattr(self.instance, "close"):
-            self.instance.close()
+            settled(self.instance.close())
 
     def _end_servers(self) -> None:
         """Each episode has its own: what a server holds is part of the episode."""
