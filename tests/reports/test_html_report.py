@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from gradus.core import Group, StorageError
+from gradus.evaluation import evaluate
+from gradus.pipeline.evaluate import write_evaluation_report
 from gradus.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
 from gradus.reports.episode_data import json_values
 from gradus.reports.run_files import RunRecord
@@ -217,3 +219,11 @@ def test_a_healthy_run_of_few_steps_says_that_most_rules_look_at_more() -> None:
     summary = "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
     doctor = {"schema": 2, "status": "healthy", "summary": summary, "diagnoses": []}
     assert summary in render_report(RunRecord(name="run", doctor=doctor))
+
+
+def test_the_page_of_an_evaluation_lists_all_its_episodes(played: Any, tmp_path: Path) -> None:
+    """The search knew only those whose turns are in the page."""
+    evaluation = evaluate(played.spec, {"random": played.spec.policy("random")}, conditions=["held-out"], episodes=5)
+    page = write_evaluation_report(played.spec, evaluation, tmp_path / "eval.html").read_text(encoding="utf-8")
+    assert len(data_of(page)["listed"]) == 5
+    assert 'data-run=""' in page  # so that it names no file of a run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gradus.core import ConfigError
-from gradus.reports import audit_figure, curves_figure, scores_figure
+from gradus.reports import audit_figure, curves_figure, pictures, run_figures, scores_figure
 from gradus.reports.curves import Curve, Series
 
 
@@ -84,3 +86,18 @@ def test_the_name_of_a_point_stays_inside_the_axes(tmp_path: Path) -> None:
     drawn = texts(audit_figure({"grader": "v", "points": points}, tmp_path / "a.svg"))
     placed = drawn.partition("<!-- a name of thirty")[2].partition("translate(")[2]
     assert not placed or float(placed.split(" ")[0]) > 40  # left out, if there is no room
+
+
+def test_the_picture_of_an_episode_shows_the_condition_of_the_page_and_names_it(
+    played: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(played.results))
+    drawn: dict[str, list[str]] = {}
+
+    def keep(curves: Sequence[Curve], path: Path) -> Path:
+        drawn[path.stem] = [curve.title for curve in curves]
+        return path
+
+    monkeypatch.setattr(pictures, "curves_figure", keep)
+    run_figures(tmp_path)
+    assert drawn["episode"] == ["belief mae by day, in-distribution"]

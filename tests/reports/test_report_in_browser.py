@@ -180,8 +180,10 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
         return json.loads(text)
 
     payload = renamed({**played.episodes, "listed": [elsewhere]})
-    page = write_eval_report(renamed(played.results), payload, tmp_path / "report.html", about=renamed(played.about))
-    source = page.read_text(encoding="utf-8").replace("<head>", f"<head>{LISTEN}", 1)
+    record = RunRecord(
+        name="evaluation", results=renamed(played.results), about=renamed(played.about), episodes=payload
+    )
+    source = render_report(record).replace("<head>", f"<head>{LISTEN}", 1)
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE % (json.dumps(source).replace("<", "\\u003c"), list(WIDTHS)), encoding="utf-8")
     command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", probe.as_uri()]
@@ -201,3 +203,55 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
         assert frame["elsewhere"] == ["random · ood · 9"]
         assert frame["saves"] > 10
         assert frame["terms"] > 5
+
+
+def _dumped(page: str, script: str, folder: Path) -> Any:
+    """What a script writes to ``data-seen`` of the body of a page, a second after the page has drawn itself."""
+    file = folder / "page.html"
+    probe = f"<body><script>setTimeout(() => {{ {script} }}, 1000);</script>"
+    file.write_text(page.replace("<body>", probe, 1), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    match = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert match is not None, done.stderr[-2000:]
+    return json.loads(html.unescape(match.group(1)))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_a_saved_picture_names_itself_and_its_lines_and_a_saved_table_holds_numbers(
+    played: Any, tmp_path: Path
+) -> None:
+    """The picture was the bare chart; the table had typeset numbers with the interval in one cell."""
+    page = write_eval_report(played.results, played.episodes, tmp_path / "report.html", about=played.about)
+    script = """
+      const figures = [...document.querySelectorAll("figure.panel")].filter((each) => each.querySelector(".stage"));
+      const lines = figures.find((each) => each.querySelectorAll(".legend .entry").length > 1);
+      document.body.dataset.seen = JSON.stringify({
+        figures: figures.length, saves: figures.filter((each) => each.querySelector(".saves")).length,
+        title: lines.querySelector("figcaption").firstChild.textContent,
+        names: [...lines.querySelectorAll(".legend .entry")].map((each) => each.childNodes[1].textContent),
+        drawn: [...drawing(lines).querySelectorAll("text")].map((each) => each.textContent),
+        table: csv(document.querySelector("#results table, .scroll table")),
+      });"""
+    seen = _dumped(page.read_text(encoding="utf-8"), script, tmp_path)
+    assert seen["figures"] == seen["saves"] > 3
+    assert {seen["title"], *seen["names"]} <= set(seen["drawn"])
+    header, *rows = (line.split(",") for line in seen["table"].splitlines())
+    (column,) = [place for place, name in enumerate(header) if name == "held-out"]
+    assert header[column + 1 : column + 3] == ["held-out low", "held-out high"]
+    for row in rows:
+        assert len(row) == len(header)
+        assert float(row[column + 1]) <= float(row[column]) <= float(row[column + 2])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_a_fact_of_any_length_leaves_the_page_its_width(played: Any, tmp_path: Path) -> None:
+    episodes = json.loads(json.dumps(played.episodes))
+    for entry in episodes["entries"]:
+        for member in entry["members"]:
+            member["view"]["facts"] = {"address": "W" * 3000}
+    page = write_eval_report(played.results, episodes, tmp_path / "report.html", about=played.about)
+    script = """
+      const root = document.documentElement;
+      document.body.dataset.seen = JSON.stringify(root.scrollWidth - root.clientWidth);"""
+    assert _dumped(page.read_text(encoding="utf-8"), script, tmp_path) <= 0

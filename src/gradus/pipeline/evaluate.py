@@ -45,7 +45,13 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
     """The HTML report of an evaluation that belongs to no run."""
     from gradus.pipeline.report_episodes import shown_groups
-    from gradus.reports import environment_words, shown_episodes, write_eval_report
+    from gradus.reports import environment_words, listed_episodes, shown_episodes, write_eval_report
 
-    shown = shown_episodes(spec, shown_groups(evaluation.episodes, 3))
+    evaluated = [
+        each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several
+    ]
+    shown = {
+        **shown_episodes(spec, shown_groups(evaluation.episodes, 3)),
+        "listed": listed_episodes(evaluated),
+    }
     return write_eval_report(evaluation.to_json(), shown, path, about=environment_words(spec))

@@ -2,7 +2,13 @@
 
 from gradus.reports.audit_page import Change, audit_badge, audit_card, audit_page, compare_audits
 from gradus.reports.differences import members_of, show_differences
-from gradus.reports.episode_data import environment_words, prepare_report, shown_episodes, shown_view
+from gradus.reports.episode_data import (
+    environment_words,
+    listed_episodes,
+    prepare_report,
+    shown_episodes,
+    shown_view,
+)
 from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
 from gradus.reports.pictures import audit_figure, curves_figure, run_figures, scores_figure
@@ -22,6 +28,7 @@ __all__ = [
     "compare_audits",
     "curves_figure",
     "environment_words",
+    "listed_episodes",
     "members_of",
     "named",
     "page_context",

@@ -95,15 +95,19 @@ def prepare_report(
     )
     episodes = {
         **shown_episodes(spec, groups, advantages=advantages, pieces=pieces),
-        "listed": [_listed(each) for each in evaluated],
+        "listed": listed_episodes(evaluated),
     }
     write_text(folder / "episodes.json.gz", json.dumps(episodes, ensure_ascii=False))
     (folder / "episodes.json").unlink(missing_ok=True)  # of an earlier version
     return folder
 
 
+def listed_episodes(evaluated: Sequence[Episode]) -> list[dict[str, Any]]:
+    """What the search of the page knows of each episode of an evaluation, in the order in which they are stored."""
+    return [_listed(each) for each in evaluated]
+
+
 def _listed(episode: Episode) -> dict[str, Any]:
-    """What the search knows of an episode whose turns are not in the page."""
     reward = episode.reward
     row = {
         "condition": episode.task.condition,

@@ -14,7 +14,7 @@ from gradus.core.files import replacing
 from gradus.reports.curves import Curve, Series
 from gradus.reports.evaluation_charts import audit_points, outcome_curves
 from gradus.reports.page_data import training_curves
-from gradus.reports.results import figure, headline_condition, measures_of, ranked
+from gradus.reports.results import figure, main_condition, measures_of, ranked
 from gradus.reports.run_files import read_run
 from gradus.reports.score_tables import is_own
 from gradus.stats import format_number
@@ -74,9 +74,15 @@ def run_figures(folder: Path) -> list[Path]:
     written: list[Path] = []
     if record.results and "reward" in measures_of(record.results.get("conditions") or {}):
         written.append(scores_figure(record.results, folder / "figures" / "scores.png"))
+    condition = main_condition(record.results) if record.results else None
     outcome = [
-        Curve(title=each["title"], note=each["note"], x=each["x"], series=[Series(**line) for line in each["series"]])
-        for each in outcome_curves(record.results, headline_condition(record.results or {}))
+        Curve(
+            title=f"{each['title']}, {condition}",
+            note=each["note"],
+            x=each["x"],
+            series=[Series(**line) for line in each["series"]],
+        )
+        for each in outcome_curves(record.results)
     ]
     for name, curves in (("sft", sft), ("grpo", grpo), ("episode", outcome)):
         if curves := [

@@ -41,6 +41,7 @@ class RunRecord:
     seeds: Json | None = None  # names of the training seeds, and rows of what is known of each
     settings: Json | None = None  # names of the compared runs, and rows of settings that differ
     watched: Mapping[str, Json | None] = field(default_factory=dict)  # run -> its results, if several are watched
+    in_folder: bool = True  # False for an evaluation that belongs to no run: no file holds its episodes
 
     def grpo_lines(self, name: str) -> dict[str, Sequence[Json]]:
         """GRPO metrics by the name of their line beside other runs: one for each training seed."""

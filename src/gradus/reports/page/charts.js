@@ -200,7 +200,8 @@ function lineChart(host, spec) {
         group.append(svg("line", { class: "truth", x1: frame.left, x2: frame.right, y1: y, y2: y }));
       }
       if (series.dots) {
-        for (const [x, y] of points) if (known(y)) group.append(svg("circle", { class: "dot", cx: x, cy: y, r: 3.5 }));
+        const radius = clamp((frame.right - frame.left) / points.length / 2, 1.2, 3.5);  // many dots would hide the lines
+        for (const [x, y] of points) if (known(y)) group.append(svg("circle", { class: radius < 3.5 ? "dot dense" : "dot", cx: x, cy: y, r: radius }));
       } else {
         const smooth = series.smooth?.length ? series.x.map((x, place) => [scale(x), known(series.smooth[place]) ? up(series.smooth[place]) : null]) : null;
         group.append(svg("path", { class: smooth ? "line faint" : "line", d: path(points), "stroke-dasharray": smooth ? "" : dash(index, many) }));
@@ -250,11 +251,21 @@ function spoken(spec) {
   return `${spec.label ?? "Chart"}: ${[...parts, ...stages].join("; ")}`;
 }
 
+// The width of a text in pixels, in the font of a chart's names.
+const pencil = document.createElement("canvas").getContext("2d");
+function textWidth(text, strong = false) {
+  pencil.font = `${strong ? 700 : 400} 12.5px ${getComputedStyle(document.body).fontFamily}`;
+  return pencil.measureText(text).width;
+}
+
 // Both ends of a name tell it from others: a model's address begins alike, and -greedy stands at the end.
-function shortened(name, most) {
-  if (name.length <= most) return name;
-  const end = Math.floor((most - 1) / 3);
-  return `${name.slice(0, Math.floor(most) - 1 - end)}…${name.slice(name.length - end)}`;
+function shortened(name, room, strong = false) {
+  let text = name;
+  for (let most = name.length - 1; textWidth(text, strong) > room && most > 3; most -= 1) {
+    const end = Math.floor((most - 1) / 3);
+    text = `${name.slice(0, most - 1 - end)}…${name.slice(name.length - end)}`;
+  }
+  return text;
 }
 
 // rows: [{name, mean, low, high, strong}], one dot with its interval each, on the axis `range`. What leaves it ends in an arrow there.
@@ -263,7 +274,7 @@ function dotChart(host, { rows, range, label }) {
   const stage = html("div", { class: "stage", role: "img", "aria-label": `${label}: ${said.join(", ")}` });
   host.append(stage);
   mount(stage, (width) => {
-    const names = clamp(Math.max(...rows.map((row) => row.name.length)) * 7 + 12, 60, width * 0.42);
+    const names = clamp(Math.max(...rows.map((row) => textWidth(row.name, row.strong))) + 14, 60, width * 0.42);
     const [low, high] = range;
     const frame = { left: names, right: width - 52, top: 6, row: 24 };
     const height = frame.top + rows.length * frame.row + 22;
@@ -277,7 +288,7 @@ function dotChart(host, { rows, range, label }) {
     }
     rows.forEach((row, index) => {
       const y = frame.top + (index + 0.5) * frame.row;
-      picture.append(svg("text", { class: row.strong ? "name strong" : "name", x: frame.left - 10, y: y + 4, "text-anchor": "end" }, shortened(row.name, (frame.left - 12) / 6.4), svg("title", {}, row.name)));
+      picture.append(svg("text", { class: row.strong ? "name strong" : "name", x: frame.left - 10, y: y + 4, "text-anchor": "end" }, shortened(row.name, frame.left - 12, row.strong), svg("title", {}, row.name)));
       if (!known(row.mean)) {
         picture.append(svg("text", { class: "tick", x: frame.left + 4, y: y + 4 }, "not defined"));
         return;
@@ -303,7 +314,7 @@ function dotChart(host, { rows, range, label }) {
 function barChart(host, { values, link, label }) {
   const reading = html("span", { class: "reading" });
   const stage = html("div", { class: "stage", role: "img", "aria-label": `${label}: sum ${write(values.filter(known).reduce((a, b) => a + b, 0))}` });
-  host.append(html("div", { class: "legend" }, html("span", { class: "entry" }, label, reading)), stage);
+  host.append(html("div", { class: "legend" }, html("span", { class: "entry" }, "at this turn", reading)), stage);
   let band = null;
   let left = null;
   const show = (index) => {

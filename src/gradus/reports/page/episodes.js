@@ -46,6 +46,7 @@ function episodeBrowser(host, entries, listed) {
   const open = (entry) => { Object.assign(state, { condition: entry.condition, seed: String(entry.seed), policy: entry.policy, beside: "" }); refresh(); };
   // A page that has a server asks it for an episode that is not in the page; a file says how to see it.
   const fetched = async (row, number) => {
+    if (!host.dataset.run) return address.replaceChildren("The turns of this episode are not in this file. ", html("code", {}, "gradus eval --save FILE"), " stores them all.");
     if (typeof askEpisode !== "function") return address.replaceChildren("The turns of this episode are not in this file. See them with ", html("code", {}, `gradus show ${host.dataset.shown}/eval/episodes.jsonl.gz -k ${number}`), ", or open the run with ", html("code", {}, `gradus watch ${host.dataset.run}`), ".");
     const answer = await askEpisode(number);
     if (!answer.entries) return address.replaceChildren(answer.error ?? "The server has no such episode.");
@@ -188,7 +189,7 @@ function turnBars(member, link, graderName) {
   const charts = [];
   const add = (values, label) => {
     if (!values.some(known)) return;
-    const figure = html("figure", { class: "panel" });
+    const figure = html("figure", { class: "panel" }, html("figcaption", {}, label));
     barChart(figure, { values, link, label });
     charts.push(figure);
   };

@@ -47,7 +47,7 @@ function scoresChart(host, scores) {
     const rows = chosen.conditions.flatMap((condition) => condition.rows);
     const bounds = extent(rows.some((row) => row.strong) ? near(rows) : rows.flatMap((row) => [row.mean, row.low, row.high]));
     grid.replaceChildren(...chosen.conditions.map((condition) => {
-      const figure = html("figure", { class: "panel" }, html("figcaption", {}, condition.name, html("small", {}, condition.note)));
+      const figure = html("figure", { class: "panel" }, html("figcaption", {}, condition.name, html("small", {}, `${chosen.name}, ${condition.note}`)));
       return figure;
     }));
     chosen.conditions.forEach((condition, index) => dotChart(grid.children[index], { rows: condition.rows, range: bounds, label: `${chosen.name}, ${condition.name}` }));
@@ -56,7 +56,11 @@ function scoresChart(host, scores) {
 }
 
 const scatter = document.getElementById("audit-chart");
-if (scatter && data.audit?.length) scatterChart(scatter, { points: data.audit, xLabel: "reward", yLabel: scatter.dataset.aim });
+if (scatter && data.audit?.length) {
+  const figure = html("figure", { class: "panel" }, html("figcaption", {}, `Reward and ${scatter.dataset.aim} of each policy`));
+  scatter.append(figure);
+  scatterChart(figure, { points: data.audit, xLabel: "reward", yLabel: scatter.dataset.aim });
+}
 
 const browser = document.getElementById("browser");
 const finish = () => { explainTerms(data.terms ?? {}); addDownloads(); };
