@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gradus.core import ConfigError
+from gradus.evaluation import evaluate
 from gradus.reports import audit_figure, curves_figure, pictures, run_figures, scores_figure
 from gradus.reports.curves import Curve, Series
 
@@ -91,7 +92,9 @@ def test_the_name_of_a_point_stays_inside_the_axes(tmp_path: Path) -> None:
 def test_the_picture_of_an_episode_shows_the_condition_of_the_page_and_names_it(
     played: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "results.json").write_text(json.dumps(played.results))
+    bayes, conditions = played.spec.policy("bayes"), ["in-distribution", "held-out"]
+    evaluation = evaluate(played.spec, {"bayes": bayes}, conditions=conditions, episodes=3)
+    (tmp_path / "results.json").write_text(json.dumps(evaluation.to_json()))
     drawn: dict[str, list[str]] = {}
 
     def keep(curves: Sequence[Curve], path: Path) -> Path:
