@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gradus.core.printable import printable
 from gradus.core.terminal import Terminal
+from gradus.training.run.live_screen import spark
 
 
 class _File(io.StringIO):
@@ -72,3 +73,7 @@ def test_a_word_longer_than_its_column_is_not_cut() -> None:
     table.add_row("openenv:ws://localhost:8000/and/so/on")
     said = _printed(table, width=20)
     assert "".join(said.split()) == "nameopenenv:ws://localhost:8000/and/so/on"
+
+
+def test_small_curves_rise_on_a_terminal_that_has_ascii_alone() -> None:
+    assert _printed(spark([0.0, 1.0, None, 0.5]), encoding="ascii").strip() == "_#.="

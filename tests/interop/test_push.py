@@ -205,3 +205,20 @@ def test_a_stage_of_a_run_is_pushed_by_its_model_and_not_whole(run: Path) -> Non
     paths = [file.path for file in plan_push(run / "grpo", "owner/name").files]
     assert "model.safetensors" in paths
     assert not [path for path in paths if "checkpoints" in path or "/" in path]
+
+
+def test_a_run_of_several_seeds_is_pushed_with_the_figures_of_the_seed_whose_weights_go(run: Path) -> None:
+    """The mean of all seeds stood beside the weights of the first."""
+    several = run.parent / "several"
+    several.mkdir()
+    run.rename(several / "seed-3")
+    of_seed = json.loads((several / "seed-3" / "results.json").read_text())
+    (several / "seed-3" / "results.json").write_text(json.dumps({**of_seed, "seeds": [3], "quick": True}))
+    of_all = json.loads(json.dumps({**of_seed, "seeds": [3, 4]}).replace("0.5", "0.7"))
+    (several / "results.json").write_text(json.dumps(of_all))
+    files = {file.path: file for file in plan_push(several, "me/it").files}
+    card = files["README.md"].text or ""
+    assert "| grpo | 0.500" in card
+    assert "training seed 3;" in card
+    assert "Its figures prove nothing" in card
+    assert files["results.json"].source == several / "seed-3" / "results.json"

@@ -30,6 +30,7 @@ def export(
     """
     from gradus.pipeline.policies import existing_model
     from gradus.policies.local.export import export_model
+    from gradus.policies.local.folders import run_of
     from gradus.policies.local.settings import ModelSettings, default_sampling, read_settings
 
     known_options(options, [*parameters(export), "merge", "dtype", "overwrite"], "api.export")
@@ -38,7 +39,7 @@ def export(
     stored = default_sampling(read_settings(source) or ModelSettings())
     changed = temperature is not None or max_new_tokens is not None
     sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens) if changed else None
-    results = Path(run) / "results.json"
+    results = run_of(run, source) / "results.json"
     document = read_document(results, Results) if results.is_file() else None
     return export_model(source, out, sampling=sampling, results=document, **options)
 

@@ -9,6 +9,7 @@ STAND_IN = "gradus-stand-in"  # what an output does with characters that it does
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _PICTURES = 0x2400  # where Unicode has a picture of each control character
 _ALIKE = {**dict.fromkeys("−–—─━", "-"), "\u00a0": " ", "·": ".", "→": ">", "’": "'", "“": '"', "”": '"'}
+_ALIKE |= dict(zip("▁▂▃▄▅▆▇█", "_.-:=+*#", strict=True))  # the bars of small curves, low to high
 
 
 def printable(text: str) -> str:

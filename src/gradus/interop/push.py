@@ -15,7 +15,7 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
 from gradus.core.files import read_text
 from gradus.core.secret_scan import refuse_secrets
-from gradus.policies.local.folders import adapter_base, find_model
+from gradus.policies.local.folders import adapter_base, find_model, run_of
 from gradus.policies.local.model_card import front_matter, model_card, what_to_ask
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
@@ -89,9 +89,10 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         for path in sorted(model.rglob("*"))
         if path.is_file() and path.name != _CARD and not _left_out(path.relative_to(model))
     ]
-    results = _results(source)
-    figures = sorted((source / "figures").glob("*.png"))
-    recipe = source / "recipe.toml"
+    run = run_of(source, model)
+    results = _results(run)
+    figures = sorted((run / "figures").glob("*.png"))
+    recipe = run / "recipe.toml"
     settings = read_settings(model) or ModelSettings()
     weights = sum(each.stat().st_size for each in model.glob("*.safetensors"))
     card = model_card(
@@ -107,7 +108,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     files = [PlannedFile(path=_CARD, text=card), *model_files]
     files += [PlannedFile(path=f"figures/{each.name}", source=each) for each in figures]
     if results is not None:
-        files.append(PlannedFile(path="results.json", source=source / "results.json"))
+        files.append(PlannedFile(path="results.json", source=run / "results.json"))
     files = list({each.path: each for each in files}.values())  # a model that was pushed before has both in its folder
     return PushPlan(repository=repository, kind="model", private=private, files=files)
 

@@ -84,6 +84,15 @@ def find_model(name: str | Path) -> Path | None:
     return next((run / each for run in runs for each in RUN_MODELS if (run / each).is_dir()), None)
 
 
+def run_of(source: str | Path, model: Path) -> Path:
+    """The run folder that :func:`find_model` found ``model`` in: ``source``, or that of its first seed.
+
+    Figures of ``source`` itself are means over all of its seeds, of which ``model`` is one.
+    """
+    path = Path(source).expanduser()
+    return next((seed for seed in path.glob("seed-*") if model.is_relative_to(seed)), path)
+
+
 def trained_precision(folder: str | Path) -> dict[str, Any]:
     """What ``load_model`` is told to compute as the run does whose checkpoint ``folder`` is; nothing for a model that lies in none."""
     try:

@@ -118,9 +118,13 @@ def front_matter(head: Mapping[str, Any]) -> str:
 
 def evaluation_table(results: Mapping[str, Any]) -> str:
     """The policies' rewards by condition, and the paired differences, with their 95 % intervals."""
+    seeds = ", ".join(str(each) for each in results.get("seeds") or ())
+    of = f", training seed {seeds}" if seeds else ""
     parts = [
-        f"Environment `{results.get('environment')}`, grader `{results.get('grader')}`; 95 % intervals in brackets."
+        f"Environment `{results.get('environment')}`, grader `{results.get('grader')}`{of}; 95 % intervals in brackets."
     ]
+    if results.get("quick"):
+        parts.append("This was a quick run: every stage at toy size. Its figures prove nothing.")
     for name, condition in results.get("conditions", {}).items():
         rows = [["policy", "reward", "true_reward"]]
         for policy, figures in condition.get("policies", {}).items():
