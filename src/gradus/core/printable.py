@@ -8,8 +8,8 @@ import re
 STAND_IN = "gradus-stand-in"  # what an output does with characters that it does not have: the name of an error handler
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _PICTURES = 0x2400  # where Unicode has a picture of each control character
-_ALIKE = {**dict.fromkeys("−–—─━", "-"), "\u00a0": " ", "·": ".", "→": ">", "’": "'", "“": '"', "”": '"'}
-_ALIKE |= dict(zip("▁▂▃▄▅▆▇█", "_.-:=+*#", strict=True))  # the bars of small curves, low to high
+_BARS = dict(zip("▁▂▃▄▅▆▇█", "_.-:=+*#", strict=True))  # of small curves, low to high
+_ALIKE = {**dict.fromkeys("−–—─━", "-"), "\u00a0": " ", "·": ".", "→": ">", "’": "'", "“": '"', "”": '"', **_BARS}
 
 
 def printable(text: str) -> str:
