@@ -181,7 +181,11 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
 
     payload = renamed({**played.episodes, "listed": [elsewhere]})
     record = RunRecord(
-        name="evaluation", results=renamed(played.results), about=renamed(played.about), episodes=payload
+        name="evaluation",
+        path="evaluation",
+        results=renamed(played.results),
+        about=renamed(played.about),
+        episodes=payload,
     )
     source = render_report(record).replace("<head>", f"<head>{LISTEN}", 1)
     probe = tmp_path / "probe.html"
@@ -255,3 +259,26 @@ def test_a_fact_of_any_length_leaves_the_page_its_width(played: Any, tmp_path: P
       const root = document.documentElement;
       document.body.dataset.seen = JSON.stringify(root.scrollWidth - root.clientWidth);"""
     assert _dumped(page.read_text(encoding="utf-8"), script, tmp_path) <= 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+@pytest.mark.parametrize("address", ["#episode=ood/9/random", "#episode=ood/10/random"])
+def test_an_address_that_is_not_in_the_page_shows_no_other_episode(address: str, played: Any, tmp_path: Path) -> None:
+    listed = {"condition": "ood", "seed": 9, "policy": "random", "stop": "terminated", "reward": 0.1, "components": {}}
+    record = RunRecord(
+        name="a",
+        path="runs/a",
+        results=played.results,
+        about=played.about,
+        episodes={**played.episodes, "listed": [listed]},
+    )
+    script = f"""
+      location.hash = "{address}";
+      setTimeout(() => {{
+        document.body.dataset.seen = JSON.stringify([document.querySelectorAll(".episode").length, document.querySelector("#browser > p").textContent]);
+      }}, 500);"""
+    shown, told = _dumped(render_report(record), script, tmp_path)
+    assert shown == 0
+    assert (
+        "gradus show runs/a/eval/episodes.jsonl.gz -k 0" if "/9/" in address else "no episode ood/10/random"
+    ) in told

@@ -15,6 +15,7 @@ from gradus.core import ConfigError, Failure, Reward, StopReason
 from gradus.core.terminal import Terminal
 from gradus.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
 from gradus.reports.tables import condition_table
+from gradus.stats import format_interval
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -170,3 +171,14 @@ def test_a_long_name_is_broken_and_an_interval_is_not() -> None:
     Terminal(file=out, width=80).print(condition_table(results, "home"))
     assert out.getvalue().count("0.03 [−0.07,\N{NO-BREAK SPACE}0.13]") == 9
     assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_terminal_cuts_a_number_or_loses_a_name(played: Any, width: int) -> None:
+    """At 60 columns the names were gone and intervals lost their ends."""
+    said = printed(condition_table(played.results, "in-distribution"), width)
+    policies = played.results["conditions"]["in-distribution"]["policies"]
+    for name, figures in policies.items():
+        assert format_interval(figures["reward"], digits=2) in said
+        assert name[:10] in said
+    assert max(map(len, said.splitlines())) <= width

@@ -67,7 +67,6 @@ def write_eval_report(
         results=dict(results),
         about=dict(about) if about else None,
         episodes=dict(episodes) if episodes else None,
-        in_folder=False,
     )
     write_text(Path(path), render_report(record))
     return Path(path)

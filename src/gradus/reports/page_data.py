@@ -43,7 +43,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     }
     context: Json = {
         "title": _title(record),
-        "run": record.name if record.in_folder else "",
+        "run": record.path,
         "facts": _facts(record),
         "verdict": verdict_on_each(record.watched) if record.watched else verdict_on(results, quick=quick),
         "states": STATES,

@@ -41,7 +41,7 @@ class RunRecord:
     seeds: Json | None = None  # names of the training seeds, and rows of what is known of each
     settings: Json | None = None  # names of the compared runs, and rows of settings that differ
     watched: Mapping[str, Json | None] = field(default_factory=dict)  # run -> its results, if several are watched
-    in_folder: bool = True  # False for an evaluation that belongs to no run: no file holds its episodes
+    path: str = ""  # of its folder, as commands take it; empty if no folder holds its episodes
 
     def grpo_lines(self, name: str) -> dict[str, Sequence[Json]]:
         """GRPO metrics by the name of their line beside other runs: one for each training seed."""
@@ -69,6 +69,7 @@ def read_run(folder: Path) -> RunRecord:
         return _of_seeds(folder, seeds, part, missing)
     return RunRecord(
         name=_name(folder),
+        path=_path(folder),
         results=part("results.json", "the evaluation", Results),
         about=part("report/about.json", "the environment's description", Description),
         episodes=part(
@@ -105,6 +106,12 @@ def _name(folder: Path) -> str:
     return f"{path.parent.name}/{path.name}" if path in seed_folders(path.parent).values() else path.name
 
 
+def _path(folder: Path) -> str:
+    """The folder as one writes it where the report is made: short if it lies below."""
+    whole, here = folder.absolute(), Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else folder)
+
+
 def seed_folders(folder: Path) -> dict[str, Path]:
     """The runs of each training seed by name (``seed 0``), in order; empty for a run of one seed."""
     paths = [each for each in folder.glob("seed-*") if re.fullmatch(r"seed--?\d+", each.name)]
@@ -136,6 +143,7 @@ def _of_seeds(
     rows += [("report", [f"{each.name}/report.html" for each in seeds.values()])]
     return RunRecord(
         name=_name(folder),
+        path=_path(folder),
         results=results,
         about=first.about,
         episodes=first.episodes,
@@ -148,7 +156,7 @@ def _of_seeds(
         ],
         overlaid={name: run.grpo for name, run in runs.items()},
         overlaid_sft={name: run.sft for name, run in runs.items()},
-        seeds={"names": list(runs), "rows": rows, "shown": first.name},
+        seeds={"names": list(runs), "rows": rows, "shown": first.path},
     )
 
 

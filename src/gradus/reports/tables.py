@@ -26,7 +26,7 @@ from gradus.stats import format_interval
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
-_NARROW = 60
+_NAME = 14  # a name that is longer is broken before figures stand apart
 _MOST_CLAIMS = 12
 MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
 
@@ -60,11 +60,7 @@ def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader
 
 
 def condition_table(results: Mapping[str, Any], condition: str, grader: str | None = None) -> RenderableType:
-    """The policies of one condition, best first, with the three figures that matter: it fits 80 columns."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+    """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns."""
     graders = graders_of(results)
     name = grader or next(iter(graders))
     conditions = graders[name]
@@ -73,25 +69,44 @@ def condition_table(results: Mapping[str, Any], condition: str, grader: str | No
     for each in measures_of(conditions):  # the true reward may stand there once more under the environment's own name
         labels.setdefault(_label(results, each), each)
     measures = list(labels.values())[:MOST]
-    table = Table(
-        title=f"{condition}, {episode_counts(results, condition)} episodes, grader {name}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        min_width=None if measures else _NARROW,  # the title would fold at the width of the names alone
-    )
-    table.add_column("policy", overflow="fold")
     rows: dict[str, list[str]] = {}
     for policy in reversed(ranked(conditions, condition)):
         figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for measure in measures]
         rows[policy] = [format_interval(each, digits=2) for each in figures]
-    widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
-    whole = sum(widths) <= _NARROW  # a long name is broken, not an interval
-    for measure in measures:
-        table.add_column(_label(results, measure), justify="right", overflow="fold", no_wrap=whole)
-    for policy, cells in rows.items():
-        table.add_row(Text(policy), *map(Text, cells), style="bold" if is_own(policy) else None)
-    return table
+    return _Figures(
+        title=f"{condition}, {episode_counts(results, condition)} episodes, grader {name}",
+        header=["policy", *(_label(results, measure) for measure in measures)],
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Figures by policy. What does not fit beside the names stands in parts below each other; a long name is broken, not an interval."""
+
+    title: str
+    header: Sequence[str]
+    rows: Mapping[str, Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        widths = [
+            max(map(len, column))
+            for column in zip(self.header, *([name, *cells] for name, cells in self.rows.items()), strict=True)
+        ]
+        yield Text(self.title, style="italic")
+        for part in _fitting([min(widths[0], _NAME), *widths[1:]], options.max_width):
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            table.add_column(self.header[0], overflow="fold")
+            for number in part:
+                table.add_column(self.header[number], justify="right", no_wrap=True)
+            for policy, cells in self.rows.items():
+                shown = [Text(cells[number - 1]) for number in part]
+                table.add_row(Text(policy), *shown, style="bold" if is_own(policy) else None)
+            yield table
 
 
 def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:

@@ -46,6 +46,7 @@ function episodeBrowser(host, entries, listed) {
   const open = (entry) => { Object.assign(state, { condition: entry.condition, seed: String(entry.seed), policy: entry.policy, beside: "" }); refresh(); };
   // A page that has a server asks it for an episode that is not in the page; a file says how to see it.
   const fetched = async (row, number) => {
+    if (typeof askEpisode !== "function") view.replaceChildren();  // what it showed is not what was asked for
     if (!host.dataset.run) return address.replaceChildren("The turns of this episode are not in this file. ", html("code", {}, "gradus eval --save FILE"), " stores them all.");
     if (typeof askEpisode !== "function") return address.replaceChildren("The turns of this episode are not in this file. See them with ", html("code", {}, `gradus show ${host.dataset.shown}/eval/episodes.jsonl.gz -k ${number}`), ", or open the run with ", html("code", {}, `gradus watch ${host.dataset.run}`), ".");
     const answer = await askEpisode(number);
@@ -57,7 +58,12 @@ function episodeBrowser(host, entries, listed) {
   const visit = (row, number) => (addressed(entries, episodeAddress(row)) ? open(row) : fetched(row, number));
   const goTo = (hash) => {
     const row = addressed(entries, hash) ?? addressed(listed, hash);
-    if (row) { visit(row, listed.indexOf(row)); host.scrollIntoView(); }
+    if (row) visit(row, listed.indexOf(row));
+    else if (hash.startsWith("#episode=")) {
+      view.replaceChildren();
+      address.replaceChildren(`The evaluation has no episode ${decodeURIComponent(hash.slice(9))}.`);
+    }
+    if (hash.startsWith("#episode=")) host.scrollIntoView();
     return row;
   };
   addEventListener("hashchange", () => goTo(location.hash));
