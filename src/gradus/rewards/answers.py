@@ -24,6 +24,7 @@ from gradus.rewards.numbers import (
     plain_text,
     read_in_base,
     read_number,
+    with_exponents,
     without_powers_of_units,
 )
 from gradus.rewards.units import contradict, converted
@@ -209,7 +210,7 @@ def _same_item(said: str, item: str) -> bool:
 @lru_cache(maxsize=65536)
 def _read_gold(gold: str) -> NumberReading:
     """A gold answer that is all number (and unit); ``(1, 2)`` or ``x + 3`` is not."""
-    text = re.sub(r"(?<=10)\s?\^\s?\{\s?(-?\s?\d{1,3})\s?\}", r"^\1", without_powers_of_units(plain_text(gold)))
+    text = with_exponents(without_powers_of_units(plain_text(gold)))
     if re.search(r"[\[\](){}|\\<>∞]|\d\s*,\s+\d", text) or _OPERATED.search(text) or _WRITTEN.fullmatch(text):
         return NumberReading(problem="not a plain number")
     if is_number_word(text):

@@ -71,11 +71,15 @@ _SEVERAL = re.compile(  # x = 5, y = 6; 5 and three quarters
     rf"|\d\s+and\s+(?!one\s+(?:{'|'.join(_PARTS)})\b)(?:{'|'.join(_WORDS)})\b",
     re.IGNORECASE,
 )
-_POWER = r"\s?[x*]\s?10\s?\^\s?[{(]?(?:-?\d{1,3})[})]?"
+# 2 x 10^5 and 10^-3, with nothing worked out in or behind the exponent. A power of ten alone begins no product.
+_POWER_OF_TEN = re.compile(
+    r"(?:(?<=\d)\s?[x*]\s?|(?<![\w.,^*/)}])(?<![x^*/]\s)(?P<alone>))10\s?\^\s?"
+    r"(?:\{\s?(?P<braced>[-+]?\s?\d{1,3})\s?\}|\(\s?(?P<round>[-+]?\s?\d{1,3})\s?\)|(?P<bare>[-+]?\d{1,3}))(?!\d|\.\d|\s?[\^!]|\s?/\s?\d)"
+)
 # Letters that behind a number are a unit (or a scale); others are variables.
 UNITS = "mgslhdwtcpkMKBCFNJWVALTHG"
 _EXPRESSION = re.compile(
-    rf"[πθ∞√]|\\(?:pi|theta|infty|sqrt|sin|cos|tan|ln|log)(?![a-zA-Z])|\b(?:sin|cos|tan|ln|log|exp|sqrt)\s*\(|\d\s*pi\b"
+    rf"[πθ∞√]|\\(?:pi|theta|infty|sqrt|sin|cos|tan|ln|log)(?![a-zA-Z])|\b(?:sin|cos|tan|ln|log|exp|sqrt)\s*[(\d]|\d\s*pi\b"
     rf"|-\s*\(\s*[-.\d]|\d\s+(?:squared|cubed|factorial)\s*\Z"
     rf"|\d[xyz]{{2,}}\b|\d(?![{UNITS}])[a-zA-Z](?![a-zA-Z\d+-])|\d(?![eE][-+]?\d)[a-zA-Z]\s*[-+*^]|\d\s(?![{UNITS}])[a-zA-Z]\s*(?:[-+*/^=)$]|\Z)|^\W*\d+!+\W*$"
 )
@@ -83,7 +87,7 @@ _NUMBER = re.compile(
     r"""(?P<sign>-\s?)?
         (?P<whole>\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)?
         (?P<decimals>(?<!\.)\.\d+)?
-        (?:\s?[eE](?P<exponent>[+-]?\d{1,3})(?!\w)|\s?[x*]\s?10\s?\^\s?[{(]?(?P<power>-?\d{1,3})[})]?)?
+        (?:\s?[eE](?P<exponent>[+-]?\d{1,3})(?!\w))?
         (?:\s?/\s?(?P<denominator>\d+(?:,\d{3})*))?
         (?P<percent>\s?(?:%|(?i:per\s?cent|percent|pct)\b))?
         (?:\s?(?P<scale>(?i:dozen|hundred|thousand|million|billion|trillion)\b)|(?P<short>(?:\s?k|[KMB])\b))?""",
@@ -130,7 +134,7 @@ def plain_text(text: str) -> str:
     text = re.sub(r"\\(?:geq?|geqslant)(?![a-zA-Z])|>=", "≥", text)
     text = re.sub(r"\\[,;:! ]|\\left|\\right|\\\(|\\\)|\\\[|\\\]", "", text)
     text = text.replace("×", "x").replace("·", "*").replace("÷", "/")
-    text = re.sub(r"(?<=\d)( ?)\*\*\1(?=\d)", "^", text)
+    text = re.sub(r"(?<=\d)( ?)\*\*\1(?=[({]?[-+]?\d)", "^", text)
     text = " ".join(re.sub(r"(\*\*|__|`)", "", text).split())
     text = re.sub(rf"(?<![-\w])(?:negative|minus)\s+{CURRENCY}?(?=\.?\d)", "-", text, flags=re.IGNORECASE)
     return re.sub(rf"(?<!\w)-\s?{CURRENCY}(?=\.?\d)", "-", text, flags=re.IGNORECASE)
@@ -151,12 +155,13 @@ def read_number(text: str) -> NumberReading:
     plain = plain_text(text)
     stated = without_powers_of_units(plain)
     raised = stated != plain
+    stated = with_exponents(stated)
     if _HEDGES.search(stated.lower()):
         return NumberReading(problem="it hedges")
     if _SEVERAL.search(stated):
         return NumberReading(problem="more than one value")
     stated = stated.rpartition("=")[2].strip()
-    if _EXPRESSION.search(re.sub(_POWER, "", stated)):
+    if _EXPRESSION.search(stated):
         return NumberReading(problem="an expression, not a number")
     stated = stated.rstrip(" .!?,;:")
     if not re.search(r"\d", stated):
@@ -193,6 +198,20 @@ def read_in_base(text: str) -> tuple[str, Fraction] | None:
     return None if value is None else (bases.pop(), value)
 
 
+def with_exponents(text: str) -> str:
+    """Powers of ten as in programs: ``2 x 10^5`` is ``2e5``, and ``10^-3`` is ``1e-3``.
+
+    >>> with_exponents("2 x 10^{5}"), with_exponents("10^-3 m"), with_exponents("10^3/2")
+    ('2e5', '1e-3 m', '10^3/2')
+    """
+
+    def written(match: re.Match[str]) -> str:
+        exponent = (match["braced"] or match["round"] or match["bare"]).replace(" ", "")
+        return f"{'' if match['alone'] is None else 1}e{exponent}"
+
+    return _POWER_OF_TEN.sub(written, text)
+
+
 def without_powers_of_units(text: str) -> str:
     """``cm^2`` without the power, which is no second number."""
     return re.sub(rf"((?:[^\W\d_]{{2}}|(?<![^\W\d_])[{UNITS}])\s?)\^\s?[{{(]?[-+]?\d{{1,2}}[}})]?", r"\1", text)
@@ -225,7 +244,7 @@ def _read_digits(text: str) -> NumberReading:
 
 def _calculation(text: str) -> str | None:
     """Why ``text`` is a sum that was not worked out, or None. A fraction that is a whole number is such a sum too."""
-    bare = re.sub(rf"{_POWER}|\d[eE][+-]\d", "", text)
+    bare = re.sub(r"(?<=\d)\s?[eE][+-]?\d{1,3}", "", text)
     if re.search(r"\d\s*[-+*^]\s*[-(]?\s*\$?\.?\d|\d\s*x\s*\d|\d\s*\(\s*\d|sqrt|√|\*\*|\^", bare):
         return "a calculation, not its result"
     for match in re.finditer(r"(\d+(?:,\d{3})*)\s?/\s?(\d+(?:,\d{3})*)", text):
@@ -263,9 +282,8 @@ def _join_mixed(text: str) -> str:
 def _value(match: re.Match[str]) -> Fraction | None:
     digits = re.sub(r"[ ,]", "", match["whole"] or "0")
     value = Fraction(digits + (match["decimals"] or ""))
-    power = match["exponent"] or match["power"]
-    if power is not None:
-        value *= Fraction(10) ** int(power)
+    if match["exponent"] is not None:
+        value *= Fraction(10) ** int(match["exponent"])
     if match["denominator"] is not None:
         bottom = int(match["denominator"].replace(",", ""))
         if bottom == 0:
