@@ -218,9 +218,32 @@ def test_a_policy_of_ones_own_joins_and_its_groups_are_forecast():
     assert "a stand-in" not in _check(found, "signal").evidence
 
 
+def test_a_grader_that_always_raises_is_one_finding_with_its_error_and_nothing_else_is_advised():
+    """To declare a true reward or a teacher would not have helped."""
+
+    def broken(episode):
+        raise KeyError("target")
+
+    found = _audit(SPEC, Grader(name="broken", compute=broken, weights={}), episodes=10)
+    failed = [check for check in found.checks if check.status == "fail"]
+    assert [check.name for check in failed] == ["hygiene"]
+    assert "KeyError: 'target'" in failed[0].evidence
+    assert {check.status for check in found.checks if check not in failed} == {"skip"}
+    assert all("declare" not in check.evidence for check in found.checks)
+
+
 def test_a_small_budget_is_refused_with_the_number_that_is_needed():
-    with pytest.raises(ConfigError, match=r"needs a budget of \d+ episodes, got 100"):
-        _audit(SPEC, "honest", budget=100)
+    with pytest.raises(ConfigError, match=r"needs a budget of \d+ episodes at least, got 100$"):
+        _audit(SPEC, "honest", budget=100, episodes=4)
+
+
+def test_two_searches_that_share_a_small_budget_are_said_to_do_so_with_what_both_need():
+    """The half of the budget was named as what was given, and the need of one search as that of both."""
+    spec = replace(SPEC, teacher=None, audit=AuditHints(random_answers=random_answer))
+    with pytest.raises(ConfigError, match=r"a budget of (\d+) episodes .* got 101: two searches share it") as refused:
+        _audit(spec, "honest", budget=101, episodes=4)
+    needed = int(str(refused.value).split("budget of ")[1].split()[0])
+    assert _check(_audit(spec, "honest", budget=needed, episodes=4, signal_tasks=2), "search").status != "skip"
 
 
 @pytest.mark.parametrize("declared", [True, False])

@@ -788,6 +788,18 @@ def test_a_judge_that_cannot_be_reached_is_said_to_be_so_and_no_grader_is_judged
     assert checks["judge"].evidence.endswith("Connection error.")
 
 
+def test_a_grader_that_always_raises_is_one_finding_with_its_error():
+    """Gold was said to earn too little, and the remedy was to return the least reward."""
+
+    def broken(task, answer):
+        raise KeyError("target")
+
+    checks = {check.name: check for check in _audit(broken).checks}
+    assert [name for name, check in checks.items() if check.status == "fail"] == ["grading"]
+    assert "KeyError: 'target'" in checks["grading"].evidence
+    assert {checks[name].status for name in ("sanity", "gold", "hostile answers")} == {"skip"}
+
+
 def _counts_digits(task, answer):
     """Python converts no text of more than 4,300 digits."""
     return float(answer.isdecimal() and int(answer) == int(task.gold))

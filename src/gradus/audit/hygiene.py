@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,7 +42,7 @@ def check_hygiene(
             spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
         ),
         "hidden state": [*leaks(spec, every[:_LEAK_TASKS], draw, seed), *given_away(spec, blind)],
-        "gold": _gold(spec, grader, tasks, seed),
+        "gold": _gold(spec, grader, tasks, seed) if panel.is_graded else [],
         "range": _out_of_range(grader, panel),
         "grading": _ungraded(panel),
         "seeds": _shared_seeds(spec),
@@ -143,6 +144,8 @@ def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
 
 def _ungraded(panel: PanelEpisodes) -> list[str]:
     """Episodes without a reward, and why; a reason that several policies meet is said once."""
+    if not panel.is_graded:
+        return [_none_graded(panel)]
     reasons: dict[str, list[str]] = {}
     for name, episodes in panel.episodes.items():
         failed = [e.failure.message for e in episodes if e.failure]
@@ -152,6 +155,15 @@ def _ungraded(panel: PanelEpisodes) -> list[str]:
                 of_policy = f"{len(met)} of {len(episodes)} of {name}"
                 reasons.setdefault(f"{what} ({met[0][:_REASON]})", []).append(of_policy)
     return [f"episodes {what}: {', '.join(names)}" for what, names in reasons.items()]
+
+
+def _none_graded(panel: PanelEpisodes) -> str:
+    """The error that episodes met most."""
+    every = [episode for episodes in panel.episodes.values() for episode in episodes]
+    errors = [e.failure.message if e.failure else str(e.reward.error if e.reward else None) for e in every]
+    error, times = Counter(errors).most_common(1)[0]
+    often = "" if times == len(every) else f", {times} times"
+    return f"none of {len(every)} episodes got a reward ({error[:_REASON]}{often}); mend that first, then audit again"
 
 
 def _shared_seeds(spec: EnvironmentSpec) -> list[str]:

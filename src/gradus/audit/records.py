@@ -11,6 +11,7 @@ from gradus.core import Episode
 from gradus.stats import Interval, Paired, format_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
+GRADING = "grading"  # the check that stands in place of the others if nothing got a reward
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 
 
@@ -60,6 +61,11 @@ class PanelEpisodes:
 
     def rewards(self, name: str) -> list[float | None]:
         return [episode.reward.value if episode.reward else None for episode in self.episodes[name]]
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether any episode got a reward."""
+        return any(reward is not None for name in self.episodes for reward in self.rewards(name))
 
     def true_rewards(self, name: str) -> list[float | None]:
         return [episode.metrics.get("true_reward") for episode in self.episodes[name]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gradus.audit.records import GRADING
+
 _REMEDIES = {
     "separation": "Give the skill that is missing a component of its own, or more weight.",
     "exploits": "Look at which component pays the degenerate policy, and pay for what it is meant to measure.",
@@ -10,6 +12,7 @@ _REMEDIES = {
     "search": "Read the episode, close the hole, and audit again.",
     "signal": "Take larger groups, other tasks, or a finer reward.",
     "hygiene": "Mend what the sentence names.",
+    GRADING: "Mend what the grader raises; `gradus rewards try` scores one answer with it.",
     "sanity": "Accept the gold answer, and make the reward a function of task and answer alone.",
     "gold": "Pay gold more than the answers of other tasks.",
     "blind answers": "Parse the answer and compare it; pay nothing for text that cannot be parsed.",

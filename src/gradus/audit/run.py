@@ -11,7 +11,7 @@ from gradus.audit.determinism import Elsewhere
 from gradus.audit.exploit import PlanSearch, check_search, constant_credit, search_plans
 from gradus.audit.hygiene import check_hygiene, check_tasks
 from gradus.audit.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
-from gradus.audit.records import Hack, PanelEpisodes, Point
+from gradus.audit.records import GRADING, Check, Hack, PanelEpisodes, Point
 from gradus.audit.result import AuditResult
 from gradus.audit.signal import check_signal
 from gradus.audit.text.run import audit_text
@@ -51,6 +51,8 @@ def run_audit(
     rolled_out = regraded_panel(spec, rolled_out, judged)
     tasks = main_tasks(spec, len(next(iter(rolled_out.episodes.values()))))
     draw = blind_answers(spec, seed=seed)
+    if not rolled_out.is_graded:
+        return _not_graded(spec, judged, rolled_out, seed=seed, attackers=attackers)
     plan_search = search_plans(spec, judged, rolled_out, tasks, draw, budget=budget, seed=seed, progress=progress)
     searched, hack = check_search(plan_search)
     constants = constant_credit(plan_search, rolled_out, tasks, seed=seed)
@@ -87,6 +89,29 @@ def run_audit(
     )
 
 
+def _not_graded(
+    spec: EnvironmentSpec, grader: Grader, panel: PanelEpisodes, *, seed: int, attackers: Sequence[Attacker]
+) -> AuditResult:
+    """The audit of a grader that gave no reward at all: hygiene names the error, and no other check has anything to compare."""
+    names = ["separation", "exploits", "free credit", "alignment", "search"]
+    names += [*(f"attack: {each.name}" for each in attackers), "signal"]
+    why = "no episode got a reward; see hygiene"
+    hygiene = check_hygiene(spec, grader, panel, blind_answers(spec, seed=seed), seed=seed)
+    return AuditResult(
+        environment=spec.name,
+        grader=grader.name,
+        true_reward_name=spec.true_reward_name,
+        condition=panel.condition,
+        episodes=len(next(iter(panel.episodes.values()))),
+        seed=seed,
+        checks=[*(Check(name=name, status="skip", evidence=why) for name in names), hygiene],
+        points=[_point(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()],
+        hack=None,
+        panel=panel,
+        most=len(main_tasks(spec)),
+    )
+
+
 def run_text_audit(
     spec: EnvironmentSpec,
     grader: Grader,
@@ -115,7 +140,9 @@ def run_text_audit(
     draw = blind_answers(spec, seed=seed)
     tasks = check_tasks(spec, draw, seed=seed, elsewhere=elsewhere)
     attacks: Sequence[Attack] = ()
-    if attackers and text.executes and not unsafe:
+    if text.checks[0].name == GRADING:
+        attacks = [skipped_attack(each, "the grader fails on every answer") for each in attackers]
+    elif attackers and text.executes and not unsafe:
         why = "the grader executes answers, and an attacker's may do anything; --unsafe rolls them out all the same"
         attacks = [skipped_attack(each, why) for each in attackers]
     elif attackers:

@@ -16,7 +16,7 @@ from gradus.audit.answers import AnswerSpace
 from gradus.audit.distribution import Distribution
 from gradus.audit.features import Feature
 from gradus.audit.plans import Plan, PlanPolicy, Shape
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
+from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
 
 Objective = Callable[[Episode], float | None]
@@ -115,6 +115,11 @@ class _Judge:
         )
 
 
+def least_budget(field: Field) -> int:
+    """Episodes that one search takes at least: a generation of every shape of plan."""
+    return round((_PLANS * _TASKS + 2 * _FINAL_TASKS) * sum(share for _, share in _shapes(field)))
+
+
 def search(field: Field, *, budget: int, seed: int, objective: Objective, progress: Progress | None = None) -> Search:
     """Maximize the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
 
@@ -122,12 +127,6 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
     """
     shapes = _shapes(field)
     total = sum(share for _, share in shapes)
-    least = round((_PLANS * _TASKS + 2 * _FINAL_TASKS) * total)
-    if budget < least:
-        raise ConfigError(
-            f"a search over {len(shapes)} shapes of plans needs a budget of {least} episodes, got {budget}; "
-            "raise it (two searches share the budget where neither a panel nor a teacher is declared)"
-        )
     judge = _Judge(field=field, objective=objective, seed=seed, trials=[])
     best: list[Candidate] = []
     for index, (shape, share) in enumerate(shapes):

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradus.audit.bounds import ENOUGH, high_of, low_of
 from gradus.audit.leaks import told_at
-from gradus.audit.records import Check, Status, tasks_to_settle
+from gradus.audit.records import GRADING, Check, Status, tasks_to_settle
 from gradus.audit.text.forms import DECLARED
 from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import LEAST, Probes
@@ -53,6 +53,8 @@ def _as_far_as_asked(check: Check, asked: Probes) -> Check:
 def _all_checks(asked: Probes, marks: Mapping[str, str]) -> list[Check]:
     if asked.subject.remote and asked.errors and not asked.bases:
         return [_silent_judge(asked), _leaks(asked)]
+    if asked.errors and not asked.bases and not asked.scored:
+        return [*_not_graded(asked), _leaks(asked)]
     checks = [_sanity(asked), _gold(asked)]
     if asked.bases and asked.span > 0:
         checks += [
@@ -289,6 +291,16 @@ def _seconds(times: Sequence[float]) -> dict[str, float | None]:
     slowest = sorted(times)
     named = {"p99": slowest[ceil(0.99 * len(slowest)) - 1 :][:1], "worst": slowest[-1:]}
     return {name: next((step for step in _STEPS if each and each[0] <= step), None) for name, each in named.items()}
+
+
+def _not_graded(asked: Probes) -> list[Check]:
+    """A grader that fails on whatever it is asked, right answers too: its error is the one finding."""
+    first, failed = asked.errors[0], len(asked.errors) + len(asked.hung)
+    told = f"the grader fails on every one of the {failed} answers that it was asked, e.g. on {_named(first)}: {first.error}"
+    measured = {"errors": [{**shown(each), "error": each.error} for each in asked.errors[:5]]}
+    why = "no answer got a reward, because the grader fails on each"
+    skipped = [Check(name=name, status="skip", evidence=why) for name in ("sanity", "gold", "hostile answers")]
+    return [Check(name=GRADING, status="fail", evidence=told, measured=measured), *skipped]
 
 
 def _silent_judge(asked: Probes) -> Check:

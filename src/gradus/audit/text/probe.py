@@ -44,7 +44,7 @@ class Probes:
     ``bases``: by task. ``blind`` and ``reflexes``: rates on tasks that did not choose them. ``tried``: how many answers each check chose from. ``wrong``: operator
     -> its probes (one a task; the lowest reward of several forms). ``errors``: answers on which the grader raised or hung.
     ``unscored``: checks whose answers the grader cannot score in the sandbox, and what it says. ``rehashed``: answers whose reward changes with PYTHONHASHSEED, ``batched``: those that earn something else
-    in one call with answers to other tasks. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``times``: seconds of each
+    in one call with answers to other tasks. ``logged``: what a grader that asks a server logged. ``answers``: how many it was asked. ``scored``: how many of the probes got a reward. ``times``: seconds of each
     call. ``grown``: MiB by which the grader's process kept growing. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``skipped``: answers of each check
     that were not asked, ``stopped`` says why.
     """
@@ -68,6 +68,7 @@ class Probes:
     executed: list[str] = field(default_factory=list)
     logged: Mapping[str, Sequence[float]] = field(default_factory=dict[str, list[float]])
     answers: int = 0
+    scored: int = 0
     times: Sequence[float] = ()
     grown: float = 0.0
     confined: bool = False
@@ -171,6 +172,7 @@ def _probe(asked: Probes, name: str, task: TextTask, answer: str, score: Score) 
         skipped=score.skipped,
     )
     asked.skipped[asked.stage] += score.skipped
+    asked.scored += score.value is not None
     if score.hung:
         asked.hung.append(probe)
     elif score.error and not score.skipped:
