@@ -11,6 +11,7 @@ from gradus.api import init
 from gradus.core import Condition, ConfigError
 from gradus.environments import load
 from gradus.environments.verifiable import check_tasks
+from gradus.environments.verifiable.columns import gold_column
 from gradus.pipeline.first_recipe import find_columns
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.starter import starter
@@ -155,3 +156,15 @@ def test_a_column_may_have_any_name(tmp_path):
     said_of(tmp_path, columns)
     named = load_recipe(None, path=tmp_path / "recipe.toml").environment
     assert named.endswith("rows.jsonl?question=prompt&answer=Answer&worked=Solution")
+
+
+def test_every_command_takes_the_column_that_init_takes_for_gold(tmp_path, capsys):
+    """Of rows in TRL's form init alone knew the gold answers; an audit with a reward function had none."""
+    stored = [{"prompt": f"{n} + 1", "solution": str(n + 1), "category": "sums"} for n in range(60)]
+    file = rows(tmp_path / "sums.jsonl", stored)
+    assert find_columns(stored)["answer"] == "solution"
+    assert load(f"jsonl:{file}").teacher == "gold"
+    assert gradus.one_turn(stored, [lambda completions, **_: [0.0] * len(completions)]).teacher == "gold"
+    assert "gold answers are taken from the column 'solution'" in capsys.readouterr().err
+    assert load(f"jsonl:{file}?answer=").teacher is None
+    assert gold_column([*stored, {"prompt": "?", "solution": ""}]) is None

@@ -14,6 +14,7 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
 from gradus.environments.verifiable import TableTasks
 from gradus.environments.verifiable.checks import hides_choices, unshown_columns
+from gradus.environments.verifiable.columns import ANSWERS, gold_column
 from gradus.environments.verifiable.datasets import DataSource, quoted, read_rows
 from gradus.environments.verifiable.items import is_chat, plain
 from gradus.pipeline.row_sizes import with_room_for_rows
@@ -21,8 +22,15 @@ from gradus.pipeline.starter import starter, with_paths
 from gradus.policies.local.folders import find_model
 
 _QUESTIONS = ("question", "prompt", "instruction", "input", "messages", "problem", "query", "text")
-_ANSWERS = ("answer", "label", "target", "output", "response", "completion", "solution", "gold", "class", "category", "answerkey",
-            "correct_answer", "ground_truth")  # fmt: skip
+_ANSWERS = (
+    *ANSWERS,
+    "label",
+    "output",
+    "response",
+    "completion",
+    "class",
+    "category",
+)  # the last of these a person should look at
 _PROGRAMS = ("canonical_solution", "code")
 _TESTS = ("test_list", "tests", "test")  # of programs
 _WORKED = ("worked", "solution", "explanation", "reasoning", "rationale", "steps", "cot")
@@ -48,6 +56,8 @@ def find_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     columns: dict[str, str] = {}
     for role, usual in (("question", _QUESTIONS), ("answer", _ANSWERS), ("worked", _WORKED)):
         free = [lower[name] for name in usual if name in lower and lower[name] not in columns.values()]
+        if role == "answer" and (gold := gold_column(rows)):  # as every other command takes it
+            free = [gold]
         if free:
             columns[role] = free[0]
     if "answer" not in columns and _is_answered_chat(rows[0].get(columns.get("question", ""))):

@@ -5,7 +5,8 @@ An argument is a path with options behind a question mark, as in a web address:
     jsonl:train.jsonl?question=prompt&answer=target&worked=solution&test=test.jsonl&system=prompt.txt
 
 ``question`` (otherwise the column question, or prompt), ``answer`` and ``worked`` (otherwise the column worked, if all rows have it) name columns; ``test`` a second file that is held out; ``system`` a file with the
-system prompt. Rows without a column ``answer`` need rewards of one's own. Without ``test`` a tenth of the rows is held out, chosen by their text, so that added rows move no other.
+system prompt. If no row has a column ``answer``, one that all rows have and that is called ``solution``, ``target`` or another usual name is taken,
+which is said; ``answer=`` takes none. Rows without gold answers need rewards of one's own. Without ``test`` a tenth of the rows is held out, chosen by their text, so that added rows move no other.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from urllib.parse import parse_qsl, quote
 
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json_lines, read_text
+from gradus.environments.verifiable.columns import gold_column, tell_column
 from gradus.environments.verifiable.items import (
     SYSTEM_PROMPT,
     Item,
@@ -120,8 +122,9 @@ def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> Table
     name = source.name
     if train and "question" not in train[0] and "prompt" in train[0] and source.question == "question":
         source = replace(source, question="prompt")  # as TRL calls it
-    if source.answer == "answer" and not any("answer" in row for row in (*train, *(test or ()))):
-        source = replace(source, answer="")  # reward functions may need none
+    if source.answer == "answer":
+        source = replace(source, answer=gold_column((*train, *(test or ()))) or "")  # reward functions may need none
+        tell_column(source.place, source.answer or "answer", "?answer=COLUMN names another one, ?answer= none")
     items = [_item(source, row, number) for number, row in enumerate(told(train, f"rows of {source.place} read"), 1)]
     held_out = None if test is None else [_item(source, row, number) for number, row in enumerate(test, 1)]
     if answered := any(item.answer for item in (*items, *(held_out or ()))):

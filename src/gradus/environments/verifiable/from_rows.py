@@ -10,6 +10,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.checks import asks_for_marks
+from gradus.environments.verifiable.columns import gold_column, tell_column
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
 from gradus.environments.verifiable.items import (
@@ -213,17 +214,20 @@ def _tagged(items: Sequence[Item]) -> EnvironmentSpec:
 
 
 def _items(rows: Any) -> list[Item]:
-    return [_item(row, number) for number, row in enumerate(told(list_rows(rows), "rows read"), 1)]
+    listed = list_rows(rows)
+    column = gold_column(listed) or "answer"
+    tell_column("rows", column, "rename it if they are none")
+    return [_item(row, number, column) for number, row in enumerate(told(listed, "rows read"), 1)]
 
 
-def _item(row: Mapping[str, Any], number: int) -> Item:
+def _item(row: Mapping[str, Any], number: int, gold: str = "answer") -> Item:
     column = next((key for key in _QUESTION if key in row), None)
     if column is None:
         raise ConfigError(f"row {number} has no question; expected a column named question or prompt, got {list(row)}")
     if plain(row[column]) is None:
         raise ConfigError(f"row {number} has no question: its {column} is empty; leave the row out")
-    answer, own = read_gold(row.get("answer"))
-    columns = {**row, **({"answer": own} if "answer" in row else {})}
+    answer, own = read_gold(row.get(gold))
+    columns = {**row, **({"answer": own} if gold in row else {})}
     worked = cell_text(plain(row.get("worked"))) or None
     return row_item(f"row {number}", row[column], answer=answer, columns=columns, worked=worked)
 
