@@ -175,6 +175,15 @@ def test_the_same_evaluation_twice_gives_the_same_bytes(tmp_path):
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
+def test_power_is_said_without_wide_too(tmp_path):
+    """The option showed nothing unless --wide or --json was given."""
+    words = ("eval", "rhythm", "-p", "random,heuristic", "-n", 5, "--json", tmp_path / "a.json", "--power", 0.02)
+    told = gradus(*words)
+    record = json.loads((tmp_path / "a.json").read_text())["conditions"]["in-distribution"]["pairs"]
+    needed = record["heuristic - random"]["reward"]["episodes_needed"]
+    assert f"heuristic − random: {needed:,} episodes to show a difference of 0.02" in " ".join(told.split())
+
+
 def test_an_evaluation_can_be_kept_and_reported(tmp_path):
     saved, report = tmp_path / "e.jsonl", tmp_path / "r.html"
     gradus("eval", "rhythm", "-p", "heuristic,bayes", "-n", 3, "--save", saved, "--report", report)

@@ -15,15 +15,16 @@ import pytest
 from rich.console import Console
 
 import gradus
-from gradus.core import ConfigError, StorageError
+from gradus.core import ConfigError, GradusError, StorageError
 from gradus.core.locks import FolderLock
 from gradus.core.strictness import VARIABLE
+from gradus.pipeline import seed_processes
 from gradus.pipeline.compare import compare_runs, named_runs
 from gradus.pipeline.doctor import diagnosis_of
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
-from gradus.pipeline.seed_processes import free_cores
+from gradus.pipeline.seed_processes import free_cores, train_beside
 from gradus.pipeline.seeds import _costs, run_seeds, seed_recipe, shared_settings
 from gradus.pipeline.stages import RunContext
 from gradus.reports import write_report
@@ -166,6 +167,22 @@ def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:
         run_seeds(recipe, seeds=2, out=folder / "seed-0")
     with pytest.raises(ConfigError, match="without seeds"):
         gradus.run("rhythm", parallel=2)
+
+
+@pytest.mark.parametrize(
+    ("last", "goes_on"), [("ConfigError: other settings; --redo", False), ("TrainingError: it diverged", True)]
+)
+def test_the_same_command_is_advised_only_if_it_goes_on(
+    last: str, goes_on: bool, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed that was refused for its settings is refused again."""
+    ended = SimpleNamespace(stdout=[last], wait=lambda: 3, kill=lambda: None)
+    monkeypatch.setattr(seed_processes, "_start", lambda *_, **__: ended)
+    with pytest.raises(GradusError) as failed:
+        train_beside({tmp_path / "seed-0": recipe}, tmp_path, 1, redo=False, console=Console(quiet=True))
+    assert last in str(failed.value)
+    assert ("the same command goes on" in str(failed.value)) is goes_on
+    assert isinstance(failed.value, ConfigError) is not goes_on
 
 
 @pytest.mark.slow

@@ -33,10 +33,10 @@ class Scores(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The verdict and three figures a policy; if ``wide``, every figure, component, pair and curve."""
-        from gradus.reports import all_tables, show_results
+        from gradus.reports import all_tables, power_lines, show_results
 
         results = self.result.to_json()
-        return all_tables(results) if self.wide else [show_results(results), ""]
+        return all_tables(results) if self.wide else [show_results(results), "", *power_lines(results)]
 
     @property
     def episodes(self) -> list[Episode]:

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from gradus.core import GradusError
+from gradus.core import ConfigError, GradusError
 from gradus.core.collector import collect_rarely
 from gradus.core.locks import FolderLock
 from gradus.core.terminal import Terminal
@@ -28,6 +28,7 @@ from gradus.planning.hardware import usable_cores
 from gradus.reports import write_report
 
 _LOOK = 1.0  # seconds
+_REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins that was refused
 
 
 def free_cores() -> int:
@@ -95,7 +96,10 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
     failed = [f"{folder.name}: {last}" for folder, last in zip(members, ends, strict=True) if last is not None]
     if failed:
         told = "; ".join(failed)
-        raise GradusError(f"{len(failed)} of {len(members)} seeds failed ({told}); the same command goes on with them")
+        what = f"{len(failed)} of {len(members)} seeds failed ({told})"
+        if any(last.startswith(_REFUSED) for last in filter(None, ends)):
+            raise ConfigError(what)  # it says the way out; the same command is refused again
+        raise GradusError(f"{what}; the same command goes on with them")
 
 
 def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:

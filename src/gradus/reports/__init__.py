@@ -13,7 +13,7 @@ from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
 from gradus.reports.pictures import audit_figure, curves_figure, run_figures, scores_figure
 from gradus.reports.show import show_episode
-from gradus.reports.tables import all_tables, show_results, summary_table
+from gradus.reports.tables import all_tables, power_lines, show_results, summary_table
 from gradus.reports.verdict import Claim, Verdict, named, verdict_on
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "members_of",
     "named",
     "page_context",
+    "power_lines",
     "prepare_report",
     "render_report",
     "run_figures",

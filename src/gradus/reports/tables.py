@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
-from gradus.reports.results import figure, graders_of, headline_condition, measures_of, ranked
+from gradus.reports.results import differences, figure, graders_of, headline_condition, measures_of, ranked
 from gradus.reports.score_tables import (
     Cell,
     Row,
@@ -156,6 +156,27 @@ def _missing(results: Mapping[str, Any], condition: str) -> list[RenderableType]
     from rich.text import Text
 
     return [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
+
+
+def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
+    """How many episodes show the difference that was asked about, a line for each pair; nothing if none was."""
+    from rich.text import Text
+
+    power = results.get("power")
+    lines: list[RenderableType] = []
+    for condition in results.get("conditions", {}) if power else ():
+        for pair in differences(results["conditions"], condition):
+            needed = (
+                "not known from these episodes"
+                if pair.episodes_needed is None
+                else f"{pair.episodes_needed:,} episodes"
+            )
+            lines.append(
+                Text(
+                    f"{condition}, {pair.first} − {pair.second}: {needed} to show a difference of {power['difference']:g} with {power['power']:.0%} power"
+                )
+            )
+    return [*lines, ""] if lines else []
 
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
