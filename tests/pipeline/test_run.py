@@ -174,6 +174,10 @@ def test_nothing_is_left_of_stages_that_a_run_does_no_more(tmp_path):
     assert done(("model", "teach", "sft", "grpo"), redo=False) == ["model", "teach", "sft", "grpo"]
     assert done(("model", "grpo"), redo=True) == ["model", "grpo"]
     assert not (tmp_path / "run" / "sft").exists()
+    assert done(("model", "teach", "sft"), redo=True) == ["model", "teach", "sft"]
+    # None of these was made with other settings, and one report would show both.
+    with pytest.raises(ConfigError, match=r"the stage 'teach' of another recipe.*--out.*--redo"):
+        done(("model", "grpo"), redo=False)
 
 
 def test_a_run_folder_is_a_policy(run):

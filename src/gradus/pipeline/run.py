@@ -107,6 +107,7 @@ def remaining(recipe: Recipe, folder: Path) -> list[str]:
     """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
     run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
     settings = {name: select(run) for name, (_, select) in run.stages.items()}
+    run.state.leave_out(settings)
     return [
         name
         for name, given in settings.items()

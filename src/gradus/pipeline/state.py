@@ -115,8 +115,17 @@ class RunState:
         return False
 
     def leave_out(self, stages: Collection[str]) -> None:
-        """With redo, forget the stages that are not among ``stages``, which an earlier recipe wanted: reports and costs would show them."""
-        for name in [name for name in self._stages if name not in stages and self.redo]:
+        """With redo, forget the stages that are not among ``stages``, which another recipe wanted: reports and costs would show them.
+
+        Raises ConfigError if there are any and redo is off.
+        """
+        others = [name for name in self._stages if name not in stages]
+        if others and not self.redo:
+            raise ConfigError(
+                f"{self.folder} holds the stage {others[0]!r} of another recipe, which this one leaves out; choose another folder "
+                "with --out, or remove it and what builds on it with --redo"
+            )
+        for name in others:
             if name in self._stages:  # what builds on a stage is forgotten with it
                 self._forget(name)
 
