@@ -20,6 +20,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.resolved import resolve
+from gradus.training.sft_config import SftConfig
 
 SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 BY_TURN = lamps().grader()
@@ -47,6 +48,28 @@ def test_the_entropy_bonus_falls_by_its_schedule() -> None:
     assert steady.at_step(4) is steady
     with pytest.raises(ValueError, match="entropy_schedule, entropy_spans has no effect while entropy_coef is 0"):
         GrpoConfig(entropy_schedule="linear", entropy_spans={"number": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"muon_lr": 0.02}, "muon_lr has no effect with optimizer = 'adamw'"),
+        ({"optimizer": "adamw8bit", "muon_momentum": 0.5}, "muon_momentum has no effect with optimizer = 'adamw8bit'"),
+        ({"schedule": "constant", "min_lr_ratio": 0.1}, "min_lr_ratio has no effect while the rate stays"),
+    ],
+)
+@pytest.mark.parametrize("config", [SftConfig, GrpoConfig])
+def test_settings_of_another_optimizer_or_schedule_are_refused(
+    config: type[BaseModel], settings: dict, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        config(**settings)
+
+
+def test_a_share_of_short_steps_needs_short_steps() -> None:
+    with pytest.raises(ValueError, match="short_turns_share has no effect without short_turns"):
+        SftConfig(short_turns_share=0.5)
+    assert SftConfig(short_turns=4, short_turns_share=0.5).short_turns_share == 0.5
 
 
 def test_a_name_brings_its_paper_and_settings_override_it() -> None:

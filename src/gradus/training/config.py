@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.training.trainer_config import SCHEDULES, TrainerConfig
+from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
 OnAlert = Literal["warn", "stop", "adjust"]
 
@@ -164,9 +164,13 @@ class GrpoConfig(TrainerConfig):
         self._check_validation()
         self._check_sampler(given)
         if self.kl_coef == 0:
-            _refuse(given & {"kl_estimator", "reference"}, "while kl_coef is 0; set kl_coef, or leave it out")
+            refuse_without_effect(
+                given & {"kl_estimator", "reference"}, "while kl_coef is 0; set kl_coef, or leave it out"
+            )
         if self.entropy_coef == 0:
-            _refuse(given & {"entropy_schedule", "entropy_spans"}, "while entropy_coef is 0; set it, or leave them out")
+            refuse_without_effect(
+                given & {"entropy_schedule", "entropy_spans"}, "while entropy_coef is 0; set it, or leave them out"
+            )
         if self.sampling.greedy:
             raise ValueError("greedy sampling makes all members of a group equal; GRPO needs sampling.greedy = false")
         if self.minibatches > self.groups:
@@ -189,7 +193,7 @@ class GrpoConfig(TrainerConfig):
         if named.scale is None and self.scale is not None:
             raise ValueError(f"scale has no effect with {self.algorithm}, which scales in its own way")
         if named.clip is None:
-            _refuse(given & {"clip_low", "clip_high"}, f"with {self.algorithm}, which does not clip")
+            refuse_without_effect(given & {"clip_low", "clip_high"}, f"with {self.algorithm}, which does not clip")
         if self.overlong_buffer is not None and not named.negative:
             raise ValueError(
                 f"overlong_buffer takes from the reward, and rewards must not be negative with {self.algorithm}; leave it out"
@@ -224,7 +228,7 @@ class GrpoConfig(TrainerConfig):
                 "the sampler)"
             )
         if self.sampler == "local":
-            _refuse(
+            refuse_without_effect(
                 given & {"sampler_url", "sampler_model", "sync_every", "sampler_sleeps"},
                 "while sampler is local; set sampler = 'http', or leave it out",
             )
@@ -263,8 +267,3 @@ class GrpoConfig(TrainerConfig):
     def held_out(self) -> int:
         """Number of tasks kept for validation."""
         return self.validation_tasks if self.validation_every else 0
-
-
-def _refuse(named: set[str], why: str) -> None:
-    if named:
-        raise ValueError(f"{', '.join(sorted(named))} has no effect {why}")

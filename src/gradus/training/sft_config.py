@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from gradus.training.trainer_config import TrainerConfig
+from gradus.training.trainer_config import TrainerConfig, refuse_without_effect
 
 
 class SftConfig(TrainerConfig):
@@ -54,3 +54,10 @@ class SftConfig(TrainerConfig):
     checkpoint_every: int = Field(
         default=50, ge=1, description="Steps between checkpoints; the last step is always kept."
     )
+
+    @model_validator(mode="after")
+    def _refuse_shares_of_nothing(self) -> Self:
+        if self.short_turns is None:
+            named = self.model_fields_set & {"short_turns_share"}
+            refuse_without_effect(named, "without short_turns; set it, or leave the share out")
+        return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -126,7 +126,26 @@ class TrainerConfig(OptimizerConfig):
         return "float32" if self.autocast else self.dtype
 
     @model_validator(mode="after")
+    def _refuse_settings_of_other_optimizers(self) -> Self:
+        given = self.model_fields_set
+        if self.optimizer != "muon":
+            named = given & {"muon_lr", "muon_momentum"}
+            refuse_without_effect(
+                named, f"with optimizer = {self.optimizer!r}; leave it out, or set optimizer = 'muon'"
+            )
+        if self.schedule == "constant":
+            why = "while the rate stays at its peak; leave it out, or set schedule = 'cosine'"
+            refuse_without_effect({"min_lr_ratio"} if self.min_lr_ratio else set(), why)
+        return self
+
+    @model_validator(mode="after")
     def _adapt_what_is_quantized(self) -> Self:
         if self.quantize is not None and self.lora is None:
             raise ValueError("weights in four bits cannot be trained; set lora, or leave quantize out")
         return self
+
+
+def refuse_without_effect(named: Collection[str], why: str) -> None:
+    """Raises ValueError if any setting is ``named``."""
+    if named:
+        raise ValueError(f"{', '.join(sorted(named))} has no effect {why}")
