@@ -100,6 +100,26 @@ def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel) -> None
     assert (last["delta"]["tool_calls"][0]["id"], last["finish_reason"]) == (call["id"], "tool_calls")
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_parallel_tool_calls_false_leaves_the_first_call_alone(streamed: bool, loaded: LoadedModel) -> None:
+    """It was accepted and had no effect."""
+    two = write_calls([ToolCall(name="look", arguments={"at": at}) for at in ("figs", "dates")])
+    generation = Generation(prompt=[1], sampling=SamplingConfig(max_new_tokens=4), seed=3, tell=lambda _: None)
+
+    def calls(parallel: bool | None) -> list[Any]:
+        asked = ChatRequest(model="tiny", messages=history(), tools=TOOLS, parallel_tool_calls=parallel)
+        read = renderer_of(loaded, TOOLS).read
+        reply = Reply(generation=generation, arrived=asyncio.Queue(), tokenizer=loaded.tokenizer, read=read)
+        reply.text, reply.finish_reason = two, "stop"
+        if streamed:
+            last = Piece(text="}", tokens=[], finish="stop")
+            return chunk_choice(asked, reply, last, 0, chat=True, first=False)["delta"]["tool_calls"]
+        return chat_choice(asked, reply, 0)["message"]["tool_calls"]
+
+    assert [json.loads(each["function"]["arguments"])["at"] for each in calls(parallel=None)] == ["figs", "dates"]
+    assert [json.loads(each["function"]["arguments"])["at"] for each in calls(parallel=False)] == ["figs"]
+
+
 def test_a_chat_asks_for_the_results_of_calls(loaded: LoadedModel) -> None:
     with_tools = loaded.with_settings(tools=tuple(TOOLS))
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": CALL}]

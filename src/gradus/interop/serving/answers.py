@@ -115,7 +115,7 @@ def _overlap(text: str, stop: str) -> int:
 
 def chat_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
     """A whole choice of ``chat.completion``."""
-    said, finish = _said(reply)
+    said, finish = _said(asked, reply)
     choice: dict[str, Any] = {
         "index": index,
         "message": {"role": "assistant", "refusal": None, **said},
@@ -127,11 +127,12 @@ def chat_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
     return choice
 
 
-def _said(reply: Reply) -> tuple[dict[str, Any], str | None]:
+def _said(asked: RequestBody, reply: Reply) -> tuple[dict[str, Any], str | None]:
     """The content and the calls of a reply, and why it ended: ``length`` also if there are calls before the cut. Calls that
-    cannot be read are content."""
+    cannot be read are content. What the model calls beyond the most that were asked for is left out."""
     message = reply.read(reply.text) if reply.read else None
-    if message is None or not message.calls or any(call.fault for call in message.calls):
+    wanted = message.calls[: asked.most_calls] if message else ()
+    if message is None or not wanted or any(call.fault for call in wanted):
         return {"content": reply.text}, reply.finish_reason
     calls = [
         {
@@ -140,7 +141,7 @@ def _said(reply: Reply) -> tuple[dict[str, Any], str | None]:
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
         }
-        for place, call in enumerate(message.calls)
+        for place, call in enumerate(wanted)
     ]
     return {
         "content": message.content or None,
@@ -171,7 +172,7 @@ def chunk_choice(
         if reply.read is not None:  # whether it is a call is known at the end
             said = {"content": ""}
             if piece.finish is not None:
-                said, choice["finish_reason"] = _said(reply)
+                said, choice["finish_reason"] = _said(asked, reply)
         choice["delta"] = {**({"role": "assistant"} if first else {}), **said}
         choice["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
     else:

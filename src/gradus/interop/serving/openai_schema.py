@@ -93,6 +93,11 @@ class RequestBody(BaseModel):
     return_tokens_as_token_ids: bool | None = None  # vLLM's
 
     @property
+    def most_calls(self) -> int | None:
+        """Only chats have calls."""
+        return None
+
+    @property
     def stops(self) -> list[str]:
         """Stop strings."""
         texts = [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -129,6 +134,7 @@ class ChatRequest(RequestBody):
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
     tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
 
     @field_validator("top_logprobs")
     @classmethod
@@ -136,6 +142,11 @@ class ChatRequest(RequestBody):
         if value and not info.data.get("logprobs"):
             raise ValueError("needs logprobs = true; give both")
         return value
+
+    @property
+    def most_calls(self) -> int | None:
+        """How many calls an answer may hold; None for any number."""
+        return 1 if self.parallel_tool_calls is False else None
 
     @property
     def offered(self) -> list[dict[str, Any]]:
