@@ -20,6 +20,7 @@ from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, ranges_of
 from gradus.training.config import GrpoConfig
+from gradus.training.data.tasks import epochs_a_step
 from gradus.training.sft_config import SftConfig
 
 
@@ -229,7 +230,7 @@ class Recipe(_Section):
             return replace(spec, graders={**spec.graders, weighed.name: weighed}, default_grader=weighed.name)
         if not self.rewards:
             return spec
-        own = own_grader(spec, self.rewards, steps=self.grpo.max_steps, messages=self.reward_messages)
+        own = own_grader(spec, self.rewards, grpo=self.grpo, messages=self.reward_messages)
         return replace(spec, graders={**spec.graders, OWN_GRADER: own}, default_grader=OWN_GRADER)
 
     def evaluated(self, spec: EnvironmentSpec) -> tuple[str, ...]:
@@ -283,13 +284,15 @@ class Recipe(_Section):
 
 
 def own_grader(
-    spec: EnvironmentSpec, rewards: Sequence[Any], *, steps: int = 0, messages: bool | None = None
+    spec: EnvironmentSpec, rewards: Sequence[Any], *, grpo: GrpoConfig | None = None, messages: bool | None = None
 ) -> Grader:
     """Reward functions as a grader of the environment; with several turns the reward stands at the last one.
 
-    ``messages``: what they get is chat messages; None, as in TRL: if the rows are.
+    ``grpo``: the training whose steps they are told. ``messages``: what they get is chat messages; None, as in TRL: if the rows are.
     """
     messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
     loaded = load_rewards(rewards, messages=messages)
-    loaded.trainer_state.max_steps = steps
+    if grpo is not None:
+        loaded.trainer_state.max_steps = grpo.max_steps
+        loaded.trainer_state.epochs_a_step = epochs_a_step(spec, grpo)
     return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 
 from gradus.core import ConfigError
@@ -78,6 +77,22 @@ _READS_MESSAGES = ("string indices must be", "string index out of range", "'str'
 _READS_TEXT = ("'list' object has no attribute", "expected string or bytes-like object, got 'list'")
 
 
+@dataclass
+class TrainerState:
+    """What reward functions see of the training, as in TRL. ``epochs_a_step``: which share of the rows a step asks; None if rows have no end or are not known."""
+
+    global_step: int = 0
+    max_steps: int = 1  # functions divide by it
+    epochs_a_step: float | None = None
+
+    @property
+    def epoch(self) -> float | None:
+        """The passes over the rows that were made; None if nothing can be said, as transformers has it."""
+        if not self.global_step:
+            return 0.0
+        return None if self.epochs_a_step is None else self.global_step * self.epochs_a_step
+
+
 class Rewards:
     """Reward functions and their weights. Calling it scores completions.
 
@@ -115,7 +130,7 @@ class Rewards:
             str, list[Any]
         ] = {}  # what functions gave to log_extra in the last call, None for a row that failed
         self.metrics: dict[str, list[float]] = {}  # and to log_metric
-        self.trainer_state = SimpleNamespace(global_step=0, max_steps=1, epoch=0.0)  # functions divide by max_steps
+        self.trainer_state = TrainerState()
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:

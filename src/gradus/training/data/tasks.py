@@ -75,6 +75,16 @@ def validation_tasks(
     return tasks
 
 
+def epochs_a_step(spec: EnvironmentSpec, config: GrpoConfig) -> float | None:
+    """Which share of the rows that are trained on a step asks; None for tasks without end."""
+    if config.tasks is not None:
+        return config.groups / (config.tasks - config.held_out)
+    if spec.data_set is None:
+        return None
+    rows = spec.data_set.size("train")
+    return config.groups / (rows - min(config.held_out, rows // 2))
+
+
 def _at_most_half(spec: EnvironmentSpec, config: GrpoConfig | HeldOut) -> int:
     """How many tasks are held out: as many as asked for, or half of a finite set if it has fewer than twice as many."""
     if spec.content is None:
