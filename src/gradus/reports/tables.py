@@ -164,7 +164,9 @@ def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
 
     power = results.get("power")
     lines: list[RenderableType] = []
-    for condition in results.get("conditions", {}) if power else ():
+    if not power:
+        return lines
+    for condition in results["conditions"]:
         for pair in differences(results["conditions"], condition):
             needed = (
                 "not known from these episodes"
@@ -176,7 +178,7 @@ def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
                     f"{condition}, {pair.first} − {pair.second}: {needed} to show a difference of {power['difference']:g} with {power['power']:.0%} power"
                 )
             )
-    return [*lines, ""] if lines else []
+    return [*lines, ""]
 
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
