@@ -18,7 +18,6 @@ from gradus.algorithms import (
     reinforce_pp_advantages,
     rewards_to_go,
     span_advantages,
-    turn_advantages,
 )
 
 SCALES = ("none", "batch", "group")
@@ -37,6 +36,11 @@ def turns(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rewards, groups = batch(seed)
     rng = np.random.default_rng(seed + 1)
     return torch.tensor(rng.normal(size=(len(rewards), 5))), torch.tensor(rng.integers(1, 6, len(rewards))), groups
+
+
+def turn_advantages(rewards_by_turn: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+    """Credit by turn: one channel."""
+    return span_advantages(rewards_by_turn[..., None], *args, **kwargs)[..., 0]
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -259,7 +263,7 @@ def test_a_group_of_one_has_no_advantage_and_bad_arguments_are_named():
 
 def test_immediate_terms_count_in_their_own_turn_and_acts_by_what_follows():
     torch = __import__("torch")
-    from gradus.algorithms import immediate_advantages, turn_advantages
+    from gradus.algorithms import immediate_advantages
 
     draws = torch.Generator().manual_seed(0)
     rewards_by_turn = torch.randn(8, 5, 3, generator=draws, dtype=torch.float64)
@@ -280,7 +284,7 @@ def test_immediate_terms_count_in_their_own_turn_and_acts_by_what_follows():
 
 def test_acts_that_inform_nobody_are_credited_without_immediate_terms():
     torch = __import__("torch")
-    from gradus.algorithms import immediate_advantages, turn_advantages
+    from gradus.algorithms import immediate_advantages
 
     draws = torch.Generator().manual_seed(2)
     rewards_by_turn = torch.randn(6, 4, 3, generator=draws, dtype=torch.float64)

@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 import torch
 
-from gradus.algorithms import LOSSES, span_advantages, turn_advantages
+from gradus.algorithms import LOSSES, span_advantages
 
 TURNS, ACTIONS, STOP = 3, 3, 2
 StepRollout = tuple[int, ...]
@@ -84,7 +84,7 @@ def padded_logprobs(theta: torch.Tensor) -> torch.Tensor:
 
 
 def turn_credit(rewards_by_turn: torch.Tensor, lengths: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    return turn_advantages(rewards_by_turn, lengths, groups, scale="none")
+    return span_advantages(rewards_by_turn[..., None], lengths, groups, scale="none")[..., 0]
 
 
 def mean_of_the_living(rewards_by_turn: torch.Tensor, lengths: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ def test_the_gradient_of_the_loss_is_the_exact_one_in_expectation(theta: torch.T
     rewards_by_turn, lengths = padded([turn_rewards(e, 1) for e in episodes()])
     kinds, groups = all_groups(len(logs), 2)
     chance = logs.detach().sum(1).exp()[kinds].reshape(-1, 2).prod(1)[groups, None].expand(-1, TURNS)
-    advantages = turn_advantages(rewards_by_turn[kinds], lengths[kinds], groups, scale="none")
+    advantages = turn_credit(rewards_by_turn[kinds], lengths[kinds], groups)
     mask = torch.arange(TURNS) < lengths[kinds][:, None]
     drawn, given = logs[kinds], logs[kinds].detach()
     loss = LOSSES["dapo"](

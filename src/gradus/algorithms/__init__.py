@@ -15,7 +15,6 @@ from gradus.algorithms.advantages import (
     reinforce_pp_advantages,
     rewards_to_go,
     span_advantages,
-    turn_advantages,
 )
 from gradus.algorithms.corrections import CORRECTIONS, masked_weights, truncated_weights
 from gradus.algorithms.entropy import entropy
@@ -62,5 +61,4 @@ __all__ = [
     "rewards_to_go",
     "span_advantages",
     "truncated_weights",
-    "turn_advantages",
 ]

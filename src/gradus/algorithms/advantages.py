@@ -38,47 +38,26 @@ def group_advantages(rewards: Tensor, groups: Tensor, *, baseline: Baseline = "m
     return _center(rewards, index, baseline) / size
 
 
-def turn_advantages(
-    turn_rewards: Tensor,
-    lengths: Tensor,
-    groups: Tensor,
-    *,
-    scale: Scale = "batch",
-    discount: float = 1.0,
+def span_advantages(
+    rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
 ) -> Tensor:
-    """One advantage per turn: reward-to-go minus the mean reward-to-go of the other members at the same turn.
+    """One advantage per turn and channel: reward-to-go minus the mean reward-to-go of the other members at the same turn.
 
     Members that have stopped count as 0 in that mean. So the baseline of a turn depends on the other members alone, not
     on what this member did, and the policy gradient stays unbiased even where the policy decides when to stop. (A mean
     over the members that are still running would not be: being in that mean is an outcome of their own choices.)
 
+    Channel 0 holds the rewards that belong to no span and counts for every token of a turn; credit by turn has this channel
+    alone. Each further channel holds the rewards of one kind of span and counts for the tokens of that span only. All
+    channels are divided by one scale, so that their weights in the reward stay what they are.
+
     Args:
-        turn_rewards: (N, K) reward of each turn; what lies after ``lengths`` is ignored.
+        rewards: (N, K, C) rewards by turn and channel; what lies after ``lengths`` is ignored.
         lengths: (N,) number of turns of each episode.
         groups: (N,) integer names.
-        scale: ``none``; ``batch``: root mean square over all turns of groups with variance; ``group``: the same within each group.
+        scale: ``none``; ``batch``: root mean square of the sum over channels, over all turns of groups with variance;
+            ``group``: the same within each group.
         discount: per turn.
-
-    Returns:
-        (N, K), 0 after ``lengths``.
-    """
-    to_go = rewards_to_go(turn_rewards, lengths, discount=discount)
-    return _by_channel(to_go[..., None], _present(turn_rewards, lengths), groups, scale)[..., 0]
-
-
-def span_advantages(
-    rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale = "batch", discount: float = 1.0
-) -> Tensor:
-    """One advantage per turn and channel; a token gets channel 0 and the channels of the spans that it stands in.
-
-    Channel 0 holds the rewards that belong to no span and counts for every token of a turn. Each further channel holds the
-    rewards of one kind of span and counts for the tokens of that span only. Every channel is credited as by
-    :func:`turn_advantages`; all are divided by one scale, so that their weights in the reward stay what they are.
-
-    Args:
-        rewards: (N, K, C) rewards by turn and channel.
-        lengths, groups, discount: as in :func:`turn_advantages`.
-        scale: ``none``, ``batch`` or ``group``: root mean square of the sum over channels.
 
     Returns:
         (N, K, C), 0 after ``lengths``.
@@ -99,7 +78,7 @@ def immediate_advantages(
     """One advantage per turn for what was done (channel 0) and for each kind of immediate term (the other channels).
 
     Nothing later depends on an immediate term: its advantage is its own reward minus the leave-one-out mean of the same turn. What
-    was done is credited as by :func:`turn_advantages`, with the immediate terms of later turns (acting is how one learns what
+    was done is credited as by :func:`span_advantages`, with the immediate terms of later turns (acting is how one learns what
     to say) but not with those of the same turn, which was said before it was done.
 
     All channels are divided by one scale, so that their weights in the reward stay what they are. (A scale for each was tried:
@@ -107,7 +86,7 @@ def immediate_advantages(
 
     Args:
         rewards: (N, K, C) rewards by turn and channel; channel 0 holds everything that is not immediate.
-        lengths, groups, discount: as in :func:`turn_advantages`.
+        lengths, groups, discount: as in :func:`span_advantages`.
         scale: ``none``, ``batch`` or ``group``: root mean square of the sum over channels.
         informing: whether what was done answers for the immediate terms of later turns. Without it, what is said at random later is
             no noise in the credit of what is done now, and no reward for finding out.
