@@ -17,7 +17,7 @@ from gradus.environments.rhythm.graders import BELIEF_VARIANCE, V3_WEIGHTS
 from gradus.environments.rhythm.persons import BELIEFS, arrays, belief_targets, sample_profile
 from gradus.environments.rhythm.tables import ACTIONS
 from gradus.environments.rhythm.week import read_week
-from gradus.rollouts import regrade, roll_out
+from gradus.rollouts import grade_episodes, roll_out
 from gradus.stats import paired_difference
 
 SPEC = load()
@@ -30,7 +30,7 @@ def played(policy: str, condition: str = "in-distribution") -> tuple[Episode, ..
 
 
 def rewards(policy: str, grader: str = "v3", condition: str = "in-distribution") -> np.ndarray:
-    result = regrade(SPEC, played(policy, condition), SPEC.grader(grader))
+    result = grade_episodes(SPEC, played(policy, condition), SPEC.grader(grader))
     return np.array([episode.reward.value for episode in result if episode.reward], dtype=float)
 
 

@@ -12,7 +12,7 @@ from gradus.environments.shop.policies import _teach, call, remedy_call
 from gradus.environments.tools import ToolEnvironment
 from gradus.policies.nano.model import build_tokenizer
 from gradus.policies.scripted import FunctionPolicy
-from gradus.rollouts import regrade, roll_out
+from gradus.rollouts import grade_episodes, roll_out
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,9 @@ def test_the_wrong_grader_prefers_giving_money_away_and_the_sound_one_does_not(s
         name: roll_out(spec, spec.policy(name), spec.tasks("in-distribution", 60)).episodes
         for name in ("teacher", "generous", "refuse-all")
     }
-    smiles = {name: mean(regrade(spec, episodes, spec.grader("smiles")), reward) for name, episodes in played.items()}
+    smiles = {
+        name: mean(grade_episodes(spec, episodes, spec.grader("smiles")), reward) for name, episodes in played.items()
+    }
     service = {name: mean(episodes, reward) for name, episodes in played.items()}
     assert smiles["generous"] == 1.0 > smiles["teacher"] > smiles["refuse-all"]
     assert service["teacher"] > 0.9 > 0.5 > max(service["generous"], service["refuse-all"])

@@ -13,7 +13,7 @@ from gradus.core import ConfigError, ToolCall
 from gradus.core.calls import write_calls
 from gradus.environments.tools import ToolEnvironment
 from gradus.interop.trl_tools import trl_environment
-from gradus.rollouts import regrade, roll_out
+from gradus.rollouts import grade_episodes, roll_out
 
 
 # As TRL's documentation writes them: GRPO trainer, "Agent training".
@@ -163,7 +163,7 @@ def test_an_environment_class_runs_unchanged_and_owns_its_reward():
             {"steps_left": 0.0, "IncrementEnv": 1.0},
             {"steps_left": 1.0, "IncrementEnv": 0.0},
         ]
-        again = regrade(spec, group.episodes, spec.grader())
+        again = grade_episodes(spec, group.episodes, spec.grader())
         assert [episode.reward.value for episode in again] == [1.0, 1.0]
     assert [tool["function"]["name"] for tool in groups[0].episodes[0].tools] == ["increment"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gradus.core import Episode, StopReason, StorageError, Task, Turn, TurnTokens
 from gradus.core.members import lines_of
-from gradus.rollouts import EpisodeWriter, decode, encode, read_episodes, regrade, roll_out, write_episodes
+from gradus.rollouts import EpisodeWriter, decode, encode, grade_episodes, read_episodes, roll_out, write_episodes
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TURNS = st.builds(
@@ -177,7 +177,7 @@ def test_a_missing_file_says_how_to_get_one(tmp_path):
 
 
 def test_regrading_changes_the_grade_and_nothing_else(spec, episodes):
-    again = regrade(spec, episodes, spec.grader("quick"))
+    again = grade_episodes(spec, episodes, spec.grader("quick"))
     assert again == episodes
 
 

@@ -18,12 +18,11 @@ from gradus.algorithms.advantages import (
 )
 from gradus.algorithms.corrections import CORRECTIONS, masked_weights, truncated_weights
 from gradus.algorithms.entropy import entropy
-from gradus.algorithms.kl import KL_ESTIMATORS, KlKind, kl_loss
+from gradus.algorithms.kl import KL_ESTIMATORS, kl_loss
 from gradus.algorithms.losses import LOSSES, LossResult, PolicyLoss, combine_metrics
 from gradus.algorithms.registry import (
     Algorithm,
     Credit,
-    EpisodeAdvantage,
     EpisodeRewards,
     algorithm_names,
     find_algorithm,
@@ -38,9 +37,7 @@ __all__ = [
     "Algorithm",
     "Baseline",
     "Credit",
-    "EpisodeAdvantage",
     "EpisodeRewards",
-    "KlKind",
     "LossResult",
     "PolicyLoss",
     "Scale",

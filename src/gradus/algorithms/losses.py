@@ -69,7 +69,6 @@ class _Tokens:
     logprobs: Tensor
     log_ratio: Tensor
     advantages: Tensor
-    weights: Tensor
     sequence: Tensor
     length: Tensor
     n_tokens: float
@@ -192,7 +191,6 @@ def _make(objective: _Objective, reduce: _Reduction, doc: str) -> PolicyLoss:
             logprobs=own,
             log_ratio=log_ratio,
             advantages=credit,
-            weights=factors,
             sequence=sequence,
             length=length,
             n_tokens=n_tokens,

@@ -224,8 +224,7 @@ def regrade(
     no episodes of it, it is rolled out on the same tasks.
     """
     from gradus.core.stage_files import changed_since
-    from gradus.rollouts import read_episodes
-    from gradus.rollouts import regrade as grade_again
+    from gradus.rollouts import grade_episodes, read_episodes
 
     if (grader is None) == (not rewards):
         raise ConfigError("give --grader NAME or --reward NAME=WEIGHT, one of them")
@@ -234,7 +233,7 @@ def regrade(
     spec = with_rewards(spec, rewards) if rewards else spec
     chosen = spec.grader(grader)
     problems = [*stored.problems, *changed_since(Path(file))]
-    graded = grade_again(spec, stored.episodes, chosen)
+    graded = grade_episodes(spec, stored.episodes, chosen)
     compared = None if against is None else _compared(spec, chosen, graded, against)
     return Regraded(spec, chosen.name, stored.episodes, graded, problems, compared)
 

@@ -21,7 +21,7 @@ from gradus.core import (
     Task,
     child_seed,
 )
-from gradus.rollouts import regrade, roll_out
+from gradus.rollouts import grade_episodes, roll_out
 from gradus.stats import mean_interval
 
 Progress = Callable[[str, int, int], None]
@@ -115,7 +115,7 @@ def roll_out_panel(
 def regraded_panel(spec: EnvironmentSpec, panel: PanelEpisodes, grader: Grader) -> PanelEpisodes:
     """The same episodes under another grader."""
     return replace(
-        panel, episodes={name: regrade(spec, rolled_out, grader) for name, rolled_out in panel.episodes.items()}
+        panel, episodes={name: grade_episodes(spec, rolled_out, grader) for name, rolled_out in panel.episodes.items()}
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, Results
 from gradus.evaluation.summary import Figures, holm_adjusted, on_same_tasks, pair_record, policy_record
-from gradus.rollouts import MAX_CONCURRENT, regrade, roll_out
+from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
 
 Progress = Callable[[str, int, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]
@@ -223,7 +223,7 @@ def _conditions(
 
 def _regraded(spec: EnvironmentSpec, rollouts: Rollouts, grader: Grader) -> Rollouts:
     return {
-        condition: {name: regrade(spec, episodes, grader) for name, episodes in policies.items()}
+        condition: {name: grade_episodes(spec, episodes, grader) for name, episodes in policies.items()}
         for condition, policies in rollouts.items()
     }
 

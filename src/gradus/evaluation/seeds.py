@@ -20,7 +20,7 @@ from gradus.evaluation.summary import (
     rounded,
     stored_pair,
 )
-from gradus.rollouts import regrade
+from gradus.rollouts import grade_episodes
 from gradus.stats import crossed_difference, crossed_interval
 
 BySeed = Mapping[str, Mapping[str, Mapping[int, Sequence[Episode]]]]  # condition -> policy -> training seed -> episodes
@@ -72,7 +72,7 @@ def _condition(
     rolled_out = on_same_tasks(
         {
             (name, seed): Figures.of(
-                spec, grader, regrade(spec, episodes, grader) if again else episodes, cluster, pass_k
+                spec, grader, grade_episodes(spec, episodes, grader) if again else episodes, cluster, pass_k
             )
             for name, of_seeds in policies.items()
             for seed, episodes in of_seeds.items()

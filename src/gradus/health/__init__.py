@@ -1,7 +1,6 @@
 """Is the run healthy? Named diagnoses with their evidence and a remedy, over a stored run or while it runs."""
 
 from gradus.health.diagnose import (
-    Diagnosis,
     Monitor,
     advice,
     count_alarms,
@@ -16,7 +15,6 @@ from gradus.health.rules import RULES, Rule
 
 __all__ = [
     "RULES",
-    "Diagnosis",
     "Finding",
     "Monitor",
     "Rule",

@@ -22,7 +22,7 @@ from gradus.core.waiting import blocking
 from gradus.environments import is_registered_by_name, load_registered
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
-from gradus.rollouts import EpisodeWriter, read_episodes, regrade, roll_out, write_episodes
+from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.rollouts.rollout import make_environment
 from gradus.rollouts.storage import encode
 from gradus.training.data.tasks import taught_indices
@@ -232,7 +232,7 @@ def _kept(
     fresh = {index: episode for index, episode in kept.items() if _graded_by(episode, grader)}
     stale = {index: episode for index, episode in kept.items() if index not in fresh}
     if stale:
-        kept |= dict(zip(stale, regrade(spec, list(stale.values()), grader), strict=True))
+        kept |= dict(zip(stale, grade_episodes(spec, list(stale.values()), grader), strict=True))
     for problem in stored.problems:
         go_around(problem, "its episode is rolled out again")
     if stale or stored.problems or len(kept) < len(stored.episodes):

@@ -1,25 +1,16 @@
 """Figures, tables and the single-file HTML report. They only read what a run stored."""
 
-from gradus.reports.audit_page import Change, audit_badge, audit_card, audit_page, compare_audits
+from gradus.reports.audit_page import audit_badge, audit_card, audit_page, compare_audits
 from gradus.reports.differences import members_of, show_differences
-from gradus.reports.episode_data import (
-    environment_words,
-    listed_episodes,
-    prepare_report,
-    shown_episodes,
-    shown_view,
-)
+from gradus.reports.episode_data import environment_words, listed_episodes, prepare_report, shown_episodes
 from gradus.reports.html import render_report, write_eval_report, write_report
 from gradus.reports.page_data import page_context
 from gradus.reports.pictures import audit_figure, curves_figure, run_figures, scores_figure
 from gradus.reports.show import show_episode
 from gradus.reports.tables import all_tables, power_lines, show_results, summary_table
-from gradus.reports.verdict import Claim, Verdict, named, verdict_on
+from gradus.reports.verdict import named, verdict_on
 
 __all__ = [
-    "Change",
-    "Claim",
-    "Verdict",
     "all_tables",
     "audit_badge",
     "audit_card",
@@ -41,7 +32,6 @@ __all__ = [
     "show_episode",
     "show_results",
     "shown_episodes",
-    "shown_view",
     "summary_table",
     "verdict_on",
     "write_eval_report",

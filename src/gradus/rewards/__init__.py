@@ -1,6 +1,6 @@
 """Reward functions with TRL's signature, composed, tried, scheduled and turned into graders."""
 
-from gradus.rewards.answers import AnswerReading, gold_answer, read_answer, same_answer
+from gradus.rewards.answers import gold_answer, read_answer, same_answer
 from gradus.rewards.catalog import (
     BUILT_IN,
     RewardConfig,
@@ -10,7 +10,7 @@ from gradus.rewards.catalog import (
     register_reward,
     reward_pairs,
 )
-from gradus.rewards.compose import Completion, RewardFunction, Rewards, ScoredCompletion, completion_text, reward_name
+from gradus.rewards.compose import Completion, RewardFunction, Rewards, completion_text, reward_name
 from gradus.rewards.functions import (
     correctness,
     debug,
@@ -25,23 +25,19 @@ from gradus.rewards.functions import (
     style,
 )
 from gradus.rewards.grading import grader_of, reweigh, tell_steps_taken
-from gradus.rewards.numbers import NumberReading, read_number
-from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, StepPlan, adapt
+from gradus.rewards.numbers import read_number
+from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, adapt
 from gradus.rewards.tryout import Tryout, read_completions, try_rewards
 
 __all__ = [
     "BUILT_IN",
     "AdaptiveConfig",
-    "AnswerReading",
     "Completion",
-    "NumberReading",
     "RewardConfig",
     "RewardFunction",
     "RewardSchedule",
     "Rewards",
-    "ScoredCompletion",
     "StageConfig",
-    "StepPlan",
     "Tryout",
     "adapt",
     "completion_text",

@@ -1,11 +1,10 @@
 """Rolling out groups of episodes with a policy, grading them, storing and reading them. Never imports torch."""
 
-from gradus.rollouts.grading import grade_episodes, regrade
+from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.processes import in_processes
 from gradus.rollouts.relabeling import relabel
 from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, roll_out
 from gradus.rollouts.storage import (
-    EpisodeFile,
     EpisodeWriter,
     decode,
     encode,
@@ -16,7 +15,6 @@ from gradus.rollouts.storage import (
 
 __all__ = [
     "MAX_CONCURRENT",
-    "EpisodeFile",
     "EpisodeWriter",
     "RolloutResult",
     "decode",
@@ -25,7 +23,6 @@ __all__ = [
     "in_processes",
     "read_episode",
     "read_episodes",
-    "regrade",
     "relabel",
     "roll_out",
     "write_episodes",

@@ -15,7 +15,7 @@ from gradus.core.records import LARGEST_REWARD
 
 
 def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
-    """Grade what can be graded and fill in the metrics; a failed episode keeps no reward (missing, not zero)."""
+    """Grade what can be graded and fill in the metrics; a failed episode keeps no reward (missing, not zero). Nothing is rolled out."""
     whole = [index for index, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
     rewards = _grade_batch(grader, [episodes[index] for index in whole])
     graded = list(episodes)
@@ -30,11 +30,6 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
     for problem in (each for raised in problems for each in raised):
         warnings.warn(f"{problem} in an episode, where it is missing", stacklevel=2)
     return graded
-
-
-def regrade(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
-    """The same episodes under another grader. Nothing is rolled out again."""
-    return grade_episodes(spec, episodes, grader)
 
 
 def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:

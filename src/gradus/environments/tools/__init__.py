@@ -1,9 +1,9 @@
 """Environments whose actions are calls of tools: Python functions, methods of a class, or an MCP server."""
 
-from gradus.environments.tools.environment import ToolEnvironment, Tools
+from gradus.environments.tools.environment import ToolEnvironment
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.python import python_tool
-from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
+from gradus.environments.tools.schemas import Tool, check_arguments
 from gradus.environments.tools.spec import by_call, tool_environment
 from gradus.environments.tools.vocabulary import call_vocabulary
 
@@ -11,8 +11,6 @@ __all__ = [
     "McpTools",
     "Tool",
     "ToolEnvironment",
-    "Tools",
-    "as_tool",
     "by_call",
     "call_vocabulary",
     "check_arguments",

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, StorageError
 from gradus.core.files import read_json, write_text
-from gradus.rollouts import MAX_CONCURRENT, read_episodes, regrade, roll_out, write_episodes
+from gradus.rollouts import MAX_CONCURRENT, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import barrier, gather, share, world
@@ -58,7 +58,7 @@ class StepRollout:
         """The same under another grader."""
 
         def again(groups: Sequence[Group]) -> list[Group]:
-            return [replace(each, episodes=tuple(regrade(spec, each.episodes, grader))) for each in groups]
+            return [replace(each, episodes=tuple(grade_episodes(spec, each.episodes, grader))) for each in groups]
 
         return replace(self, groups=again(self.groups), dropped=again(self.dropped))
 
