@@ -30,14 +30,12 @@ _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECO
 class Finished:
     """What a command came to. ``code`` is None if a limit ended it, and ``limit`` names it: time, output, memory or processes.
 
-    A negative ``code`` is the signal that ended it. ``cut``: there was more output than is kept.
+    A negative ``code`` is the signal that ended it.
     """
 
     code: int | None
     stdout: str
     stderr: str
-    seconds: float
-    cut: bool = False
     limit: str | None = None
 
 
@@ -140,10 +138,10 @@ def run_sandboxed(
             "confined": not unsafe and ("inside" if inside else True),
             "environ": standard if environ is None else dict(environ),
         }
-        began = time.monotonic()
+        deadline = time.monotonic() + seconds
         run = _start(request, stack)
-        limit = _follow(run, began + seconds)
-        return _finished(run, limit, time.monotonic() - began)
+        limit = _follow(run, deadline)
+        return _finished(run, limit)
 
 
 def _start(request: dict[str, Any], stack: ExitStack) -> _Run:
@@ -190,7 +188,7 @@ def _follow(run: _Run, deadline: float) -> str | None:
     return None
 
 
-def _finished(run: _Run, limit: str | None, seconds: float) -> Finished:
+def _finished(run: _Run, limit: str | None) -> Finished:
     kind, _, said = run.texts["report"].decode().partition(" ")
     if kind == "problem":
         raise OSError(
@@ -202,7 +200,7 @@ def _finished(run: _Run, limit: str | None, seconds: float) -> Finished:
     if code == -signal.SIGXCPU:
         code, limit = None, "time"
     stdout, stderr = (run.texts[name][:_OUTPUT].decode("utf-8", "replace") for name in ("stdout", "stderr"))
-    return Finished(code=code, stdout=stdout, stderr=stderr, seconds=seconds, cut=limit == "output", limit=limit)
+    return Finished(code=code, stdout=stdout, stderr=stderr, limit=limit)
 
 
 def _python_folders() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,6 @@ class TextTask:
     """A question and an answer known to be right (None if nobody knows one).
 
     ``before`` and ``after``: what stands around an answer if the task asks for a form, as ``<answer>`` and ``</answer>``.
-    ``columns``: what the grader is told besides.
     """
 
     key: str
@@ -41,7 +40,6 @@ class TextTask:
     gold: str | None
     before: str = ""
     after: str = ""
-    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def whole(self, answer: str) -> str:
         """The answer in the form that the task asks for; silence has none."""

@@ -70,7 +70,6 @@ def babi_source(path: str) -> Source:
         max_chunks=max(len(one.chunks) for one in [*taught, *(story for _, story in tested)]),
         vocabulary=vocabulary,
         responses={"append-only": append_facts, "teacher": teach_story},
-        kinds=tuple(dict.fromkeys(name for name, _ in tested)),
         recipe="memory-babi.toml",
         content=content,
     )

@@ -58,7 +58,6 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         raise ConfigError(f"{name} holds no world")
     taught, tested = _split(worlds)
     synthetic = synthetic_source()
-    kinds = tuple(sorted({question.kind for world in worlds for question in world.questions}))
 
     def world(seed: int, **options: Any) -> World:
         if seed >= TEST_BASE:
@@ -81,7 +80,6 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         conditions={"test": Condition(name="test", seeds=seeds, summary="worlds that are never trained on")},
         max_chunks=longest if taught else max(longest, synthetic.max_chunks),
         vocabulary=lambda: _vocabulary(taught, synthetic),
-        kinds=kinds,
         recipe="memory-own.toml",
         content=content if taught else None,  # a dialogue may stand in the file twice
     )

@@ -140,6 +140,5 @@ class Source:
     max_chunks: int
     vocabulary: Callable[[], Vocabulary]
     responses: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = field(default_factory=dict)
-    kinds: Sequence[str] = ()  # of questions, for metrics
     recipe: str = "memory.toml"
     content: Callable[[Task], str] | None = None

@@ -9,7 +9,6 @@ from gradus.core import Condition, ConfigError, Vocabulary
 from gradus.environments.memory.teacher import Statement, append_only, teach
 from gradus.environments.memory.worlds.lexicon import SYLLABLES
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
-from gradus.environments.memory.worlds.questions import KINDS
 from gradus.environments.memory.worlds.records import Source
 from gradus.environments.memory.worlds.synthetic import (
     MOST_CHUNKS,
@@ -85,7 +84,6 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
             "append-only": lambda data: append_only(read_statements, data),
             "teacher": lambda data: teach(read_statements, data),
         },
-        kinds=KINDS,
     )
 
 
