@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gradus.api.given import checked_sampling, path_text
@@ -22,6 +21,7 @@ from gradus.environments.memory import DurableMemory, find_schema, import_file, 
 from gradus.environments.memory.learning import CHUNK_WORDS, FIRST_ID, OwnText, read_chunks
 from gradus.environments.memory.policies import scripted_policies
 from gradus.environments.memory.readers.asking import Answered, read_plainly
+from gradus.environments.memory.store.durable import utc_now
 from gradus.environments.memory.tools.running import CallResult
 
 __all__ = [
@@ -95,7 +95,7 @@ def learn(
         if tell is not None:
             tell(read, all_chunks, results)
 
-    with DurableMemory(folder, clock=lambda: texts[0].today() or _now(), first_id=FIRST_ID) as kept:
+    with DurableMemory(folder, clock=lambda: texts[0].today() or utc_now(), first_id=FIRST_ID) as kept:
         text = OwnText(kept, chunks, heard, name=Path(file).name)
         texts.append(text)
         before, problem = len(chunks) - text.unread, None
@@ -165,7 +165,3 @@ def _spelled(policy: Policy, words: Sequence[str]) -> list[str]:
 def _letters(word: str) -> list[str]:
     """The stretches of at least two letters in it."""
     return re.findall(r"[^\W\d_]{2,}", word)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

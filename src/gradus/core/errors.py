@@ -36,3 +36,8 @@ class ContextLengthError(PolicyError):
 
 class GradingError(GradusError):
     """A grader could not reward an episode."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; an empty text if it says nothing."""
+    return next(iter(str(error).strip().splitlines()), "")

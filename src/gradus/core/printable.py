@@ -21,6 +21,11 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(_picture, text)
 
 
+def beginning(text: str, most: int) -> str:
+    """``text``, or its first ``most`` characters and an ellipsis."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def _picture(found: re.Match[str]) -> str:
     code = ord(found[0])
     return chr(_PICTURES + code) if code < 0x20 else "␡" if code == 0x7F else "\ufffd"

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import Mean, PairedMean, check_metrics
+from gradus.core.printable import beginning
+from gradus.rollouts.grading import ask_environment
 from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
 
 _DIGITS = 6
@@ -174,11 +176,10 @@ def _cluster(cluster: Callable[[Episode], str], episode: Episode) -> str:
 
 def _asked(what: str, give: Callable[[Episode], T], episode: Episode) -> T | None:
     """What a function of the environment says of an episode; None, and a warning, if it raises: the episodes would be lost."""
-    try:
-        return give(episode)
-    except (Exception, SystemExit) as error:
-        warnings.warn(f"{what} raised {type(error).__name__}: {str(error)[:200]} in an episode", stacklevel=2)
-        return None
+    given, raised = ask_environment(what, give, episode)
+    if raised:
+        warnings.warn(f"{raised} in an episode", stacklevel=2)
+    return given
 
 
 def policy_record(figures: Figures) -> dict[str, Any]:
@@ -227,8 +228,7 @@ def first_failure(episodes: Sequence[Episode]) -> str:
     """What went wrong in the first episode that failed, or else in the first that could not be graded; an empty text if nothing did."""
     told = [f"{e.failure.stage}: {e.failure.type}: {e.failure.message}" for e in episodes if e.failure]
     told += [e.reward.error for e in episodes if e.reward is not None and e.reward.error]
-    text = " ".join(told[0].split()) if told else ""
-    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+    return beginning(" ".join(told[0].split()), _LONG) if told else ""
 
 
 def _actions(turn: Turn) -> list[str]:

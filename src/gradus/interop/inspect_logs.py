@@ -28,6 +28,7 @@ from gradus.core import (
     Task,
     Turn,
 )
+from gradus.core.errors import first_line
 from gradus.version import __version__
 
 _WORDS = {
@@ -72,7 +73,7 @@ def read_log(path: Path, *, policy: str) -> InspectLog:
     try:
         log = logs.read_eval_log(str(path), resolve_attachments=True)
     except Exception as error:  # the library raises what its parsers raise
-        raise StorageError(f"{path} is no log that inspect_ai can read: {str(error).splitlines()[0]}") from error
+        raise StorageError(f"{path} is no log that inspect_ai can read: {first_line(error)}") from error
     samples: Sequence[Any] = log.samples or ()
     scorers = _scorers(log, samples)
     if not scorers:

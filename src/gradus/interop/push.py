@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
+from gradus.core.errors import first_line
 from gradus.core.files import read_text
 from gradus.core.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
@@ -185,7 +186,7 @@ def upload(plan: PushPlan, *, endpoint: str | None = None, token: str | None = N
         )
     except Exception as error:  # the library under huggingface_hub changes, and with it the names of transport errors
         raise GradusError(
-            f"the Hub refused or could not be reached: {(str(error).strip() or type(error).__name__).splitlines()[0]}; "
+            f"the Hub refused or could not be reached: {first_line(error) or type(error).__name__}; "
             "log in with `hf auth login`, check the name, and look at the plan with --dry-run"
         ) from error
     return str(address)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gradus.core import Action, ConfigError, EpisodeStart, GradusError, Observation, PolicyError, Request, Task
+from gradus.core.errors import first_line
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -66,7 +67,7 @@ def check_model(loaded: LoadedModel) -> Probe:
     except GradusError:
         raise
     except Exception as error:  # whatever an architecture does not bear, here is where it should come out
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = first_line(error) or type(error).__name__
         raise ConfigError(
             f"{name} cannot be sampled from or trained here ({type(error).__name__}: {first[:200]}); try attention = 'eager', "
             "or choose another model"

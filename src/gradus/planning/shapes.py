@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.core import ConfigError
+from gradus.core.errors import first_line
 from gradus.policies.local.folders import adapter_base, check_layers
 from gradus.policies.local.loading import context_length
 from gradus.training.engine.forward import finishes_logits
@@ -77,8 +78,9 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except Exception as error:  # a value of the wrong kind can fail anywhere in a model's own code
-        said = next(iter(str(error).splitlines()), "")
-        raise ConfigError(f"the config of {path_or_name} cannot be read: {type(error).__name__}: {said}") from error
+        raise ConfigError(
+            f"the config of {path_or_name} cannot be read: {type(error).__name__}: {first_line(error)}"
+        ) from error
     text = config.get_text_config()
     routed = getattr(text, "num_experts_per_tok", None) or 0
     experts = [

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradus.core.printable import beginning
 from gradus.reports.html import render_template
 from gradus.version import __version__
 
@@ -30,7 +31,7 @@ def audit_page(document: Json, *, turns: Sequence[Json] = (), figure: str = "") 
     """The page as text, everything inside. ``turns``: the hack's episode (shown, answer, reward); ``figure``: SVG text."""
     from markupsafe import Markup
 
-    shown = [{**turn, "shown": _cut(str(turn["shown"]))} for turn in turns[:_TURNS]]
+    shown = [{**turn, "shown": beginning(str(turn["shown"]), _LONG)} for turn in turns[:_TURNS]]
     return render_template(
         "audit.html.j2",
         document=document,
@@ -126,13 +127,9 @@ def _form(document: Json) -> str | None:
     return None if form in (None, "as declared") else str(form)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
-
-
 def _code(text: str) -> str:
-    return _cut(text).replace("\n", "\\n").replace("`", "'")
+    return beginning(text, _LONG).replace("\n", "\\n").replace("`", "'")
 
 
 def _cell(text: str) -> str:
-    return _cut(text).replace("|", "\\|").replace("\n", " ")
+    return beginning(text, _LONG).replace("|", "\\|").replace("\n", " ")

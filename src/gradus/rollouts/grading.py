@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import fsum, isclose
-from typing import Any
+from typing import Any, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
 from gradus.core.documents import check_metrics
 from gradus.core.files import storable, whole_characters
 from gradus.core.records import LARGEST_REWARD
+
+T = TypeVar("T")
 
 
 def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
@@ -103,21 +105,22 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float | None], list[str]]:
     """The metrics of an episode, and what its environment raised when asked for them: that is missing."""
-    raised: list[str] = []
-
-    def asked(name: str, give: Callable[[Episode], Any]) -> Any:
-        try:
-            return give(episode)
-        except (Exception, SystemExit) as error:
-            raised.append(f"{name} of {spec.name!r} raised {type(error).__name__}: {str(error)[:200]}")
-            return None
-
     metrics: dict[str, float | None] = dict(episode.reward.metrics) if episode.reward else {}
     metrics.update(_call_counts(episode) if episode.tools else {})
-    metrics.update((asked("metrics", spec.metrics) if spec.metrics else None) or {})
+    given, wrong = ask_environment(f"metrics of {spec.name!r}", spec.metrics, episode) if spec.metrics else (None, "")
+    metrics.update(given or {})
     check_metrics(spec.name, metrics)  # an evaluation would say so after the training
-    metrics["true_reward"] = asked("true_reward", spec.true_reward)
-    return storable(metrics), raised
+    true, wrong_too = ask_environment(f"true_reward of {spec.name!r}", spec.true_reward, episode)
+    metrics["true_reward"] = true
+    return storable(metrics), [each for each in (wrong, wrong_too) if each]
+
+
+def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -> tuple[T | None, str]:
+    """What a function of the environment says of an episode, or None and what it raised: one function must not cost the episode."""
+    try:
+        return give(episode), ""
+    except (Exception, SystemExit) as error:
+        return None, f"{what} raised {type(error).__name__}: {str(error)[:200]}"
 
 
 def _call_counts(episode: Episode) -> dict[str, float | None]:

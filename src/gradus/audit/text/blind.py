@@ -36,7 +36,7 @@ def _common(task: TextTask, others: Others, rng: Random) -> str | None:
     return others.counts.most_common(1)[0][0] if others.golds else None
 
 
-def _other(task: TextTask, others: Others, rng: Random) -> str | None:
+def another_gold(task: TextTask, others: Others, rng: Random) -> str | None:
     return others.another(task, rng)
 
 
@@ -56,7 +56,7 @@ BLIND: Mapping[str, Operator] = {
     **{f"the constant {text!r}": _constant(text) for text in _CONSTANTS},
     **{f"talking to the judge ({text[:24]}...)": _constant(text) for text in _PERSUASION},
     "the most frequent gold": _common,
-    "another task's gold": _other,
+    "another task's gold": another_gold,
     **{f"the gold's shape filled with {value}": _filled(value) for value in ("0", "1", "nan", "x")},
     **{f"golds of other tasks joined by {s!r}": _joined(s) for s in (" or ", ", ", "\n", " ")},
     **{f"all options joined by {s!r}": _options(s) for s in (" ", ", ", " or ", "")},

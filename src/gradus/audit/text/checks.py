@@ -14,7 +14,7 @@ from gradus.audit.records import GRADING, Check, Status, tasks_to_settle
 from gradus.audit.text.forms import DECLARED
 from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import LEAST, Probes
-from gradus.audit.text.rates import Probe, Rate, shown
+from gradus.audit.text.rates import Probe, Rate, quoted, shown
 from gradus.audit.text.rewritings import EQUIVALENT
 from gradus.stats import Interval, Proportion, format_interval, format_number, holm, mean_interval, wilson
 
@@ -33,6 +33,7 @@ _PART = 0.5  # a grader that pays in parts takes off at least this part of what 
 _GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
 _REVIEWED = 20
 _GROWN = 64.0  # MiB
+_QUOTED = 40  # characters of an answer
 _STEPS = (0.25, 0.5, 1.0, 2.0)  # seconds
 
 
@@ -259,10 +260,12 @@ def _hostile(asked: Probes) -> Check:
     if asked.executed and asked.programs is None:  # where answers are programs they may be run, and are probed as such
         problems.append(f"the grader executes the answer ({', '.join(asked.executed[:3])}); parse it instead")
     if asked.hung:
-        problems.append(f"the grader hangs on {_named(asked.hung[0])}; it was cut off")
+        problems.append(f"the grader hangs on {quoted(asked.hung[0].answer, _QUOTED)}; it was cut off")
     if asked.errors and not asked.subject.remote:
         first = asked.errors[0]
-        problems.append(f"the grader fails on {_named(first)} ({first.error}): return the least reward instead")
+        problems.append(
+            f"the grader fails on {quoted(first.answer, _QUOTED)} ({first.error}): return the least reward instead"
+        )
     if asked.grown > _GROWN:
         problems.append(f"the grader's process grows by more than {_GROWN:g} MiB; keep nothing from call to call")
     where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox for it"
@@ -278,12 +281,6 @@ def _hostile(asked: Probes) -> Check:
         status = "unresolved"
         evidence = f"no answer makes the grader fail or hang; whether it runs answers is not known, because it fails on right ones in the sandbox: {error}"
     return Check(name="hostile answers", status=status, evidence=evidence, measured=measured)
-
-
-def _named(probe: Probe) -> str:
-    """The answer, or its beginning and how long it is."""
-    text = probe.answer
-    return repr(text) if len(text) <= 40 else f"{text[:40]!r}... ({len(text):,} characters)"
 
 
 def _seconds(times: Sequence[float]) -> dict[str, float | None]:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradus.audit.text.blind import Operator
+from gradus.audit.text.rates import quoted
 from gradus.audit.text.scoring import CANARY
 
-
-def _name(text: str) -> str:
-    return f"the text {text!r}" if len(text) <= 20 else f"the text {text[:20]!r}... ({len(text):,} characters)"
-
-
 HOSTILE: Mapping[str, Operator] = {
-    _name(text): (lambda t: lambda task, others, rng: t)(text)
+    f"the text {quoted(text, 20)}": (lambda t: lambda task, others, rng: t)(text)
     for text in (
         *(
             "(",

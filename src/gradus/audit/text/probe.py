@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradus.audit.text.blind import BLIND, REFLEXES, Operator
+from gradus.audit.text.blind import BLIND, REFLEXES, Operator, another_gold
 from gradus.audit.text.forms import DECLARED, in_best_form
 from gradus.audit.text.hostile import CANARIES, HOSTILE
 from gradus.audit.text.mutations import WRONG
@@ -212,7 +212,7 @@ def _ask_bases(asked: Probes, scorer: Scorer, seed: int) -> None:
     silence = _scored(asked, scorer, "silence", [(task, "") for task in asked.tasks])
     wrong: dict[str, list[float]] = {}
     for draw in range(2):
-        for each in _ask_each(asked, scorer, {f"wrong {draw}": _another}, asked.tasks, seed)[f"wrong {draw}"]:
+        for each in _ask_each(asked, scorer, {f"wrong {draw}": another_gold}, asked.tasks, seed)[f"wrong {draw}"]:
             if each.value is not None:
                 wrong.setdefault(each.task.key, []).append(each.value)
     for right, nothing in zip(gold, silence, strict=True):
@@ -227,10 +227,6 @@ def _ask_bases(asked: Probes, scorer: Scorer, seed: int) -> None:
         low = min(min(base.wrong, base.silence) for base in asked.bases.values())
         asked.span = top - low
         asked.unpaid += [p for p in gold if p.value is not None and p.value < top - 0.1 * asked.span]
-
-
-def _another(task: TextTask, others: Others, rng) -> str | None:
-    return others.another(task, rng)
 
 
 def _chosen(

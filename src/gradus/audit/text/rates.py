@@ -110,6 +110,11 @@ def shown(probe: Probe) -> dict[str, Any]:
     }
 
 
+def quoted(text: str, most: int) -> str:
+    """The text in quotation marks, or its beginning and how long it is."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}... ({len(text):,} characters)"
+
+
 def _gain(value: float, right: float, base: Base, floor: float) -> float:
     return value - right * base.gold - (1 - right) * floor
 

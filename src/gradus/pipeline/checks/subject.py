@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
+from gradus.core.errors import first_line
 from gradus.pipeline.recipe import Recipe
 from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
@@ -156,7 +157,7 @@ class Subject:
         try:
             return kind.from_pretrained(source, local_files_only=not self.online)
         except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
-            first = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+            first = f"{type(error).__name__}: {first_line(error)}"
             lookup = "" if self.online else "; a name on the hub is looked up with --online"
             raise ConfigError(
                 f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "

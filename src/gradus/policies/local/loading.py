@@ -17,6 +17,7 @@ import torch
 
 from gradus.core import ConfigError
 from gradus.core.checksums import check_checksums
+from gradus.core.errors import first_line
 from gradus.policies.local.bfloat16_support import Autocast, autocasts
 from gradus.policies.local.float32_linear import use_faster_products
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
@@ -237,7 +238,7 @@ def _load_parts(
             read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
             model, report = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **loading)
     except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
-        first = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+        first = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(
             f"the model {name} could not be loaded: {first} "
             "(a model folder needs config.json, weights and tokenizer files; a hub name needs the network or a cached copy)"
@@ -276,9 +277,8 @@ def _device(name: str | torch.device) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # of a torch without CUDA it is the latter
-        reason = next(iter(str(error).splitlines()), "")
         raise ConfigError(
-            f"device is auto, cpu, cuda or cuda:NUMBER, got {str(name)!r}, which cannot be used here: {reason}"
+            f"device is auto, cpu, cuda or cuda:NUMBER, got {str(name)!r}, which cannot be used here: {first_line(error)}"
         ) from None
     return device
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
+from gradus.core.errors import first_line
 from gradus.policies.local.bfloat16_support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
@@ -294,7 +295,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
     except torch.OutOfMemoryError as error:  # a smaller pass would not help
         raise TrainingError(
-            f"no memory is left for the optimizer's moments ({str(error).splitlines()[0]}); set lora, or optimizer = 'adamw8bit'"
+            f"no memory is left for the optimizer's moments ({first_line(error)}); set lora, or optimizer = 'adamw8bit'"
         ) from None
 
 

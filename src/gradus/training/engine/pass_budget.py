@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from gradus.core.errors import first_line
 from gradus.training.distributed.processes import world
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.trainer_config import TrainerConfig
@@ -36,7 +37,7 @@ class PassBudget:
             try:
                 return work(self.tokens)
             except torch.OutOfMemoryError as error:
-                reason = str(error).splitlines()[0] if str(error) else "out of memory"
+                reason = first_line(error) or "out of memory"
             # The exception is gone, and with it the tensors of the pass.
             if torch.cuda.is_available():
                 gc.collect()

@@ -6,7 +6,6 @@ single flipped bit is found when the memory is next opened. After a kill there i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
+from gradus.core.checksums import digest
 from gradus.core.files import write_text
 from gradus.core.locks import FolderLock
 from gradus.environments.memory.store.entries import Operation
@@ -72,7 +72,7 @@ class DurableMemory(Memory):
         except BaseException:
             lock.release()
             raise
-        super().__init__(stored, first_id=first, clock=clock or _utc_now, shelf=shelf)
+        super().__init__(stored, first_id=first, clock=clock or utc_now, shelf=shelf)
         self._disk, self._lock, self._closed = shelf, lock, False
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class DurableMemory(Memory):
         with self._told():
             self._disk.close()
             if not (self.folder / _CHECKSUM).exists() and not (self.folder / f"{_FILE}-wal").exists():
-                write_text(self.folder / _CHECKSUM, _digest(self.folder / _FILE))
+                write_text(self.folder / _CHECKSUM, digest(self.folder / _FILE))
             self._lock.release()
 
     def __enter__(self) -> DurableMemory:
@@ -163,7 +163,7 @@ class DurableMemory(Memory):
         stored = self.folder / _CHECKSUM
         if not stored.exists():
             return False
-        if stored.read_text(encoding="utf-8") != _digest(self.folder / _FILE):
+        if stored.read_text(encoding="utf-8") != digest(self.folder / _FILE):
             raise StorageError(
                 f"{self.folder / _FILE} is damaged: it is not what was written (see {stored.name}); copy it from a backup"
             )
@@ -188,10 +188,6 @@ class DurableMemory(Memory):
         return stored, header.get("first_id", 1)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _utc_now() -> str:
+def utc_now() -> str:
+    """This second as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")

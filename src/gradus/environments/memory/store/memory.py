@@ -12,6 +12,7 @@ from typing import Any
 
 from gradus.core import StorageError
 from gradus.core.files import whole_characters, write_text
+from gradus.core.printable import beginning
 from gradus.environments.memory.store.entries import Entry, Operation, RefusedCall
 from gradus.environments.memory.store.ranking import Matches, rank_banks, rank_entries
 from gradus.environments.memory.store.schema import NINE_BANKS, SCHEMAS, Schema
@@ -321,8 +322,7 @@ def check_number(entry_id: Any) -> int:
 
 
 def _short(text: str) -> str:
-    text = whole_characters(text)
-    return text if len(text) <= 40 else text[:40] + "..."
+    return beginning(whole_characters(text), 40)
 
 
 def _plain(text: str) -> str:
