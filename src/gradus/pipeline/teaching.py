@@ -23,8 +23,8 @@ from gradus.environments import is_registered_by_name, load_registered
 from gradus.pipeline.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
-from gradus.rollouts.rollout import make_environment
 from gradus.rollouts.storage import encode
+from gradus.rollouts.under_way import make_environment
 from gradus.training.data.tasks import taught_indices
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost

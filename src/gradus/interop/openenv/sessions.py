@@ -25,8 +25,8 @@ from gradus.interop.openenv.wire import (
 )
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.received import checked_prompt, plain, received
-from gradus.rollouts.rollout import stepped_episode
 from gradus.rollouts.stepping import again_after_faults
+from gradus.rollouts.under_way import stepped_episode
 
 _STARTS = 2**20  # where a server may begin among the training tasks
 

@@ -11,7 +11,8 @@ from gradus.environments.verifiable import TableTasks, check_tasks
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.rollouts import roll_out
 from gradus.rollouts.received import checked_prompt, received
-from gradus.rollouts.rollout import make_environment, start_of, unequal_starts
+from gradus.rollouts.starts import start_of, unequal_starts
+from gradus.rollouts.under_way import make_environment
 from gradus.stats import format_number
 
 _FEW = 8  # tasks of each condition that gold answers

@@ -1,0 +1,194 @@
+"""One episode under way: what a reset gave, what each answer made of it, and the record that it ends as.
+
+What goes wrong in an episode ends it and no other: failures are captured here, at one boundary, with their stage.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gradus.core import (
+    Action,
+    ConfigError,
+    Environment,
+    EnvironmentFault,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Failure,
+    GradusError,
+    Observation,
+    StopReason,
+    Task,
+    Turn,
+)
+from gradus.core.files import whole_characters
+from gradus.core.waiting import blocking, settled
+from gradus.rollouts.received import check_answer, checked_prompt, plain, received
+from gradus.rollouts.starts import start_of
+
+
+@dataclass
+class UnderWay:
+    """One episode under way."""
+
+    task: Task
+    group: int
+    member: int
+    environment: Environment
+    observation: Observation
+    system_prompt: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    turns: list[Turn] = field(default_factory=list[Turn])
+    stop: StopReason | None = None
+    failure: Failure | None = None
+
+    def reset_call(self) -> Callable[[], Any]:
+        """The reset, to be called where the environment is stepped."""
+        task, name = self.task, f"{self.task.condition}-{self.task.seed}-{self.member}"
+        return lambda: self.environment.reset(seed=task.seed, episode_id=name, **task.options)
+
+    def opened(self, observation: Any, error: Exception | None) -> None:
+        """Take down what a reset gave."""
+        if error is not None:
+            self._fail("reset", error)
+            return
+        try:
+            self.observation = received(observation, "reset")
+            self.system_prompt = checked_prompt(self.environment.system_prompt)
+            self.tools = tuple(plain(tuple(getattr(self.environment, "tools", ())), "tools"))
+        except (Exception, SystemExit) as raised:
+            self._fail("reset", raised)
+
+    def shown(self) -> Mapping[str, Any]:
+        """What its policy can know before it answers, by name."""
+        return start_of(self.observation, self.system_prompt, self.tools)
+
+    def start(self, key: tuple[int | str, ...]) -> EpisodeStart:
+        """What its policy is told, seeded by ``key``."""
+        return EpisodeStart(
+            task=self.task,
+            system_prompt=self.system_prompt,
+            key=(*key, self.group, self.member),
+            group=self.group,
+            member=self.member,
+            environment=self.environment,
+            tools=self.tools,
+        )
+
+    def acts(self, action: Action) -> bool:
+        """Whether there is an answer to give to the environment; an episode without one ends."""
+        if action.failure is None:
+            try:
+                check_answer(action.text)
+            except EnvironmentFault as error:
+                self._fail("act", error)
+            return self.stop is None
+        self.failure = replace(action.failure, message=whole_characters(action.failure.message))
+        overlong = action.failure.type == "ContextLengthError" and self.turns
+        self.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
+        return False
+
+    def take(self, action: Action, after: Any, error: Exception | None, limit: int) -> None:
+        """Write down the turn that an answer made, and whether the episode goes on."""
+        seen = self.observation
+        if error is None:
+            try:
+                after = received(after, "step", plain_data=getattr(self.environment, "plain_data", False))
+            except Exception as refused:
+                error = refused
+        if error is not None:
+            self.turns.append(self._turn(seen, action, None))
+            self._fail("step", error)
+            return
+        self.turns.append(self._turn(seen, action, after))
+        self.observation = after
+        cut = action.stop is StopReason.TOKEN_LIMIT
+        if after.terminated:
+            self.stop = StopReason.TOKEN_LIMIT if cut else StopReason.TERMINATED
+        elif after.truncated:
+            self.stop = StopReason.TRUNCATED
+        elif len(self.turns) >= limit:
+            self.stop = StopReason.TOKEN_LIMIT if cut else StopReason.TURN_LIMIT
+
+    def closed(self, policy: str) -> Episode:
+        """The episode as it ended, not graded."""
+        outcome: dict[str, Any] = {}
+        if self.stop is not StopReason.FAILED:
+            try:
+                outcome = plain(dict(settled(self.environment.outcome()) or {}), "outcome")
+            except (Exception, SystemExit) as error:
+                self._fail("outcome", error)
+        assert self.stop is not None
+        episode = Episode(
+            task=self.task,
+            policy=policy,
+            turns=tuple(self.turns),
+            stop=self.stop,
+            system_prompt=self.system_prompt,
+            tools=self.tools,
+            group=self.group,
+            member=self.member,
+            outcome=outcome,
+            failure=self.failure,
+        )
+        finished = self.stop is not StopReason.FAILED
+        return replace(episode, final=self.observation) if finished else episode
+
+    def end(self) -> None:
+        """Close its environment. An error then is told and loses no episode."""
+        try:
+            blocking(self.environment).close()
+        except (Exception, SystemExit) as error:
+            warnings.warn(f"an environment could not be closed: {type(error).__name__}: {error}", stacklevel=2)
+
+    def _turn(self, seen: Observation, action: Action, after: Observation | None) -> Turn:
+        return Turn(
+            index=len(self.turns),
+            observation=seen.text,
+            action=action.text,
+            data=seen.data,
+            env_reward=after.reward if after else None,
+            valid=after.action_valid if after else False,
+            error=after.action_error if after else None,
+            spans=after.action_spans if after else (),
+            action_data=after.action_data if after else {},
+            restart=seen.restart,
+            cut=action.stop is StopReason.TOKEN_LIMIT,
+            messages=seen.messages,
+            calls=after.action_calls if after else (),
+            tokens=action.tokens,
+            usage=action.usage,
+        )
+
+    def _fail(self, stage: str, error: Exception | SystemExit) -> None:
+        self.failure = Failure(stage=stage, type=type(error).__name__, message=whole_characters(str(error)))
+        self.stop = StopReason.FAILED
+
+
+def make_environment(spec: EnvironmentSpec) -> Environment:
+    """What the spec makes. Raises ConfigError if that fails, because it would fail for every episode."""
+    try:
+        return spec.make()
+    except GradusError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{spec.name} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def stepped_episode(
+    spec: EnvironmentSpec,
+    environment: Environment,
+    task: Task,
+    first: Observation,
+    taken: Sequence[tuple[str, Observation]],
+) -> Episode:
+    """The episode that somebody else's answers made, not graded. ``taken``: each answer with what was observed after it."""
+    row = UnderWay(task=task, group=0, member=0, environment=environment, observation=first)
+    row.opened(first, None)
+    for answer, after in taken:
+        row.take(Action(text=answer), after, None, spec.max_turns)
+    return row.closed("client")
