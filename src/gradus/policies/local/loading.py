@@ -88,13 +88,14 @@ def load_model(
     if adapter is not None:
         check_checksums(Path(adapter).expanduser())
     stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
-    given = {"keep_history": keep_history, "template_options": template_options, "tool_calls": tool_calls}
     given = {
-        key: value
-        for key, value in {**given, "attention": attention, "quantize": quantize}.items()
-        if value is not None
+        "keep_history": keep_history,
+        "template_options": template_options,
+        "tool_calls": tool_calls,
+        "attention": attention,
+        "quantize": quantize,
     }
-    settings = stored.model_copy(update=given)
+    settings = stored.model_copy(update={key: value for key, value in given.items() if value is not None})
     place = _device(device)
     if place.type == "cpu":
         _keep_freed_memory()
