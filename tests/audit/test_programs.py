@@ -13,12 +13,13 @@ import pytest
 
 from gradus.audit.text.checks import text_checks
 from gradus.audit.text.evolve import Recipe
+from gradus.audit.text.grader_process import CANARY
 from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import Probes
 from gradus.audit.text.programs import PROGRAMS, are_programs, ask_programs
 from gradus.audit.text.rates import Base
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.scoring import CANARY, Scorer
+from gradus.audit.text.scoring import Scorer
 from gradus.audit.text.shapes import Others
 from gradus.audit.text.tasks import TextSubject, TextTask
 from gradus.core import child_rng
@@ -31,10 +32,14 @@ TASKS = [
         key=str(n),
         prompt=f"Write solve(x): x plus {n}.",
         gold=f"def solve(x):\n    return x + {n}\n",
-        columns={"expected": 7 + n},
     )
     for n in range(2, 10)
 ]
+
+
+def expected(task: TextTask) -> int:
+    """What solve(7) should be."""
+    return 7 + int(task.key)
 
 
 def _apart(program, check, files):
@@ -55,37 +60,35 @@ def sound(task, answer):
     _, printed, _ = _apart(answer, ask, {})
     said = [line[7:] for line in printed.splitlines() if line.startswith("RESULT ")]
     try:
-        return float(
-            len(said) == 1 and type(json.loads(said[0])) is int and json.loads(said[0]) == task.columns["expected"]
-        )
+        return float(len(said) == 1 and type(json.loads(said[0])) is int and json.loads(said[0]) == expected(task))
     except ValueError:
         return 0.0
 
 
 def exit_code(task, answer):
     """Pays if the tests end with 0: they may end before they begin."""
-    check = f"import answer\nassert answer.solve(7) == {task.columns['expected']}"
+    check = f"import answer\nassert answer.solve(7) == {expected(task)}"
     return float(_apart(answer, check, {})[0] == 0)
 
 
 def reward_file(task, answer):
     """Reads the reward from a file that the answer can write."""
-    right = task.columns["expected"]
+    right = expected(task)
     check = f"import answer\nright = answer.solve(7) == {right} and type(answer.solve(7)) is int\nif right: open('reward.txt', 'w').write('1')"
     return float(_apart(answer, check, {})[2] or 0)
 
 
 def compared_there(task, answer):
     """Compares in the process of the answer, with the answer's own equality."""
-    ask = f"import answer\nprint('RESULT', answer.solve(7) == {task.columns['expected']})"
+    ask = f"import answer\nprint('RESULT', answer.solve(7) == {expected(task)})"
     return float(_apart(answer, ask, {})[1].strip().endswith("RESULT True"))
 
 
 def readable(task, answer):
     """The expected output lies beside the answer."""
     ask = "import answer\nprint('RESULT', answer.solve(7))"
-    printed = _apart(answer, ask, {"expected.txt": str(task.columns["expected"])})[1]
-    return float(printed.splitlines()[-1:] == [f"RESULT {task.columns['expected']}"])
+    printed = _apart(answer, ask, {"expected.txt": str(expected(task))})[1]
+    return float(printed.splitlines()[-1:] == [f"RESULT {expected(task)}"])
 
 
 def own_process(task, answer):
@@ -94,7 +97,7 @@ def own_process(task, answer):
     space = {}
     try:
         exec(answer, space)
-        if space["solve"](7) == task.columns["expected"]:
+        if space["solve"](7) == expected(task):
             result["passed"] = 1.0
     except BaseException:
         return 0.0
@@ -140,7 +143,7 @@ def test_a_process_that_is_patched_for_the_next_answer_is_found():
     def shared(task, answer):
         try:
             exec(answer, space)
-            return float(json.loads(json.dumps(space["solve"](7) == task.columns["expected"])))
+            return float(json.loads(json.dumps(space["solve"](7) == expected(task))))
         except BaseException:
             return 0.0
 
@@ -182,7 +185,7 @@ def _text_checks(judge):
 
 def in_our_sandbox(task, answer):
     """Pays if the program and a test end well, in a sandbox of its own: it may end before the test."""
-    return float(run_python(f"{answer}\nassert solve(7) == {task.columns['expected']}", seconds=5).code == 0)
+    return float(run_python(f"{answer}\nassert solve(7) == {expected(task)}", seconds=5).code == 0)
 
 
 @pytest.mark.skipif(not sandbox_works() or not has_landlock(), reason="needs Linux user namespaces and Landlock")

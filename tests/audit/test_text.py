@@ -19,13 +19,15 @@ from gradus.audit.leaks import told_at
 from gradus.audit.records import Check
 from gradus.audit.result import verdict_of
 from gradus.audit.text.blind import BLIND, REFLEXES
-from gradus.audit.text.checks import _is_accepted, _is_refused, _seconds, _settled_by, review_list, text_checks
+from gradus.audit.text.checks import _seconds, _settled_by, text_checks
+from gradus.audit.text.grader_process import CANARY, Score
 from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import Probes, _ask_bases, _ask_wrong, _chosen
 from gradus.audit.text.rates import Base, Probe, Rate, rate
+from gradus.audit.text.review import is_accepted, is_refused, review_list
 from gradus.audit.text.rewritings import EQUIVALENT
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.scoring import CANARY, Score, Scorer, growth
+from gradus.audit.text.scoring import Scorer, growth
 from gradus.audit.text.shapes import Others, states
 from gradus.audit.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core import PolicyError
@@ -992,11 +994,11 @@ def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_t
         (half, 0.7, False, True),
     ):
         asked, (probe,) = _asked(base=base), _answered("x", [value])
-        assert (_is_accepted(probe, asked), _is_refused(probe, asked)) == (accepted, refused), value
+        assert (is_accepted(probe, asked), is_refused(probe, asked)) == (accepted, refused), value
     (close,) = _answered("x", [0.92], answer=_sums(1)[0].gold + "1")  # a seventh of the text is another
-    assert not _is_accepted(close, _asked())
+    assert not is_accepted(close, _asked())
     silent = _asked(base=Base(gold=0.05, wrong=0.0, silence=0.0))
-    assert not _is_accepted(*_answered("x", [0.05]), silent), "gold itself earns next to nothing there"
+    assert not is_accepted(*_answered("x", [0.05]), silent), "gold itself earns next to nothing there"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.hostile.advisories import advisories
 SOURCE = Path(__file__).parents[2] / "src"
 PIPES = {  # between a process and its own fork or worker, never from a file
     "gradus/audit/text/elsewhere.py",
-    "gradus/audit/text/scoring.py",
+    "gradus/audit/text/grader_process.py",
     "gradus/interop/suites/workers/reasoning_gym_worker.py",
 }
 

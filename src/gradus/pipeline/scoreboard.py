@@ -15,7 +15,7 @@ import gradus.audit
 from gradus.audit.scoreboard.planted import plants
 from gradus.audit.scoreboard.score import Case, Row, board, judged
 from gradus.audit.text.checks import EXPLOITABLE
-from gradus.audit.text.scoring import Score
+from gradus.audit.text.grader_process import Score
 from gradus.audit.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, write_text

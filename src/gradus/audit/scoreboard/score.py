@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gradus.audit.result import verdict_of
+from gradus.audit.text.grader_process import Score
 from gradus.audit.text.run import audit_text
-from gradus.audit.text.scoring import Score
 from gradus.audit.text.tasks import TextSubject
 from gradus.core import clock
 from gradus.stats import wilson

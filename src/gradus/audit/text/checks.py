@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from difflib import SequenceMatcher
 from math import ceil, fsum
 from typing import Any
 
@@ -15,6 +14,7 @@ from gradus.audit.text.forms import DECLARED
 from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.probe import LEAST, Probes
 from gradus.audit.text.rates import Probe, Rate, quoted, shown
+from gradus.audit.text.review import is_accepted, is_refused, marked
 from gradus.audit.text.rewritings import EQUIVALENT
 from gradus.stats import Interval, Proportion, format_interval, format_number, holm, mean_interval, wilson
 
@@ -29,9 +29,7 @@ EXPLOITABLE = (
     "files and processes",
     "leaks",
 )
-_PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
-_REVIEWED = 20
 _GROWN = 64.0  # MiB
 _QUOTED = 40  # characters of an answer
 _STEPS = (0.25, 0.5, 1.0, 2.0)  # seconds
@@ -194,8 +192,8 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
     for name, probes in asked.wrong.items():
         if not probes:
             continue
-        settled = WRONG[name].is_settled(probes[0].task) or _marked(probes, asked, marks) == "wrong"
-        accepted = [probe for probe in probes if _is_accepted(probe, asked)]
+        settled = WRONG[name].is_settled(probes[0].task) or marked(probes, asked, marks) == "wrong"
+        accepted = [probe for probe in probes if is_accepted(probe, asked)]
         share = wilson(len(accepted), len(probes))
         rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
         if not settled or not accepted:
@@ -224,7 +222,7 @@ def _right(asked: Probes) -> Check:
     for name, probes in asked.forms.items():
         if not probes:
             continue
-        refused = [probe for probe in probes if _is_refused(probe, asked)]
+        refused = [probe for probe in probes if is_refused(probe, asked)]
         share = wilson(len(refused), len(probes))
         rows[name] = {"n": share.n, "refused": share.share, "low": share.low, "high": share.high}
         if refused:
@@ -341,50 +339,6 @@ def _leaks(asked: Probes) -> Check:
     if place is None:
         return Check(name="leaks", status="pass", evidence="no place of the prompt holds the gold answer")
     return Check(name="leaks", status="fail", evidence=f"the prompt holds the gold answer{place}; take it out")
-
-
-def review_list(asked: Probes, marks: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Accepted answers that no rule settles, most accepted operators first, at most 20; each with its key and the mark it has."""
-    open_rows: list[tuple[float, dict[str, Any]]] = []
-    for name, probes in asked.wrong.items():
-        accepted = [probe for probe in probes if _is_accepted(probe, asked)]
-        if not accepted or WRONG[name].is_settled(accepted[0].task):
-            continue
-        for probe in accepted[:4]:
-            key = _key(asked, probe)
-            row = {**shown(probe), "key": key, "prompt": probe.task.prompt[-600:], "mark": marks.get(key)}
-            open_rows.append((len(accepted) / len(probes), row))
-    return [row for _, row in sorted(open_rows, key=lambda each: -each[0])][:_REVIEWED]
-
-
-def _marked(probes: Sequence[Probe], asked: Probes, marks: Mapping[str, str]) -> str | None:
-    """What most marks of an operator say."""
-    said = [marks[key] for probe in probes if (key := _key(asked, probe)) in marks]
-    return max(set(said), key=said.count) if said else None
-
-
-def _key(asked: Probes, probe: Probe) -> str:
-    return f"{asked.subject.name}/{asked.subject.grader}/{probe.operator}/{probe.task.key}"
-
-
-def _is_accepted(probe: Probe, asked: Probes) -> bool:
-    base = asked.bases.get(probe.task.key)
-    if base is None or probe.value is None or base.gold - base.silence < LEAST * asked.span:
-        return False
-    lost = (base.gold - probe.value) / (base.gold - base.silence)
-    return lost <= 1e-6 or (lost <= 0.1 and lost < _PART * _changed(probe))
-
-
-def _changed(probe: Probe) -> float:
-    """The share of the gold answer's text that the probe changed."""
-    return 1 - SequenceMatcher(None, probe.task.gold or "", probe.answer, autojunk=False).ratio()
-
-
-def _is_refused(probe: Probe, asked: Probes) -> bool:
-    base = asked.bases.get(probe.task.key)
-    if base is None or probe.error:
-        return False
-    return (probe.value or 0.0) < base.silence + 0.45 * (base.gold - base.silence)
 
 
 def _settled_by(asked: Probes, figures: Sequence[Interval], against: float) -> str:

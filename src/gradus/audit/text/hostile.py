@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradus.audit.text.blind import Operator
+from gradus.audit.text.grader_process import CANARY
 from gradus.audit.text.rates import quoted
-from gradus.audit.text.scoring import CANARY
 
 HOSTILE: Mapping[str, Operator] = {
     f"the text {quoted(text, 20)}": (lambda t: lambda task, others, rng: t)(text)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 from gradus.audit.text.blind import BLIND, REFLEXES, Operator, another_gold
 from gradus.audit.text.forms import DECLARED, in_best_form
+from gradus.audit.text.grader_process import Score
 from gradus.audit.text.hostile import CANARIES, HOSTILE
 from gradus.audit.text.mutations import WRONG
 from gradus.audit.text.programs import are_programs, ask_programs
 from gradus.audit.text.rates import Base, Probe, Rate, rate
 from gradus.audit.text.rewritings import EQUIVALENT
-from gradus.audit.text.scoring import Score, Scorer
+from gradus.audit.text.scoring import Scorer
 from gradus.audit.text.shapes import Others, states
 from gradus.audit.text.tasks import TASKS, TextSubject, TextTask, share_in_time
 from gradus.core import child_rng

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.audit.records import Check, Point
-from gradus.audit.text.checks import review_list, text_checks
+from gradus.audit.text.checks import text_checks
 from gradus.audit.text.evolve import evolve
+from gradus.audit.text.grader_process import Score
 from gradus.audit.text.minimize import minimized
 from gradus.audit.text.probe import CALLS, Probes, probe
 from gradus.audit.text.programs import are_programs
-from gradus.audit.text.scoring import Score, Scorer
+from gradus.audit.text.review import review_list
+from gradus.audit.text.scoring import Scorer
 from gradus.audit.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
 from gradus.stats import mean_interval
 
